@@ -1,0 +1,1 @@
+//! isolates/js-abi

@@ -1,0 +1,175 @@
+//! The wasmtime engine all isolates share: its configuration, its pool and its clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+/// How often running isolates are interrupted: the granularity of deadlines and the longest time one
+/// isolate keeps its thread before the others on it have a turn.
+pub const TICK: Duration = Duration::from_millis(5);
+
+/// After this long without an invocation the clock stops, so that an idle node does not wake up.
+const CLOCK_IDLE: Duration = Duration::from_secs(1);
+
+/// 4 GiB of reservation lets the compiler leave out bounds checks on 32-bit memories.
+const FULL_RESERVATION_BYTES: u64 = 4 << 30;
+/// Where address space is short, bounds are checked against this much.
+const SMALL_RESERVATION_BYTES: u64 = 64 << 20;
+
+/// Sizes of the isolate pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// How many isolates may exist at once.
+    pub max_isolates: u32,
+    /// The most linear memory any isolate may have, in bytes; a function's own limit is at most this.
+    pub max_memory_bytes: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self { max_isolates: 1000, max_memory_bytes: 256 << 20 }
+    }
+}
+
+/// The engine could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("the isolate pool for {max_isolates} isolates cannot be set up: {reason}; lower isolates.max")]
+pub struct EngineError {
+    max_isolates: u32,
+    reason: String,
+}
+
+/// Makes the engine, with the widest reservation that the machine's address space has room for.
+pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
+    let full = Engine::new(&config(pool, FULL_RESERVATION_BYTES));
+    full.or_else(|_| Engine::new(&config(pool, SMALL_RESERVATION_BYTES)))
+        .map_err(|error| EngineError { max_isolates: pool.max_isolates, reason: format!("{error:#}") })
+}
+
+/// The configuration that compiled code depends on as well; the same in the compiling process.
+fn config(pool: PoolConfig, reservation_bytes: u64) -> Config {
+    let isolates = pool.max_isolates;
+    let mut pooling = PoolingAllocationConfig::new();
+    pooling
+        .total_component_instances(isolates)
+        // A component made by a toolchain holds a few core instances; a JavaScript isolate holds two.
+        .total_core_instances(isolates.saturating_mul(6))
+        .total_memories(isolates)
+        .total_tables(isolates.saturating_mul(3))
+        .total_stacks(isolates)
+        .max_memory_size(pool.max_memory_bytes)
+        .table_elements(20_000)
+        .max_core_instance_size(1 << 20)
+        .max_component_instance_size(1 << 20)
+        .max_unused_warm_slots(64);
+    if PoolingAllocationConfig::is_pagemap_scan_available() {
+        // Only dirty pages are restored, so keeping more resident costs nothing.
+        pooling
+            .pagemap_scan(Enabled::Yes)
+            .linear_memory_keep_resident(1 << 20)
+            .table_keep_resident(16 << 10)
+            .async_stack_keep_resident(16 << 10);
+    }
+
+    let mut config = Config::new();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling))
+        .memory_reservation(reservation_bytes)
+        .memory_guard_size(32 << 20)
+        .epoch_interruption(true)
+        .concurrency_support(false)
+        .async_stack_zeroing(false)
+        .max_wasm_stack(512 << 10)
+        .async_stack_size(1 << 20);
+    if reservation_bytes < FULL_RESERVATION_BYTES {
+        config.memory_guard_size(64 << 10);
+    }
+    config
+}
+
+/// Drives the engine's epoch while isolates run and rests while none does.
+pub struct EpochClock {
+    shared: Arc<ClockState>,
+    thread: Option<JoinHandle<()>>,
+    handle: Thread,
+}
+
+struct ClockState {
+    /// Milliseconds since `origin` at which an isolate last ended.
+    last_end_ms: AtomicU64,
+    running: AtomicU64,
+    resting: AtomicBool,
+    stop: AtomicBool,
+    origin: Instant,
+}
+
+impl EpochClock {
+    /// Starts the clock's thread.
+    pub fn start(engine: Engine) -> std::io::Result<Self> {
+        let shared = Arc::new(ClockState {
+            last_end_ms: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            resting: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            origin: Instant::now(),
+        });
+        let state = shared.clone();
+        let thread =
+            std::thread::Builder::new().name("epoch".into()).spawn(move || tick(&engine, &state))?;
+        let handle = thread.thread().clone();
+        Ok(Self { shared, thread: Some(thread), handle })
+    }
+
+    /// Keeps the clock going for as long as the guard lives.
+    pub fn running(&self) -> Running<'_> {
+        let state = &*self.shared;
+        state.running.fetch_add(1, Ordering::SeqCst);
+        if state.resting.load(Ordering::SeqCst) {
+            self.handle.unpark();
+        }
+        Running { state }
+    }
+}
+
+impl Drop for EpochClock {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.handle.unpark();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An isolate is running.
+pub struct Running<'a> {
+    state: &'a ClockState,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let now_ms = self.state.origin.elapsed().as_millis() as u64;
+        self.state.last_end_ms.store(now_ms, Ordering::Relaxed);
+        self.state.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn tick(engine: &Engine, state: &ClockState) {
+    while !state.stop.load(Ordering::SeqCst) {
+        std::thread::park_timeout(TICK);
+        engine.increment_epoch();
+        let idle_ms = (state.origin.elapsed().as_millis() as u64)
+            .saturating_sub(state.last_end_ms.load(Ordering::Relaxed));
+        if state.running.load(Ordering::SeqCst) == 0 && idle_ms > CLOCK_IDLE.as_millis() as u64 {
+            // Announce the rest before looking again, so that a start in between sees it and wakes us.
+            state.resting.store(true, Ordering::SeqCst);
+            while state.running.load(Ordering::SeqCst) == 0 && !state.stop.load(Ordering::SeqCst) {
+                std::thread::park();
+            }
+            state.resting.store(false, Ordering::SeqCst);
+        }
+    }
+}

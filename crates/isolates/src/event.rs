@@ -1,0 +1,139 @@
+//! What goes into a function and what comes out of it, independent of the language it is written in.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// One event for a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// What happened.
+    pub trigger: Trigger,
+    /// HTTP body, MQTT payload or call data; empty if there is none.
+    pub body: Bytes,
+}
+
+/// The kind of an event and what its kind brings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trigger {
+    /// A request at the HTTP gateway.
+    Http(HttpRequest),
+    /// A message passing the broker.
+    Mqtt(MqttMessage),
+    /// A schedule that came due.
+    Cron(CronTick),
+    /// A field of a stateful object that changed.
+    Object(ObjectChange),
+    /// A call by another function, the command line or an MQTT client.
+    Call(DirectCall),
+    /// A step of a workflow.
+    Workflow(WorkflowStep),
+}
+
+impl Trigger {
+    /// The kind's name as functions see it in `event.kind`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Http(_) => "http",
+            Self::Mqtt(_) => "mqtt",
+            Self::Cron(_) => "cron",
+            Self::Object(_) => "object",
+            Self::Call(_) => "call",
+            Self::Workflow(_) => "workflow",
+        }
+    }
+}
+
+/// An HTTP request without its body.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpRequest {
+    /// The method in upper case.
+    pub method: String,
+    /// The path as the function sees it: after `/fn/NAME`, or whole on a mounted trigger.
+    pub path: String,
+    /// The query without `?`; empty if there is none.
+    pub query: String,
+    /// Header names in lower case, in the order received.
+    pub headers: Vec<(String, String)>,
+}
+
+/// An MQTT PUBLISH without its payload (MQTT 5, section 3.3).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MqttMessage {
+    /// The topic name.
+    pub topic: String,
+    /// Quality of service, 0 to 2.
+    pub qos: u8,
+    /// The RETAIN flag.
+    pub retain: bool,
+    /// MQTT 5 content type.
+    pub content_type: Option<String>,
+    /// MQTT 5 response topic.
+    pub response_topic: Option<String>,
+    /// MQTT 5 correlation data.
+    pub correlation_data: Option<Bytes>,
+    /// MQTT 5 user properties, in order.
+    pub user_properties: Vec<(String, String)>,
+}
+
+/// A schedule that came due.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CronTick {
+    /// The cron expression.
+    pub schedule: String,
+    /// When it was due, in milliseconds since the Unix epoch.
+    pub scheduled_unix_ms: u64,
+}
+
+/// A field of an object that changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectChange {
+    /// The object's name.
+    pub object: String,
+    /// The field's name.
+    pub field: String,
+}
+
+/// A direct call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectCall {
+    /// The function that called, if one did.
+    pub caller: Option<String>,
+}
+
+/// A step of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkflowStep {
+    /// The workflow's name.
+    pub workflow: String,
+    /// The instance's id.
+    pub instance: String,
+    /// The task's path in the definition.
+    pub task: String,
+}
+
+/// What a function answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Nothing (HTTP 204).
+    #[default]
+    None,
+    /// JSON text.
+    Json(String),
+    /// Plain text.
+    Text(String),
+    /// Bytes.
+    Bytes(Bytes),
+    /// A full HTTP response.
+    Http(HttpResponse),
+}
+
+/// An HTTP response as a function made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpResponse {
+    /// Status code, 100 to 599.
+    pub status: u16,
+    /// Header names and values, in order.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+}

@@ -1,0 +1,120 @@
+//! The border to whoever runs the isolates: what a function may ask for while it runs.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+
+use crate::event::Reply;
+
+/// A future that a host call hands back; it owns what it needs.
+pub type HostFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// Answers the host calls of one invocation.
+///
+/// The node implements it over its dispatcher, objects and broker; the tests and benches of this crate
+/// implement it over plain memory. One value serves one invocation and is dropped with it, so that
+/// writes which are not committed vanish.
+pub trait Host: Send + 'static {
+    /// Holds a message back until the invocation commits.
+    fn publish(&mut self, message: PublishRequest) -> Result<(), HostError>;
+
+    /// Starts a call of another function. Dropping the future cancels the call.
+    fn call(
+        &mut self,
+        function: String,
+        data: Bytes,
+    ) -> Result<HostFuture<Result<Reply, HostError>>, HostError>;
+
+    /// Adds `amount` to a counter of an object.
+    fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError>;
+
+    /// The value of a counter with this invocation's own additions.
+    fn counter_value(&mut self, object: &str, field: &str) -> Result<i64, HostError>;
+
+    /// Sets a register of an object.
+    fn register_set(&mut self, object: &str, field: &str, value: Bytes) -> Result<(), HostError>;
+
+    /// The value of a register, this invocation's own if it set one.
+    fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError>;
+
+    /// A line for the function's log.
+    fn log(&mut self, level: LogLevel, message: String);
+
+    /// A `config` value of the manifest as JSON text.
+    fn config(&mut self, key: &str) -> Option<String>;
+
+    /// All `config` keys of the manifest, in order.
+    fn config_keys(&mut self) -> Vec<String>;
+
+    /// A secret that the manifest names.
+    fn secret(&mut self, name: &str) -> Option<String>;
+
+    /// The names of the secrets that the manifest names and that are set.
+    fn secret_names(&mut self) -> Vec<String>;
+}
+
+/// A message that a function publishes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PublishRequest {
+    /// The topic name; no wildcards.
+    pub topic: String,
+    /// The payload.
+    pub payload: Bytes,
+    /// Quality of service, 0 to 2.
+    pub qos: u8,
+    /// The RETAIN flag.
+    pub retain: bool,
+    /// MQTT 5 content type.
+    pub content_type: Option<String>,
+    /// MQTT 5 response topic.
+    pub response_topic: Option<String>,
+    /// MQTT 5 correlation data.
+    pub correlation_data: Option<Bytes>,
+    /// MQTT 5 user properties, in order.
+    pub user_properties: Vec<(String, String)>,
+}
+
+/// The severity of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum LogLevel {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+impl LogLevel {
+    /// The level's name in lower case.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Why a host call was refused or failed. Functions see it as an error they can catch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// The manifest's permissions do not name it.
+    #[error("not permitted: {0}")]
+    NotPermitted(String),
+    /// There is no such thing.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// The arguments are no good.
+    #[error("invalid: {0}")]
+    Invalid(String),
+    /// No room now; try later.
+    #[error("overloaded: {0}")]
+    Overloaded(String),
+    /// It was carried out and failed.
+    #[error("{0}")]
+    Failed(String),
+}

@@ -1,0 +1,20 @@
+//! WebAssembly isolates: every invocation runs in an instance of its own, made in microseconds from a
+//! pool and thrown away afterwards.
+//!
+//! This crate knows wasmtime, the function world in `wit/` and the JavaScript engine. It knows nothing
+//! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
+//! [`Host`].
+
+pub mod engine;
+mod event;
+mod host;
+mod outcome;
+mod source;
+
+pub use event::{
+    CronTick, DirectCall, Event, HttpRequest, HttpResponse, MqttMessage, ObjectChange, Reply, Trigger,
+    WorkflowStep,
+};
+pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
+pub use outcome::{Completion, Limits, RunError};
+pub use source::{Module, ModuleGraph};

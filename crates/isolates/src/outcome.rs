@@ -1,0 +1,104 @@
+//! How an invocation ended, and the limits that may have ended it.
+
+use std::time::Duration;
+
+use crate::event::Reply;
+
+/// What one invocation may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Linear memory of the isolate in bytes.
+    pub memory_bytes: usize,
+    /// Wall-clock time from start to answer.
+    pub timeout: Duration,
+    /// Size of the answer in bytes.
+    pub reply_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_bytes: 64 << 20, timeout: Duration::from_secs(30), reply_bytes: 8 << 20 }
+    }
+}
+
+/// The finished run: its result and the times.
+#[derive(Debug)]
+pub struct Completion {
+    /// The answer, or why there is none.
+    pub result: Result<Reply, RunError>,
+    /// From the call to the first instruction of the function: instance, snapshot, store.
+    pub start: Duration,
+    /// In the function, host calls included.
+    pub execution: Duration,
+    /// Linear memory at the end, in bytes.
+    pub memory_bytes: usize,
+}
+
+/// Why an invocation has no answer. Messages name the user's files, not ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// The function returned an error or threw.
+    #[error("{message}")]
+    Failed {
+        /// The error's name and message.
+        message: String,
+        /// The first frame in the user's own files as FILE:LINE:COL, if there is one.
+        location: Option<String>,
+        /// The whole stack, for the log.
+        stack: Option<String>,
+    },
+    /// It ran past its deadline.
+    #[error("timed out after {limit:?}; raise limits.timeout or do less")]
+    TimedOut {
+        /// The limit it hit.
+        limit: Duration,
+    },
+    /// It asked for more memory than it may have.
+    #[error("out of memory: over its limit of {limit_bytes} bytes; raise limits.memory or use less")]
+    OutOfMemory {
+        /// The limit it hit.
+        limit_bytes: usize,
+    },
+    /// It overflowed its stack.
+    #[error("stack overflow{}", location.as_ref().map(|at| format!(" at {at}")).unwrap_or_default())]
+    StackOverflow {
+        /// The first frame in the user's own files, if known.
+        location: Option<String>,
+    },
+    /// It trapped: unreachable code, a panic, an access out of bounds, a division by zero.
+    #[error("trapped: {message}")]
+    Trapped {
+        /// What the trap was.
+        message: String,
+        /// The first frame in the user's own files, if known.
+        location: Option<String>,
+        /// The whole backtrace, for the log.
+        stack: Option<String>,
+    },
+    /// A promise is pending that nothing can settle any more.
+    #[error("the handler's promise never settles: nothing it waits for is under way")]
+    NeverSettles,
+    /// The answer is larger than it may be.
+    #[error("the reply has {actual_bytes} bytes; the limit is {limit_bytes}")]
+    ReplyTooLarge {
+        /// Its size.
+        actual_bytes: usize,
+        /// The limit it hit.
+        limit_bytes: usize,
+    },
+    /// The answer is not something that can be sent.
+    #[error("the reply cannot be sent: {reason}")]
+    InvalidReply {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The node has no room for a further isolate.
+    #[error("the node has no free isolate ({limit} in use); try again later or raise isolates.max")]
+    NoCapacity {
+        /// How many isolates the pool holds.
+        limit: u32,
+    },
+    /// The node is at fault.
+    #[error("internal error: {0}")]
+    Internal(String),
+}

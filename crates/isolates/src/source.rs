@@ -1,0 +1,23 @@
+//! The sources of a function, as deployed and as kept in a revision.
+
+use serde::{Deserialize, Serialize};
+
+/// A JavaScript or TypeScript function with every module it reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleGraph {
+    /// The path of the entry module; one of `modules`.
+    pub entry: String,
+    /// All modules, the entry first.
+    pub modules: Vec<Module>,
+}
+
+/// One file of a [`ModuleGraph`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Module {
+    /// Its path relative to the app folder, with `/`; what stacks and errors show.
+    pub path: String,
+    /// Its text as the user wrote it.
+    pub source: String,
+    /// Where each import specifier leads: specifier to path.
+    pub imports: Vec<(String, String)>,
+}

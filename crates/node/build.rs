@@ -1,0 +1,18 @@
+//! Compiles the control API's protobuf with a compiler written in Rust, so that nobody needs `protoc`.
+
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let proto = "proto/edgefaas/control/v1/control.proto";
+    println!("cargo:rerun-if-changed={proto}");
+    let descriptors = protox::compile([proto], ["proto"])?;
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    std::fs::write(out.join("control.fds"), prost_encode(&descriptors))?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}
+
+fn prost_encode(descriptors: &prost_types::FileDescriptorSet) -> Vec<u8> {
+    use prost::Message;
+    descriptors.encode_to_vec()
+}
