@@ -5,9 +5,11 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
+pub mod deadline;
 pub mod engine;
 mod event;
 mod host;
+pub mod js;
 mod outcome;
 mod source;
 
@@ -16,5 +18,5 @@ pub use event::{
     WorkflowStep,
 };
 pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
-pub use outcome::{Completion, Limits, RunError};
+pub use outcome::{Completion, InvocationMeta, Limits, RunError};
 pub use source::{Module, ModuleGraph};

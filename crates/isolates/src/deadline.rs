@@ -1,0 +1,28 @@
+//! Deadlines of running isolates.
+//!
+//! Code that computes is interrupted by the engine's epoch (see [`crate::engine::TICK`]): it yields to the
+//! other isolates of its thread and ends once its deadline has passed. Code that waits for a host call is
+//! ended by a timer. Both need the [`crate::engine::EpochClock`] to be running.
+
+use std::future::Future;
+use std::time::Instant;
+
+use wasmtime::{Store, UpdateDeadline};
+
+/// The deadline has passed: the root cause of the error that ends the isolate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the deadline has passed")]
+pub struct DeadlinePassed;
+
+/// Makes the code of `store` yield at every tick, and end with [`DeadlinePassed`] after `deadline`.
+pub fn arm<T>(store: &mut Store<T>, deadline: Instant) {
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(move |_| {
+        if Instant::now() < deadline { Ok(UpdateDeadline::Yield(1)) } else { Err(DeadlinePassed.into()) }
+    });
+}
+
+/// Runs `run` until `deadline`; dropping it there cancels what it waits for.
+pub async fn limit<F: Future>(deadline: Instant, run: F) -> Result<F::Output, DeadlinePassed> {
+    tokio::time::timeout_at(deadline.into(), run).await.map_err(|_| DeadlinePassed)
+}
