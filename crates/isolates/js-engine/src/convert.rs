@@ -101,9 +101,11 @@ pub fn thrown(error: CaughtError<'_>) -> Thrown {
             };
             Thrown { kind: ThrownKind::Error, message, stack: String::new() }
         }
-        CaughtError::Error(rquickjs::Error::Allocation) => {
-            Thrown { kind: ThrownKind::OutOfMemory, message: "out of memory".to_owned(), stack: String::new() }
-        }
+        CaughtError::Error(rquickjs::Error::Allocation) => Thrown {
+            kind: ThrownKind::OutOfMemory,
+            message: "out of memory".to_owned(),
+            stack: String::new(),
+        },
         CaughtError::Error(error) => {
             Thrown { kind: ThrownKind::Error, message: error.to_string(), stack: String::new() }
         }

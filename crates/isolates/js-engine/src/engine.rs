@@ -7,8 +7,7 @@ use rquickjs::loader::{ImportAttributes, Loader, Resolver};
 use rquickjs::module::Declared;
 use rquickjs::promise::PromiseState;
 use rquickjs::{
-    CatchResultExt, CaughtError, Context, Ctx, Error, Function, Module, Object, Persistent, Runtime,
-    Value,
+    CatchResultExt, CaughtError, Context, Ctx, Error, Function, Module, Object, Persistent, Runtime, Value,
 };
 
 use crate::{boundary, convert, natives};
@@ -65,7 +64,8 @@ pub fn init() {
             }
         }
         natives::keep(&ctx, &natives).expect("the prelude defines what natives need");
-        let function = |name: &str| Persistent::save(&ctx, natives.get::<_, Function<'_>>(name).expect("set"));
+        let function =
+            |name: &str| Persistent::save(&ctx, natives.get::<_, Function<'_>>(name).expect("set"));
         (function("dispatch"), function("install"))
     });
     while runtime.is_job_pending() {
@@ -99,7 +99,7 @@ pub fn load(message: &'static [u8]) -> Vec<u8> {
         engine.runtime.set_loader(Graph(load.clone()), Graph(load));
         let loaded = engine.context.with(|ctx| evaluate(&ctx, entry, &engine.install));
         engine.runtime.run_gc();
-        boundary::grow_heap(SPARE_HEAP_BYTES);
+        boundary::seal_heap(SPARE_HEAP_BYTES);
         let used = engine.runtime.memory_usage().malloc_size;
         engine.runtime.set_gc_threshold(usize::try_from(used).unwrap_or(0) + GC_HEADROOM_BYTES);
         loaded
@@ -183,7 +183,8 @@ pub fn invoke(message: &'static [u8]) -> Vec<u8> {
     with_engine(|engine| {
         let Engine { context, dispatch, pending, .. } = engine;
         context.with(|ctx| {
-            let value = dispatch.clone().restore(&ctx).and_then(|dispatch| dispatch.call::<_, Value<'_>>(()));
+            let value =
+                dispatch.clone().restore(&ctx).and_then(|dispatch| dispatch.call::<_, Value<'_>>(()));
             match value {
                 Ok(value) => proceed(&ctx, value, pending),
                 Err(error) => failed(&ctx, error),
@@ -221,7 +222,11 @@ pub fn run_jobs() -> Vec<u8> {
 }
 
 /// Runs jobs until `value` is settled and nothing is left to wait for, or until only the host can help.
-fn proceed<'js>(ctx: &Ctx<'js>, value: Value<'js>, pending: &mut Option<Persistent<Value<'static>>>) -> Vec<u8> {
+fn proceed<'js>(
+    ctx: &Ctx<'js>,
+    value: Value<'js>,
+    pending: &mut Option<Persistent<Value<'static>>>,
+) -> Vec<u8> {
     while ctx.execute_pending_job() {}
     let settled = match value.as_promise() {
         None => Ok(value.clone()),
@@ -240,7 +245,11 @@ fn proceed<'js>(ctx: &Ctx<'js>, value: Value<'js>, pending: &mut Option<Persiste
     }
 }
 
-fn wait<'js>(ctx: &Ctx<'js>, value: Value<'js>, pending: &mut Option<Persistent<Value<'static>>>) -> Vec<u8> {
+fn wait<'js>(
+    ctx: &Ctx<'js>,
+    value: Value<'js>,
+    pending: &mut Option<Persistent<Value<'static>>>,
+) -> Vec<u8> {
     *pending = Some(Persistent::save(ctx, value));
     abi::encode(&Outcome::Pending).expect("replies can be encoded")
 }

@@ -147,7 +147,8 @@ pub fn holds(ctx: &Ctx<'_>) -> bool {
     HELD.with_borrow(|held| {
         held.iter().any(|promise| {
             let promise = promise.clone().restore(ctx);
-            promise.is_ok_and(|value| value.as_promise().is_some_and(|p| p.state() == PromiseState::Pending))
+            promise
+                .is_ok_and(|value| value.as_promise().is_some_and(|p| p.state() == PromiseState::Pending))
         })
     })
 }

@@ -2,56 +2,60 @@
 (native) => {
   const KINDS = ["http", "mqtt", "cron", "object", "call", "workflow"];
 
+  // An isolate sees one event, so its parts and the context's are kept here and the two objects are made
+  // before the snapshot is.
+  let allFields;
+  let headers;
+  let properties;
+
+  function field(kind, index) {
+    if (native.kind() !== kind) return undefined;
+    allFields ??= native.fields();
+    return allFields[index];
+  }
+
   class Event {
-    #fields;
-    #headers;
-    #properties;
     get kind() { return KINDS[native.kind()]; }
     json() { return native.bodyJson(); }
     text() { return native.bodyText(); }
     bytes() { return native.bodyBytes(); }
-    #field(kind, index) {
-      if (native.kind() !== kind) return undefined;
-      this.#fields ??= native.fields();
-      return this.#fields[index];
-    }
     // http
-    get method() { return this.#field(0, 0); }
-    get path() { return this.#field(0, 1); }
-    get query() { return this.#field(0, 2); }
-    get headers() { return native.kind() === 0 ? (this.#headers ??= native.headersOf(this.#field(0, 3))) : undefined; }
+    get method() { return field(0, 0); }
+    get path() { return field(0, 1); }
+    get query() { return field(0, 2); }
+    get headers() { return native.kind() === 0 ? (headers ??= native.headersOf(field(0, 3))) : undefined; }
     // mqtt
-    get topic() { return this.#field(1, 0); }
-    get qos() { return this.#field(1, 1); }
-    get retain() { return this.#field(1, 2); }
+    get topic() { return field(1, 0); }
+    get qos() { return field(1, 1); }
+    get retain() { return field(1, 2); }
     get properties() {
       if (native.kind() !== 1) return undefined;
-      if (!this.#properties) {
-        const flat = this.#field(1, 6);
+      if (!properties) {
+        const flat = field(1, 6);
         const userProperties = [];
         for (let i = 0; i < flat.length; i += 2) userProperties.push([flat[i], flat[i + 1]]);
-        this.#properties = {
-          contentType: this.#field(1, 3),
-          responseTopic: this.#field(1, 4),
-          correlationData: this.#field(1, 5),
+        properties = {
+          contentType: field(1, 3),
+          responseTopic: field(1, 4),
+          correlationData: field(1, 5),
           userProperties,
         };
       }
-      return this.#properties;
+      return properties;
     }
     // cron
-    get schedule() { return this.#field(2, 0); }
-    get cron() { return this.#field(2, 0); }
-    get scheduledTime() { return this.#field(2, 1); }
+    get schedule() { return field(2, 0); }
+    get cron() { return field(2, 0); }
+    get scheduledTime() { return field(2, 1); }
     // object
-    get object() { return this.#field(3, 0); }
-    get field() { return this.#field(3, 1); }
+    get object() { return field(3, 0); }
+    get field() { return field(3, 1); }
     // call
-    get caller() { return this.#field(4, 0); }
+    get caller() { return field(4, 0); }
     // workflow
-    get workflow() { return this.#field(5, 0); }
-    get instance() { return this.#field(5, 1); }
-    get task() { return this.#field(5, 2); }
+    get workflow() { return field(5, 0); }
+    get instance() { return field(5, 1); }
+    get task() { return field(5, 2); }
   }
 
   // What goes over the wire: text and bytes as they are, anything else as JSON.
@@ -124,16 +128,17 @@
     return secrets;
   }
 
+  let allFacts;
+  let config;
+  let secrets;
+  const facts = () => (allFacts ??= native.meta() ?? []);
+
   class Context {
-    #meta;
-    #config;
-    #secrets;
-    get #facts() { return (this.#meta ??= native.meta() ?? []); }
-    get invocationId() { return this.#facts[0]; }
-    get function() { return this.#facts[1]; }
-    get deadline() { return this.#facts[2]; }
-    get config() { return (this.#config ??= native.config() ?? {}); }
-    get secrets() { return (this.#secrets ??= secretsObject()); }
+    get invocationId() { return facts()[0]; }
+    get function() { return facts()[1]; }
+    get deadline() { return facts()[2]; }
+    get config() { return (config ??= native.config() ?? {}); }
+    get secrets() { return (secrets ??= secretsObject()); }
     get log() { return native.logger; }
     get publish() { return publish; }
     get call() { return call; }
@@ -142,7 +147,10 @@
     passThroughOnException() {}
   }
 
-  function environment(context) {
+  const event = new Event();
+  const context = new Context();
+
+  function environment() {
     const env = { ...context.config };
     Object.defineProperties(env, Object.getOwnPropertyDescriptors(context.secrets));
     env.publish = publish;
@@ -151,12 +159,11 @@
     return env;
   }
 
-  function incomingRequest(event) {
+  function incomingRequest() {
     if (native.kind() !== 0) return native.incomingRequest("POST", "http://localhost/", native.headersOf([]));
-    const headers = event.headers;
-    const host = headers.get("host") ?? "localhost";
+    const host = event.headers.get("host") ?? "localhost";
     const query = event.query ? `?${event.query}` : "";
-    return native.incomingRequest(event.method, `http://${host}${event.path}${query}`, headers);
+    return native.incomingRequest(event.method, `http://${host}${event.path}${query}`, event.headers);
   }
 
   let handler;
@@ -175,16 +182,14 @@
   };
 
   function answer() {
-    const event = new Event();
-    const context = new Context();
     if (single) return handler(event, context);
     const kind = KINDS[native.kind()];
-    const env = environment(context);
+    const env = environment();
     if (kind === "mqtt" && typeof handler.message === "function") return handler.message(event, env, context);
     if (kind === "cron" && typeof handler.scheduled === "function") return handler.scheduled(event, env, context);
     // A direct call of an HTTP function is a POST of the data.
     if (kind !== "mqtt" && kind !== "cron" && typeof handler.fetch === "function") {
-      return handler.fetch(incomingRequest(event), env, context);
+      return handler.fetch(incomingRequest(), env, context);
     }
     const wanted = { mqtt: "message", cron: "scheduled" }[kind] ?? "fetch";
     throw new TypeError(`the default export has no ${wanted}() to handle this ${kind} event`);
