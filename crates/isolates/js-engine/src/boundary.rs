@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 
 use edgefaas_js_abi::{self as abi, Answer, INPUT_BYTES, Request, Start};
-use rquickjs::{ArrayBuffer, TypedArray};
+use rquickjs::{ArrayBuffer, Object, TypedArray, qjs};
 
 unsafe extern "C" {
     fn malloc(size: usize) -> *mut c_void;
@@ -155,6 +155,12 @@ pub fn copy_view(view: &TypedArray<'_, u8>) -> Vec<u8> {
 pub fn copy_buffer(buffer: &ArrayBuffer<'_>) -> Vec<u8> {
     // SAFETY: no JavaScript runs while the bytes are copied.
     unsafe { buffer.as_bytes() }.unwrap_or_default().to_vec()
+}
+
+/// Whether `object` is an `ArrayBuffer`; asking rquickjs leaves an exception behind if it is not.
+pub fn is_array_buffer(object: &Object<'_>) -> bool {
+    // SAFETY: the value is alive, and only its class is looked at.
+    unsafe { qjs::JS_IsArrayBuffer(object.as_value().as_raw()) }
 }
 
 struct Input(std::cell::UnsafeCell<[u8; INPUT_BYTES]>);

@@ -70,6 +70,9 @@ pub fn bytes_of(object: &Object<'_>) -> Option<Vec<u8>> {
     if let Some(view) = object.as_typed_array::<u8>() {
         return Some(boundary::copy_view(view));
     }
+    if !boundary::is_array_buffer(object) {
+        return None;
+    }
     ArrayBuffer::from_object(object.clone()).map(|buffer| boundary::copy_buffer(&buffer))
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use edgefaas_js_abi::{self as abi, Answer, Invocation, Load, Loaded, Outcome, Source};
+use edgefaas_js_abi::{self as abi, Answer, Invocation, Load, Loaded, Outcome, Reply, Source, Trigger};
 use rquickjs::loader::{ImportAttributes, Loader, Resolver};
 use rquickjs::module::Declared;
 use rquickjs::promise::PromiseState;
@@ -71,7 +71,34 @@ pub fn init() {
     while runtime.is_job_pending() {
         let _ = runtime.execute_pending_job();
     }
-    ENGINE.set(Some(Engine { runtime, context, dispatch, install, pending: None }));
+    let engine = Engine { runtime, context, dispatch, install, pending: None };
+    warm_up(&engine);
+    ENGINE.set(Some(engine));
+}
+
+/// Runs a handler once, so that what QuickJS makes at first use is in the snapshot already.
+fn warm_up(engine: &Engine) {
+    natives::begin(Invocation {
+        id: "",
+        function: "",
+        deadline_unix_ms: 0,
+        seed: 0,
+        trigger: Trigger::Call { caller: None },
+        body: br#"{"value": 1}"#,
+    });
+    engine.context.with(|ctx| {
+        let handler = "(async (event) => { await null; return { value: event.json().value }; })";
+        let run = || -> rquickjs::Result<Vec<u8>> {
+            let handler: Function<'_> = ctx.eval(handler)?;
+            engine.install.clone().restore(&ctx)?.call::<_, bool>((handler,))?;
+            let value: Value<'_> = engine.dispatch.clone().restore(&ctx)?.call(())?;
+            Ok(proceed(&ctx, value, &mut None))
+        };
+        let outcome = run().catch(&ctx).map_err(|error| error.to_string()).expect("a handler runs");
+        let outcome: Outcome<'_> = abi::decode(&outcome).expect("replies can be decoded");
+        assert_eq!(outcome, Outcome::Done(Reply::Json(r#"{"value":1}"#)));
+    });
+    natives::end();
 }
 
 fn evaluate_prelude<'js>(

@@ -37,6 +37,11 @@ pub fn begin(invocation: Invocation<'static>) {
     CURRENT.set(Some(invocation));
 }
 
+/// Ends it: host calls are refused again.
+pub fn end() {
+    CURRENT.set(None);
+}
+
 /// Seeds `Math.random`.
 pub fn seed(seed: u64) {
     RANDOM_STATE.set(seed | 1);

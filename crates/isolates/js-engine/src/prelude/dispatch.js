@@ -170,9 +170,9 @@
   let single = false;
 
   native.install = (value) => {
-    if (typeof value === "function") {
+    single = typeof value === "function";
+    if (single) {
       handler = value;
-      single = true;
       return true;
     }
     const methods = ["fetch", "message", "scheduled"];
