@@ -72,7 +72,7 @@ impl Bench {
 
     pub async fn run_within(&self, program: &JsProgram, event: Event, limits: Limits) -> Completion {
         let _running = SHARED.clock.running();
-        self.engine.run(program, &self.meta, event, limits, self.host()).await
+        sendable(self.engine.run(program, &self.meta, event, limits, self.host())).await
     }
 
     pub fn record(&self) -> Record {
@@ -236,4 +236,9 @@ pub fn http(method: &str, path: &str, query: &str, body: &str) -> Event {
 
 pub fn unix_ms() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
+}
+
+/// A run can be spawned on any runtime.
+fn sendable<F: Future + Send>(run: F) -> F {
+    run
 }
