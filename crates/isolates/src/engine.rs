@@ -11,6 +11,9 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 /// isolate keeps its thread before the others on it have a turn.
 pub const TICK: Duration = Duration::from_millis(5);
 
+/// The most elements a table may have.
+pub const MAX_TABLE_ELEMENTS: usize = 20_000;
+
 /// After this long without an invocation the clock stops, so that an idle node does not wake up.
 const CLOCK_IDLE: Duration = Duration::from_secs(1);
 
@@ -61,7 +64,7 @@ fn config(pool: PoolConfig, reservation_bytes: u64) -> Config {
         .total_tables(isolates.saturating_mul(3))
         .total_stacks(isolates)
         .max_memory_size(pool.max_memory_bytes)
-        .table_elements(20_000)
+        .table_elements(MAX_TABLE_ELEMENTS)
         .max_core_instance_size(1 << 20)
         .max_component_instance_size(1 << 20)
         .max_unused_warm_slots(64);

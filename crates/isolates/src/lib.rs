@@ -5,6 +5,8 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
+pub mod component;
+mod deadline;
 pub mod engine;
 mod event;
 mod host;
@@ -16,5 +18,5 @@ pub use event::{
     WorkflowStep,
 };
 pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
-pub use outcome::{Completion, Limits, RunError};
+pub use outcome::{Completion, InvocationMeta, Limits, RunError};
 pub use source::{Module, ModuleGraph};
