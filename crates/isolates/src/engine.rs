@@ -45,11 +45,17 @@ pub struct EngineError {
     reason: String,
 }
 
+impl EngineError {
+    pub(crate) fn new(max_isolates: u32, reason: String) -> Self {
+        Self { max_isolates, reason }
+    }
+}
+
 /// Makes the engine, with the widest reservation that the machine's address space has room for.
 pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
     let full = Engine::new(&config(pool, FULL_RESERVATION_BYTES));
     full.or_else(|_| Engine::new(&config(pool, SMALL_RESERVATION_BYTES)))
-        .map_err(|error| EngineError { max_isolates: pool.max_isolates, reason: format!("{error:#}") })
+        .map_err(|error| EngineError::new(pool.max_isolates, format!("{error:#}")))
 }
 
 /// The configuration that compiled code depends on as well; the same in the compiling process.

@@ -5,12 +5,14 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
+pub mod compile;
 pub mod component;
 mod deadline;
 pub mod engine;
 mod event;
 mod host;
 mod outcome;
+mod pool;
 mod source;
 
 pub use event::{
@@ -19,4 +21,6 @@ pub use event::{
 };
 pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
+pub use compile::Compiler;
+pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Program};
 pub use source::{Module, ModuleGraph};
