@@ -1,1 +1,4 @@
 //! node
+
+pub mod control;
+pub mod manifest;
