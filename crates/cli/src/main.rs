@@ -1,1 +1,33 @@
-fn main() {}
+//! The `edgefaas` binary: a node, and the commands that talk to one.
+
+mod app;
+mod args;
+mod cargo;
+mod client;
+mod commands;
+mod dev_file;
+mod exit;
+mod hints;
+mod node;
+mod node_shim;
+mod output;
+mod progress;
+mod templates;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+// Measured against glibc's and mimalloc: the only one with which a second worker thread counts fully.
+#[cfg(not(target_env = "msvc"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}

@@ -366,12 +366,12 @@ fn permissions(item: &Item<'_>, problems: &mut Problems) -> Permissions {
     let Some(table) = item.table("in `permissions`", &known, problems) else {
         return Permissions::default();
     };
-    if let Some(item) = table.get("http") {
-        if !item.texts(problems).is_empty() {
-            let message = "`permissions.http` is not supported yet".into();
-            let help = "functions cannot make HTTP requests; remove the key";
-            problems.add(&item.key_span, message, Some(help.into()));
-        }
+    if let Some(item) = table.get("http")
+        && !item.texts(problems).is_empty()
+    {
+        let message = "`permissions.http` is not supported yet".into();
+        let help = "functions cannot make HTTP requests; remove the key";
+        problems.add(&item.key_span, message, Some(help.into()));
     }
     let mut patterns = |kind: PermissionKind| {
         let texts = table.get(kind.as_str()).map(|item| item.texts(problems)).unwrap_or_default();
