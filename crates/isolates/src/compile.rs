@@ -204,12 +204,8 @@ fn read_authentic(path: &Path, key: &[u8; 32]) -> Option<Vec<u8>> {
 
 fn write_authentic(path: &Path, key: &[u8; 32], native: &[u8]) -> std::io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(blake3::keyed_hash(key, native).as_bytes())?;
     file.write_all(native)?;
     drop(file);

@@ -31,7 +31,10 @@ impl Deadline {
     }
 
     /// Waits for `run`; `None` if the deadline came first, whichever way it was noticed.
-    pub async fn wait<T>(self, run: impl Future<Output = wasmtime::Result<T>>) -> Option<wasmtime::Result<T>> {
+    pub async fn wait<T>(
+        self,
+        run: impl Future<Output = wasmtime::Result<T>>,
+    ) -> Option<wasmtime::Result<T>> {
         match tokio::time::timeout_at(self.at.into(), run).await {
             Err(_) => None,
             Ok(Err(error)) if error.is::<DeadlinePassed>() => None,

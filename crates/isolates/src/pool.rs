@@ -64,7 +64,7 @@ pub struct Program(ProgramKind);
 #[derive(Clone)]
 enum ProgramKind {
     Component(ComponentProgram),
-    JavaScript(JsProgram),
+    JavaScript(Arc<JsEngine>, JsProgram),
 }
 
 /// Why a source can't be a function.
@@ -97,7 +97,7 @@ pub struct Isolates {
     // Made at the first JavaScript function: a node without one saves its time and memory.
     javascript: OnceCell<Arc<JsEngine>>,
     clock: EpochClock,
-    max_isolates: u32,
+    pool: PoolConfig,
     running: AtomicU32,
 }
 
@@ -113,7 +113,7 @@ impl Isolates {
             components: Arc::new(components),
             javascript: OnceCell::new(),
             clock,
-            max_isolates: config.pool.max_isolates,
+            pool: config.pool,
             running: AtomicU32::new(0),
             engine,
         })
@@ -141,7 +141,8 @@ impl Isolates {
             FunctionSource::JavaScript(graph) => {
                 let javascript = self.javascript().await?;
                 let _running = self.clock.running();
-                Ok(Program(ProgramKind::JavaScript(javascript.prepare(graph).await?)))
+                let program = javascript.prepare(graph).await?;
+                Ok(Program(ProgramKind::JavaScript(javascript.clone(), program)))
             }
         }
     }
@@ -162,10 +163,12 @@ impl Isolates {
             ProgramKind::Component(program) => {
                 self.components.run(program, meta, event, limits, host).await
             }
-            ProgramKind::JavaScript(program) => program.run(meta, event, limits, host).await,
+            ProgramKind::JavaScript(engine, program) => {
+                engine.run(program, meta, event, limits, host).await
+            }
         };
         if let Err(RunError::NoCapacity { limit }) = &mut completion.result {
-            *limit = self.max_isolates;
+            *limit = self.pool.max_isolates;
         }
         completion
     }
@@ -177,19 +180,19 @@ impl Isolates {
 
     /// How many may run.
     pub fn max_isolates(&self) -> u32 {
-        self.max_isolates
+        self.pool.max_isolates
     }
 
     async fn javascript(&self) -> Result<&Arc<JsEngine>, PrepareError> {
         self.javascript
             .get_or_try_init(|| async {
-                let (engine, code) = (self.engine.clone(), self.code.clone());
+                let (engine, code, pool) = (self.engine.clone(), self.code.clone(), self.pool);
                 blocking(move || {
                     let failed = |reason: String| PrepareError::Engine(reason);
-                    let wasm = js::engine_code_wasm();
+                    let wasm = js::engine_code_wasm().map_err(|error| failed(error.to_string()))?;
                     let module = code.module(&engine, &wasm).map_err(|error| failed(error.to_string()))?;
-                    let javascript = JsEngine::new(&engine, module);
-                    javascript.map(Arc::new).map_err(|error| failed(format!("{error:#}")))
+                    let javascript = JsEngine::new(&engine, module, pool);
+                    javascript.map(Arc::new).map_err(|error| failed(error.to_string()))
                 })
                 .await
             })

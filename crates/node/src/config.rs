@@ -180,7 +180,8 @@ impl NodeConfig {
                 return Err(ConfigError::NotLoopback { listener, address });
             }
         }
-        let out_of_range = |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
+        let out_of_range =
+            |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
         if !(1..=100_000).contains(&self.isolates.max) {
             return out_of_range("isolates.max", self.isolates.max.to_string(), "1 to 100000");
         }

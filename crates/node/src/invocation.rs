@@ -231,7 +231,8 @@ impl InvocationError {
     pub fn detail(&self) -> String {
         let location = match self {
             Self::Run {
-                error: RunError::Failed { location, .. } | RunError::Trapped { location, .. }, ..
+                error: RunError::Failed { location, .. } | RunError::Trapped { location, .. },
+                ..
             } => location.as_deref(),
             _ => None,
         };
@@ -244,9 +245,9 @@ impl InvocationError {
     /// The stack for the log, if there is one.
     pub fn stack(&self) -> Option<&str> {
         match self {
-            Self::Run { error: RunError::Failed { stack, .. } | RunError::Trapped { stack, .. }, .. } => {
-                stack.as_deref()
-            }
+            Self::Run {
+                error: RunError::Failed { stack, .. } | RunError::Trapped { stack, .. }, ..
+            } => stack.as_deref(),
             _ => None,
         }
     }
@@ -268,6 +269,9 @@ impl InvocationError {
 fn near_names(near: &[String]) -> String {
     match near {
         [] => "; `edgefaas list` shows those there are".to_owned(),
-        names => format!("; did you mean {}?", names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" or ")),
+        names => format!(
+            "; did you mean {}?",
+            names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" or ")
+        ),
     }
 }

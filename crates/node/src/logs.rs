@@ -93,7 +93,9 @@ impl Logs {
     pub fn kept(&self, function: Option<&str>, tail: Option<usize>) -> Vec<LogLine> {
         let rings = self.rings.lock();
         let mut lines: Vec<LogLine> = match function {
-            Some(name) => rings.get(name).map(|ring| ring.lines.iter().cloned().collect()).unwrap_or_default(),
+            Some(name) => {
+                rings.get(name).map(|ring| ring.lines.iter().cloned().collect()).unwrap_or_default()
+            }
             None => rings.values().flat_map(|ring| ring.lines.iter().cloned()).collect(),
         };
         drop(rings);
@@ -153,9 +155,8 @@ mod tests {
         }
         logs.add(&two, "i", LogLevel::Warn, "12345678901".into());
         logs.add(&two, "i", LogLevel::Warn, "123456".into());
-        let messages = |function| {
-            logs.kept(function, None).into_iter().map(|line| line.message).collect::<Vec<_>>()
-        };
+        let messages =
+            |function| logs.kept(function, None).into_iter().map(|line| line.message).collect::<Vec<_>>();
         assert_eq!(messages(Some("one")), ["b", "c", "d"]);
         assert_eq!(messages(Some("two")), ["123456"]);
         assert_eq!(messages(None), ["b", "c", "d", "123456"]);

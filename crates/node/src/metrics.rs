@@ -1,6 +1,6 @@
 //! The node's figures, in Prometheus' text format at `/metrics`.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -15,8 +15,8 @@ use crate::invocation::{Outcome, Timing};
 
 /// Seconds: from a warm start to the default time limit.
 const DURATION_BUCKETS: [f64; 16] = [
-    0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5,
-    10.0, 30.0,
+    0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0,
+    2.5, 10.0, 30.0,
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,9 +49,10 @@ struct NodeGauges {
     mqtt_connections: Gauge,
     mqtt_subscriptions: Gauge,
     mqtt_retained: Gauge,
-    mqtt_received: Gauge,
-    mqtt_sent: Gauge,
-    mqtt_dropped: Gauge,
+    mqtt_received: Counter,
+    mqtt_sent: Counter,
+    mqtt_dropped: Counter,
+    mqtt_protocol_errors: Counter,
 }
 
 /// What [`Metrics::encode`] is given of the rest of the node.
@@ -109,11 +110,16 @@ impl Default for Metrics {
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
-            ("mqtt_messages_received", "Messages from MQTT clients since the start", &node.mqtt_received),
-            ("mqtt_messages_sent", "Messages to MQTT clients since the start", &node.mqtt_sent),
-            ("mqtt_messages_dropped", "Messages dropped for full queues since the start", &node.mqtt_dropped),
         ] {
             registry.register(name, help, gauge.clone());
+        }
+        for (name, help, counter) in [
+            ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
+            ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
+            ("mqtt_messages_dropped", "Messages lost because a queue was full", &node.mqtt_dropped),
+            ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
+        ] {
+            registry.register(name, help, counter.clone());
         }
         Self { registry, outcomes, durations, queue_durations, gauges }
     }
@@ -151,12 +157,15 @@ impl Metrics {
         set(&gauges.resident_memory_bytes, reading.rss_bytes);
         set(&gauges.isolates_running, reading.isolates_running.into());
         set(&gauges.functions, reading.functions as u64);
-        set(&gauges.mqtt_connections, broker.connections as u64);
-        set(&gauges.mqtt_subscriptions, broker.subscriptions as u64);
-        set(&gauges.mqtt_retained, broker.retained_messages as u64);
-        set(&gauges.mqtt_received, broker.messages_received);
-        set(&gauges.mqtt_sent, broker.messages_sent);
-        set(&gauges.mqtt_dropped, broker.messages_dropped);
+        set(&gauges.mqtt_connections, broker.connections);
+        set(&gauges.mqtt_subscriptions, broker.subscriptions);
+        set(&gauges.mqtt_retained, broker.retained);
+        // The broker counts by itself; these only show its totals.
+        let show = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
+        show(&gauges.mqtt_received, broker.messages_in);
+        show(&gauges.mqtt_sent, broker.messages_out);
+        show(&gauges.mqtt_dropped, broker.messages_dropped);
+        show(&gauges.mqtt_protocol_errors, broker.protocol_errors);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

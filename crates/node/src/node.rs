@@ -58,7 +58,9 @@ pub enum BuildError {
     #[error(transparent)]
     DataDir(#[from] LockError),
     /// An address can't be listened on.
-    #[error("the {listener} listener cannot use {address}: {reason}; choose another with --{listener} ADDR:PORT")]
+    #[error(
+        "the {listener} listener cannot use {address}: {reason}; choose another with --{listener} ADDR:PORT"
+    )]
     Listen {
         /// Which listener.
         listener: &'static str,

@@ -41,7 +41,10 @@ pub fn name_error(kind: &str, name: &str) -> Option<String> {
         return Some(format!("the {kind} name is empty"));
     }
     if name.len() > MAX_NAME_BYTES {
-        return Some(format!("the {kind} name has {} bytes; at most {MAX_NAME_BYTES} are allowed", name.len()));
+        return Some(format!(
+            "the {kind} name has {} bytes; at most {MAX_NAME_BYTES} are allowed",
+            name.len()
+        ));
     }
     name.chars()
         .any(char::is_control)

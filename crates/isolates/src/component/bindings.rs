@@ -18,8 +18,8 @@ mod generated {
     });
 }
 
-pub use generated::edgefaas::function::{calls, context, messaging, objects, types};
 pub use generated::FunctionPre;
+pub use generated::edgefaas::function::{calls, context, messaging, objects, types};
 
 /// The run as the guest sees it.
 pub fn invocation(meta: &InvocationMeta) -> types::Invocation {
@@ -52,10 +52,9 @@ pub fn event(event: Event) -> types::Event {
             schedule: tick.schedule,
             scheduled_unix_ms: tick.scheduled_unix_ms,
         }),
-        Trigger::Object(change) => types::Trigger::Object(types::ObjectChange {
-            object: change.object,
-            field: change.field,
-        }),
+        Trigger::Object(change) => {
+            types::Trigger::Object(types::ObjectChange { object: change.object, field: change.field })
+        }
         Trigger::Call(call) => types::Trigger::Call(types::DirectCall { caller: call.caller }),
         Trigger::Workflow(step) => types::Trigger::Workflow(types::WorkflowStep {
             workflow: step.workflow,

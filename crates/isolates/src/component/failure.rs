@@ -20,7 +20,11 @@ pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits)
     let frame = backtrace.and_then(user_frame);
     let stack = backtrace.map(|backtrace| backtrace.to_string());
     if let Some((location, message)) = state.stdio.panic() {
-        return RunError::Trapped { message: format!("panicked: {message}"), location: Some(location), stack };
+        return RunError::Trapped {
+            message: format!("panicked: {message}"),
+            location: Some(location),
+            stack,
+        };
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => RunError::StackOverflow { location: frame },

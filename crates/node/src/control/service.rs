@@ -74,8 +74,7 @@ impl Control for ControlService {
 
     async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
         let proto::InvokeRequest { function, data } = request.into_inner();
-        let event =
-            Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
+        let event = Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
         let invocation = Invocation::new(function, Principal::Operator, event);
         let dispatcher = self.parts.dispatcher.clone();
         let admitted = dispatcher.admit(invocation).map_err(|error| invoke_status(&error))?;

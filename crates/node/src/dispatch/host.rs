@@ -119,10 +119,8 @@ impl Host for InvocationHost {
             return Err(self.not_permitted("function", &function, "call"));
         }
         let caller = self.function.name.to_string();
-        let event = Event {
-            trigger: Trigger::Call(DirectCall { caller: Some(caller.clone()) }),
-            body: data,
-        };
+        let event =
+            Event { trigger: Trigger::Call(DirectCall { caller: Some(caller.clone()) }), body: data };
         let mut call = Invocation::new(function, Principal::Function { name: caller }, event);
         call.parent = Some(self.invocation.clone());
         call.trace_parent = self.trace_parent.clone();
@@ -221,7 +219,10 @@ fn full(error: EffectsFull) -> HostError {
 }
 
 fn wrong_pending(key: &FieldKey, actual: &str, wanted: &str) -> HostError {
-    HostError::Invalid(format!("object `{}`: field `{}` is a {actual}, not a {wanted}", key.object, key.field))
+    HostError::Invalid(format!(
+        "object `{}`: field `{}` is a {actual}, not a {wanted}",
+        key.object, key.field
+    ))
 }
 
 fn call_error(error: InvocationError) -> HostError {

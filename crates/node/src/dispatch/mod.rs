@@ -178,7 +178,10 @@ impl Dispatcher {
                     Ok(Ok(permit)) => permit,
                     Ok(Err(_)) => return Err(InvocationError::DroppedFromQueue { function: name() }),
                     Err(_) => {
-                        return Err(InvocationError::QueueTimeout { function: name(), limit: limits.timeout });
+                        return Err(InvocationError::QueueTimeout {
+                            function: name(),
+                            limit: limits.timeout,
+                        });
                     }
                 }
             }
@@ -207,9 +210,7 @@ impl Dispatcher {
             self.isolates.run(program, &meta, invocation.event, run_limits, Box::new(host)).await;
         timing.start = completion.start;
         timing.execution = completion.execution;
-        let reply = completion
-            .result
-            .map_err(|error| InvocationError::Run { function: name(), error })?;
+        let reply = completion.result.map_err(|error| InvocationError::Run { function: name(), error })?;
         let effects = std::mem::take(&mut *effects.lock());
         self.commit(function, effects, depth).await?;
         Ok(reply)
@@ -245,9 +246,11 @@ impl Dispatcher {
     ) -> Result<(), InvocationError> {
         let (batch, publishes) = effects.into_parts();
         if !batch.is_empty() {
-            self.store.committer().commit(batch, Durability::Written).await.map_err(|error| {
-                InvocationError::Commit { function: function.name.to_string(), error }
-            })?;
+            self.store
+                .committer()
+                .commit(batch, Durability::Written)
+                .await
+                .map_err(|error| InvocationError::Commit { function: function.name.to_string(), error })?;
         }
         for message in publishes {
             self.publish(&function.name, depth + 1, message);

@@ -21,7 +21,12 @@ const RECHECK: Duration = Duration::from_secs(30);
 ///
 /// Each schedule has one next time. When that has come, however long ago, it fires once and the next time
 /// is looked for from now on: a clock that jumps ahead costs one tick, not thousands.
-pub async fn run(dispatcher: Arc<Dispatcher>, workers: Arc<Workers>, clock: Clock, cancel: CancellationToken) {
+pub async fn run(
+    dispatcher: Arc<Dispatcher>,
+    workers: Arc<Workers>,
+    clock: Clock,
+    cancel: CancellationToken,
+) {
     let mut changes = dispatcher.registry().changes();
     loop {
         changes.borrow_and_update();

@@ -93,8 +93,8 @@ impl LiveFunction {
         let made = self
             .program
             .get_or_try_init(|| async {
-                let source = records::get_source(store, &self.source_digest)
-                    .map_err(|error| error.to_string())?;
+                let source =
+                    records::get_source(store, &self.source_digest).map_err(|error| error.to_string())?;
                 isolates.prepare(&self.name, &source).await.map_err(|error| error.to_string())
             })
             .await;

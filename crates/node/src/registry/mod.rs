@@ -55,7 +55,9 @@ pub enum DeployError {
         kind: &'static str,
     },
     /// The name belongs to another app.
-    #[error("function `{function}` belongs to app `{app}` already; choose another name, or remove that app")]
+    #[error(
+        "function `{function}` belongs to app `{app}` already; choose another name, or remove that app"
+    )]
     NameTaken {
         /// The function.
         function: String,
@@ -66,7 +68,9 @@ pub enum DeployError {
     #[error(transparent)]
     Route(#[from] RouteConflict),
     /// The function may have more memory than the node gives any isolate.
-    #[error("limits.memory of function `{function}` is {wanted_bytes} bytes; this node gives at most {max_bytes}")]
+    #[error(
+        "limits.memory of function `{function}` is {wanted_bytes} bytes; this node gives at most {max_bytes}"
+    )]
     TooMuchMemory {
         /// The function.
         function: String,

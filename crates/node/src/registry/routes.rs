@@ -63,7 +63,12 @@ impl HttpRoute {
 
     /// The methods that are served, for an `Allow` header.
     pub fn allowed(&self) -> String {
-        self.targets.iter().flat_map(|(methods, _)| methods).map(String::as_str).collect::<Vec<_>>().join(", ")
+        self.targets
+            .iter()
+            .flat_map(|(methods, _)| methods)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
