@@ -62,7 +62,7 @@ impl Client {
                         Event::Incoming(Packet::PubAck(_) | Packet::PubComp(_)) => {
                             let _ = to_acknowledged.send(());
                         }
-                        
+
                         _ => {}
                     }
                 }
@@ -72,7 +72,7 @@ impl Client {
             use v5::Event;
             use v5::mqttbytes::v5::Packet;
             let mut options = v5::MqttOptions::new(id, host, address.port());
-            options.set_keep_alive(Duration::from_secs(5));
+            options.set_keep_alive(Duration::from_secs(5)).set_max_packet_size(Some(1 << 20));
             let (client, mut events) = v5::AsyncClient::new(options, 100);
             let task = tokio::spawn(async move {
                 while let Ok(event) = events.poll().await {
@@ -89,7 +89,7 @@ impl Client {
                         Event::Incoming(Packet::PubAck(_) | Packet::PubComp(_)) => {
                             let _ = to_acknowledged.send(());
                         }
-                        
+
                         _ => {}
                     }
                 }
