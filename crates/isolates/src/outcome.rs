@@ -102,3 +102,14 @@ pub enum RunError {
     #[error("internal error: {0}")]
     Internal(String),
 }
+
+/// Which run this is, as the function sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvocationMeta {
+    /// The invocation's id.
+    pub id: String,
+    /// The function's name.
+    pub function: String,
+    /// When the run is ended, in milliseconds since the Unix epoch.
+    pub deadline_unix_ms: u64,
+}
