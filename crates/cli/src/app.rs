@@ -110,10 +110,10 @@ impl App {
 
     async fn source(&self, name: &str, function: &Function) -> anyhow::Result<proto::artifact::Source> {
         use proto::artifact::Source;
-        let main = self.root.join(&function.main);
+        // Collected again to show `app`, not `app/.`.
+        let main: PathBuf = self.root.join(&function.main).components().collect();
         match function.source_kind() {
             SourceKind::Script => {
-                let _step = Step::start(format!("Reading {name}"));
                 let root = self.root.clone();
                 let graph = tokio::task::spawn_blocking(move || collect_modules(&main, &root)).await??;
                 Ok(Source::Modules(modules(graph)))

@@ -48,6 +48,8 @@ pub struct Failure {
 }
 
 impl Failure {
+    // The one use of a failure is to be an error.
+    #[allow(clippy::new_ret_no_self)]
     pub fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         Self { exit, message: message.into() }.into()
     }

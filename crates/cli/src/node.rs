@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Listen;
+use crate::args::{Format, Listen};
 use crate::exit::{Exit, Failure};
 use crate::node_shim::Platform;
 pub use crate::node_shim::{Addresses, Node, NodeConfig, default_data_dir};
@@ -80,11 +80,14 @@ pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
 }
 
 /// Diagnostics of the node itself go to stderr; `RUST_LOG` chooses which.
-pub fn start_tracing(default: &str, json: bool) {
+pub fn start_tracing(default: &str, format: Format) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // The only reason to fail is that a subscriber is there already.
-    let _ = if json { builder.json().try_init() } else { builder.try_init() };
+    let _ = match format {
+        Format::Json => builder.json().try_init(),
+        Format::Table => builder.try_init(),
+    };
 }

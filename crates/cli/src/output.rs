@@ -12,6 +12,8 @@ use edgefaas_node::control::proto;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::args::Format;
+
 /// Prints one JSON document on one line.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_vec(value)?;
@@ -164,8 +166,15 @@ fn reply_json(reply: &proto::Reply) -> Value {
     value
 }
 
-/// A log line as JSON.
-pub fn log_json(line: &proto::LogLine) -> Value {
+/// Prints a log line.
+pub fn log(line: &proto::LogLine, format: Format) -> anyhow::Result<()> {
+    match format {
+        Format::Json => json(&log_json(line)),
+        Format::Table => write(log_text(line).as_bytes()),
+    }
+}
+
+fn log_json(line: &proto::LogLine) -> Value {
     let mut value = json!({
         "time_unix_ms": line.time_unix_ms,
         "function": line.function,
@@ -179,8 +188,7 @@ pub fn log_json(line: &proto::LogLine) -> Value {
     value
 }
 
-/// A log line for people.
-pub fn log_text(line: &proto::LogLine) -> String {
+fn log_text(line: &proto::LogLine) -> String {
     let time = DateTime::from_timestamp_millis(line.time_unix_ms).unwrap_or_default().with_timezone(&Local);
     let level = console::style(format!("{:5}", line.level.to_uppercase()));
     let level = match line.level.as_str() {

@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::args::{Dev, Format, Global};
 use crate::client::{self, Client};
 use crate::commands::deploy;
+use crate::commands::run::announce_ready;
 use crate::dev_file::{self, DevNode};
 use crate::exit;
 use crate::hints::hints;
@@ -20,7 +21,7 @@ use crate::output;
 use crate::watch::{RecursiveMode, Watch};
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("warn", global.output == Format::Json);
+    node::start_tracing("warn", global.output);
     let app = App::load(&args.app)?;
     let root = app.root.clone();
     let data_dir = match &global.data_dir {
@@ -34,7 +35,7 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     let addresses = node.addresses();
     let mut serving = tokio::spawn(node.run(shutdown.clone()));
 
-    let session = session(args, app, &addresses, &data_dir, &shutdown);
+    let session = session(args, global.output, app, &addresses, &data_dir, &shutdown);
     tokio::select! {
         served = &mut serving => Ok(served??),
         result = session => {
@@ -47,6 +48,7 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
 /// Deploys, shows logs and redeploys until the end.
 async fn session(
     args: &Dev,
+    format: Format,
     app: App,
     addresses: &Addresses,
     data_dir: &Path,
@@ -66,9 +68,8 @@ async fn session(
     let mode = if app.is_file { RecursiveMode::NonRecursive } else { RecursiveMode::Recursive };
     // Before the first build, so that no change is missed.
     let mut watch = Watch::start(&root, mode)?;
-    eprintln!("ready {}", ready(addresses));
-    eprintln!("data in {}; the token is in {}", data_dir.display(), token_file.display());
-    let _logs = AbortOnDropHandle::new(follow_logs(client.clone()));
+    announce_ready(addresses, data_dir, format)?;
+    let _logs = AbortOnDropHandle::new(follow_logs(client.clone(), format));
 
     let mut shown = Vec::new();
     let mut loaded = Ok(app);
@@ -113,24 +114,18 @@ fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, 
 }
 
 /// Prints log lines as they come.
-fn follow_logs(mut client: Client) -> JoinHandle<()> {
+fn follow_logs(mut client: Client, format: Format) -> JoinHandle<()> {
     tokio::spawn(async move {
-        let request = proto::LogsRequest { follow: true, tail: 1, ..Default::default() };
+        let request = proto::LogsRequest { follow: true, ..Default::default() };
         let Ok(response) = client.logs(request).await else { return };
         let mut lines = response.into_inner();
         // The stream ends with the node.
         while let Ok(Some(line)) = lines.message().await {
-            if output::write(output::log_text(&line).as_bytes()).is_err() {
+            if output::log(&line, format).is_err() {
                 return;
             }
         }
     })
-}
-
-/// The addresses on one line.
-pub fn ready(addresses: &Addresses) -> String {
-    let Addresses { http, mqtt, control } = addresses;
-    format!("http=http://{http} mqtt=mqtt://{mqtt} control=http://{control}")
 }
 
 fn relative(path: &Path, root: &Path) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use edgefaas_node::control::proto;
 
-use crate::args::{Format, Global, Logs};
+use crate::args::{Global, Logs};
 use crate::client;
 use crate::output;
 
@@ -15,10 +15,7 @@ pub async fn run(args: &Logs, global: &Global) -> anyhow::Result<()> {
     };
     let mut lines = client.logs(request).await.map_err(|status| client::failure(&status))?.into_inner();
     while let Some(line) = lines.message().await.map_err(|status| client::failure(&status))? {
-        match global.output {
-            Format::Json => output::json(&output::log_json(&line))?,
-            Format::Table => output::write(output::log_text(&line).as_bytes())?,
-        }
+        output::log(&line, global.output)?;
     }
     Ok(())
 }

@@ -1,31 +1,39 @@
 //! `edgefaas run`
 
+use std::path::Path;
+
 use serde_json::json;
 
 use crate::args::{Format, Global, Run};
-use crate::commands::dev::ready;
-use crate::node;
+use crate::node::{self, Addresses};
 use crate::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
-    let as_json = global.output == Format::Json;
-    node::start_tracing("info", as_json);
+    node::start_tracing("info", global.output);
     let config = node::config(&args.listen, global.data_dir.clone())?;
     let data_dir = config.data_dir.clone();
     let shutdown = node::shutdown_signal()?;
     let node = node::build(config).await?;
     let addresses = node.addresses();
-    if as_json {
-        output::json(&json!({
-            "ready": true,
-            "http": format!("http://{}", addresses.http),
-            "mqtt": format!("mqtt://{}", addresses.mqtt),
-            "control": format!("http://{}", addresses.control),
-            "data_dir": data_dir,
-        }))?;
-    } else {
-        let line = format!("ready {} data-dir={}\n", ready(&addresses), data_dir.display());
-        output::write(line.as_bytes())?;
-    }
+    announce_ready(&addresses, &data_dir, global.output)?;
     Ok(node.run(shutdown).await?)
+}
+
+/// Prints the one line that says that a node is ready, and where.
+pub fn announce_ready(addresses: &Addresses, data_dir: &Path, format: Format) -> anyhow::Result<()> {
+    let Addresses { http, mqtt, control } = addresses;
+    if format == Format::Json {
+        return output::json(&json!({
+            "ready": true,
+            "http": format!("http://{http}"),
+            "mqtt": format!("mqtt://{mqtt}"),
+            "control": format!("http://{control}"),
+            "data_dir": data_dir,
+        }));
+    }
+    let line = format!(
+        "ready http=http://{http} mqtt=mqtt://{mqtt} control=http://{control} data-dir={}\n",
+        data_dir.display()
+    );
+    output::write(line.as_bytes())
 }
