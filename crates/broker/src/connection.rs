@@ -1,7 +1,7 @@
 //! One connection: the only module with I/O and timers.
 
 use std::collections::{HashSet, VecDeque};
-use std::future::pending;
+use std::future::{pending, ready};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
@@ -111,6 +111,7 @@ where
                 });
             }
         }
+        io.make_room();
         match io.reader.read_buf(&mut io.inbound).await {
             Ok(0) => return Err(Refusal::Silent("closed before its CONNECT was complete".into())),
             Ok(bytes) => shared.counters.bytes_in.add(bytes as u64),
@@ -327,12 +328,17 @@ where
                 tokio::task::yield_now().await;
             }
             let readable = self.is_readable();
-            let Io { reader, writer, inbound, outbound, sent } = &mut self.io;
+            self.io.make_room();
+            let unflushed = self.io.unflushed;
+            let Io { reader, writer, inbound, outbound, sent, .. } = &mut self.io;
             tokio::select! {
-                written = writer.write(&outbound[*sent..]), if *sent < outbound.len() => match written {
+                written = write_or_flush(writer, &outbound[*sent..]), if unflushed || *sent < outbound.len() => match written {
+                    Ok(0) if *sent == outbound.len() => self.io.unflushed = false,
                     Ok(0) => return End::lost("the client closed the connection"),
                     Ok(bytes) => {
-                        self.io.written(bytes);
+                        if let Err(error) = self.io.written(bytes).await {
+                            return End::lost(format!("write failed: {error}"));
+                        }
                         self.shared.counters.bytes_out.add(bytes as u64);
                         now = Instant::now();
                         self.unsent_since = (self.io.unsent() > 0).then_some(now);
@@ -346,7 +352,7 @@ where
                 read = reader.read_buf(inbound), if readable => match read {
                     Ok(0) => return End::lost("the client closed the connection without DISCONNECT"),
                     Ok(bytes) => {
-                        self.io.grow(bytes);
+                        self.io.read(bytes);
                         self.shared.counters.bytes_in.add(bytes as u64);
                         now = Instant::now();
                         self.last_read = now;
@@ -625,6 +631,11 @@ fn ack_reason(outcome: PublishOutcome) -> PublishAckReason {
     }
 }
 
+/// Writes some of `bytes`; with none left, waits until all are on their way.
+async fn write_or_flush<S: AsyncWrite>(writer: &mut WriteHalf<S>, bytes: &[u8]) -> std::io::Result<usize> {
+    if bytes.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(bytes).await }
+}
+
 async fn notified(room: &mut Option<Pin<Box<OwnedNotified>>>) {
     match room {
         Some(room) => room.as_mut().await,
@@ -637,9 +648,13 @@ struct Io<S> {
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
     inbound: BytesMut,
+    /// Room wanted for the next read.
+    read_bytes: usize,
     outbound: BytesMut,
     /// How much of `outbound` is written.
     sent: usize,
+    /// The stream buffers what was written, as TLS may do; a socket does not.
+    unflushed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite> Io<S> {
@@ -648,9 +663,11 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
         Io {
             reader,
             writer,
-            inbound: BytesMut::with_capacity(FIRST_READ_BYTES),
+            inbound: BytesMut::new(),
+            read_bytes: FIRST_READ_BYTES,
             outbound: BytesMut::new(),
             sent: 0,
+            unflushed: false,
         }
     }
 
@@ -658,18 +675,30 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
         self.outbound.len() - self.sent
     }
 
-    fn written(&mut self, bytes: usize) {
+    async fn written(&mut self, bytes: usize) -> std::io::Result<()> {
         self.sent += bytes;
         if self.sent == self.outbound.len() {
             self.outbound.clear();
             self.sent = 0;
+            self.unflushed = tokio::select! {
+                biased;
+                flushed = self.writer.flush() => flushed.map(|()| false)?,
+                () = ready(()) => true,
+            };
+        }
+        Ok(())
+    }
+
+    fn make_room(&mut self) {
+        if self.inbound.capacity() - self.inbound.len() < self.read_bytes / 2 {
+            self.inbound.reserve(self.read_bytes);
         }
     }
 
-    /// Makes the next read larger when this one filled the buffer.
-    fn grow(&mut self, bytes: usize) {
-        if self.inbound.len() == self.inbound.capacity() && bytes < LARGEST_READ_BYTES {
-            self.inbound.reserve((2 * bytes).clamp(FIRST_READ_BYTES, LARGEST_READ_BYTES));
+    /// Makes the next read larger when this one took all the room there was.
+    fn read(&mut self, bytes: usize) {
+        if self.inbound.len() == self.inbound.capacity() && bytes >= self.read_bytes / 2 {
+            self.read_bytes = (2 * self.read_bytes).min(LARGEST_READ_BYTES);
         }
     }
 
@@ -677,6 +706,7 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
     async fn farewell(&mut self, shared: &Shared) {
         let written = timeout(FAREWELL, async {
             self.writer.write_all(&self.outbound[self.sent..]).await?;
+            self.writer.flush().await?;
             self.writer.shutdown().await
         });
         if let Ok(Ok(())) = written.await {
