@@ -63,11 +63,6 @@ impl Mailbox {
         lost
     }
 
-    /// Whether a message would be accepted now.
-    pub(crate) fn has_room(&self, message: &Message) -> bool {
-        self.outbox.lock().has_room(message)
-    }
-
     /// See [`Outbox::give_up`].
     pub(crate) fn give_up(&self) {
         self.outbox.lock().give_up();

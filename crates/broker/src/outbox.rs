@@ -146,11 +146,6 @@ impl Outbox {
         }
     }
 
-    /// Whether a message would be accepted now.
-    pub(crate) fn has_room(&self, message: &Message) -> bool {
-        !self.is_full(message.weight())
-    }
-
     /// A publisher gave up waiting: until something is taken, nobody else waits.
     pub(crate) fn give_up(&mut self) {
         self.stalled = true;
@@ -342,5 +337,139 @@ impl Inflight {
     fn free(&mut self, id: NonZeroU16) {
         self.set(id, Slot::Free);
         self.used -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::message::Version;
+    use crate::topic::TopicName;
+    use crate::wire::{Decoder, Packet};
+
+    #[derive(Debug, Clone)]
+    enum Action {
+        Push(QoS),
+        /// Acknowledge one of those in flight, as far as its QoS says next.
+        Acknowledge(usize),
+        Take,
+    }
+
+    fn action() -> impl Strategy<Value = Action> {
+        prop_oneof![
+            4 => prop::sample::select(vec![QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]).prop_map(Action::Push),
+            3 => any::<usize>().prop_map(Action::Acknowledge),
+            2 => Just(Action::Take),
+        ]
+    }
+
+    #[derive(Default)]
+    struct Client {
+        /// By packet identifier: QoS, and whether PUBREC was sent.
+        inflight: BTreeMap<NonZeroU16, (QoS, bool)>,
+        got: Vec<u32>,
+    }
+
+    impl Client {
+        fn read(&mut self, bytes: BytesMut, window: usize) {
+            let mut bytes = bytes;
+            let mut decoder = Decoder::with_version(Version::V311, 1 << 20);
+            while let Some(packet) = decoder.decode(&mut bytes).expect("valid") {
+                let Packet::Publish(publish) = packet else { panic!("only PUBLISH is in an outbox") };
+                self.got.push(u32::from_be_bytes(publish.payload[..].try_into().expect("4 bytes")));
+                if let Some(id) = publish.packet_id {
+                    assert!(self.inflight.insert(id, (publish.qos, false)).is_none(), "{id} is in use");
+                }
+            }
+            assert!(self.inflight.len() <= window, "more than {window} in flight");
+        }
+
+        fn acknowledge(&mut self, outbox: &mut Outbox, at: usize) {
+            if self.inflight.is_empty() {
+                return;
+            }
+            let id = *self.inflight.keys().nth(at % self.inflight.len()).expect("within");
+            match self.inflight[&id] {
+                (QoS::ExactlyOnce, false) => {
+                    assert_eq!(outbox.received(id, false), Ok(Release::Send));
+                    self.inflight.insert(id, (QoS::ExactlyOnce, true));
+                }
+                (QoS::ExactlyOnce, true) => {
+                    assert_eq!(outbox.completed(id), Ok(()));
+                    self.inflight.remove(&id);
+                }
+                _ => {
+                    assert_eq!(outbox.received(id, false), Err(WrongAck));
+                    assert_eq!(outbox.acknowledged(id), Ok(()));
+                    self.inflight.remove(&id);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_accepted_arrives_in_order_and_within_the_window(
+            window in 1..5u16,
+            limit in 1..20usize,
+            actions in prop::collection::vec(action(), 0..200),
+        ) {
+            let now = Instant::now();
+            let window = NonZeroU16::new(window).expect("not 0");
+            let mut outbox = Outbox::new(Encoder::new(Version::V311, None), window, limit, 1 << 20);
+            let (mut client, mut lost) = (Client::default(), 0);
+            // Numbers of accepted messages: those of QoS 0 may pass the others.
+            let (mut quick, mut careful) = (Vec::new(), Vec::new());
+            let mut number = 0u32;
+            for action in actions {
+                match action {
+                    Action::Push(qos) => {
+                        number += 1;
+                        let topic = TopicName::new("t").expect("valid");
+                        let message = Message::new(topic, number.to_be_bytes().to_vec());
+                        let delivery = Delivery { qos, retain: false, identifiers: Vec::new() };
+                        let dated = Dated { message: &message, received: now };
+                        match outbox.push(dated, &mut None, &delivery, now) {
+                            Pushed::Accepted { .. } if qos == QoS::AtMostOnce => quick.push(number),
+                            Pushed::Accepted { .. } => careful.push(number),
+                            Pushed::Full => prop_assert_ne!(qos, QoS::AtMostOnce),
+                            Pushed::Lost(loss) => prop_assert_eq!((qos, loss), (QoS::AtMostOnce, Loss::Full)),
+                        }
+                        prop_assert!(outbox.buffered_messages + outbox.pending.len() <= limit);
+                    }
+                    Action::Acknowledge(at) => client.acknowledge(&mut outbox, at),
+                    Action::Take => {
+                        let mut out = BytesMut::new();
+                        outbox.take(&mut out, now, &mut lost);
+                        client.read(out, window.get().into());
+                    }
+                }
+            }
+            while client.got.len() < quick.len() + careful.len() {
+                let mut out = BytesMut::new();
+                outbox.take(&mut out, now, &mut lost);
+                client.read(out, window.get().into());
+                while !client.inflight.is_empty() {
+                    client.acknowledge(&mut outbox, 0);
+                }
+            }
+            let (got_quick, got_careful): (Vec<u32>, Vec<u32>) =
+                client.got.iter().partition(|number| quick.contains(number));
+            prop_assert_eq!((got_quick, got_careful, lost), (quick, careful, 0));
+        }
+    }
+
+    #[test]
+    fn an_expiry_interval_is_over_when_its_seconds_are() {
+        assert_eq!(seconds_left(2, Duration::ZERO), Some(2));
+        assert_eq!(seconds_left(2, Duration::from_millis(1999)), Some(1));
+        assert_eq!(seconds_left(2, Duration::from_secs(2)), None);
+        assert_eq!(seconds_left(0, Duration::ZERO), Some(0));
+        assert_eq!(seconds_left(0, Duration::from_millis(1)), None);
+        assert_eq!(seconds_left(u32::MAX, Duration::from_secs(u64::MAX)), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The wire protocol: bytes to packets and back, for both versions.
 //!
 //! Encoding and decoding is rmqtt-codec's; this module is its only user. Around it stand the checks that the codec does
-//! not make (see [`frame`]), packets that look the same for both versions, and reason codes as the standard wants
+//! not make (in `frame.rs`), packets that look the same for both versions, and reason codes as the standard wants
 //! them. Nothing here knows of sessions, sockets or time.
 
 mod decode;

@@ -149,6 +149,15 @@ async fn what_is_larger_than_a_client_takes_is_not_sent_to_it() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_even_take_the_connack_is_closed() {
+    let server = Server::start().await;
+    let mut tiny = Raw::open(server.address).await;
+    tiny.send(&connect(5, 2, &[0x27, 0, 0, 0, 5], "tiny", &[])).await;
+    assert!(tiny.until_closed().await.is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn large_messages_pass_up_to_the_limit() {
     let config = BrokerConfig { max_packet_bytes: 5_000_000, ..BrokerConfig::default() };
     let server = Server::with(config, Vec::new()).await;

@@ -1,5 +1,8 @@
 //! One connection: the only module with I/O and timers.
 
+mod handshake;
+mod io;
+
 use std::collections::{HashSet, VecDeque};
 use std::future::pending;
 use std::net::SocketAddr;
@@ -8,38 +11,27 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use bytestring::ByteString;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::futures::OwnedNotified;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
+use self::handshake::{Accepted, handshake, refuse};
+use self::io::{Io, write_or_flush};
 use crate::broker::{PublishOutcome, Shared, Waiting, lower};
 use crate::hook::RejectReason;
 use crate::mailbox::Mailbox;
-use crate::message::{Message, Origin, QoS, Version};
-use crate::outbox::{Dated, Delivery, Outbox, Pushed, Release};
+use crate::message::{Message, Origin, QoS};
+use crate::outbox::{Dated, Delivery, Loss, Outbox, Pushed, Release};
 use crate::session::{Ack, End, Reply, Session, Step, Subscription};
 use crate::topic::{TopicFilter, TopicName};
 use crate::wire::{
-    ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, DisconnectReasonCode, EncodeError, Encoder,
-    Packet, PublishAck2Reason, PublishAckReason, RetainHandling, SubscribeAckReason, UnsubscribeAckReason,
+    Decoder, DisconnectReasonCode, EncodeError, Encoder, Packet, PublishAck2Reason, PublishAckReason,
+    RetainHandling, SubscribeAckReason, UnsubscribeAckReason,
 };
-
-/// Room for one read at first, doubled by every read that fills it.
-const FIRST_READ_BYTES: usize = 4 * 1024;
-const LARGEST_READ_BYTES: usize = 64 * 1024;
 
 /// A client that has this much to take from us is not read until it takes some.
 const BACKLOG_BYTES: usize = 256 * 1024;
-
-/// How long the last bytes may take to leave.
-const FAREWELL: Duration = Duration::from_secs(2);
-
-/// How long the client's last bytes are read and ignored: closing a socket with unread bytes resets the connection,
-/// and the client would lose the DISCONNECT.
-const LINGER: Duration = Duration::from_millis(500);
 
 /// Longest wait of the timer when nothing else is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -48,120 +40,15 @@ pub(crate) async fn serve<S>(shared: &Shared, stream: S, peer: SocketAddr, cance
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let Some(handshake) = shared.begin_handshake() else {
-        shared.counters.connections_refused.add(1);
-        return tracing::warn!(%peer, "connection closed: too many others have not sent a CONNECT yet");
-    };
     let mut io = Io::new(stream);
     let mut decoder = Decoder::new(shared.config.max_packet_bytes as usize);
-    let connect = tokio::select! {
-        connect = timeout(shared.config.connect_timeout, first_packet(&mut io, &mut decoder, shared)) => connect,
+    let accepted = tokio::select! {
+        accepted = handshake(shared, &mut io, &mut decoder) => accepted,
         () = cancel.cancelled() => return,
     };
-    drop(handshake);
-    match connect.unwrap_or(Err(Refusal::Silent("no CONNECT in time".into()))).and_then(|connect| {
-        let refused = refusal(shared, &connect);
-        refused.map_or(Ok(connect), Err)
-    }) {
-        Ok(connect) => Connection::accept(shared, io, decoder, connect, peer).run(cancel).await,
+    match accepted {
+        Ok(accepted) => Connection::attach(shared, io, decoder, accepted, peer).run(cancel).await,
         Err(refusal) => refuse(shared, io, refusal, peer).await,
-    }
-}
-
-/// Why there is no session.
-enum Refusal {
-    /// The client would not understand an answer.
-    Silent(String),
-    Answer {
-        version: Version,
-        reason: ConnectAckReason,
-        detail: String,
-    },
-}
-
-async fn first_packet<S>(
-    io: &mut Io<S>,
-    decoder: &mut Decoder,
-    shared: &Shared,
-) -> Result<Box<Connect>, Refusal>
-where
-    S: AsyncRead + AsyncWrite,
-{
-    loop {
-        match decoder.decode(&mut io.inbound) {
-            Ok(Some(Packet::Connect(connect))) => return Ok(connect),
-            Ok(Some(_)) => return Err(Refusal::Silent("the first packet is no CONNECT".into())),
-            Ok(None) => {}
-            Err(error) => {
-                let version = match (&error, decoder.version()) {
-                    (_, Some(version)) => version,
-                    (&DecodeError::UnsupportedVersion { level }, None) if level < 5 => Version::V311,
-                    (DecodeError::UnsupportedVersion { .. }, None) => Version::V5,
-                    (_, None) => return Err(Refusal::Silent(error.to_string())),
-                };
-                let answered = version == Version::V5
-                    || matches!(
-                        error,
-                        DecodeError::UnsupportedVersion { .. } | DecodeError::ClientIdRejected
-                    );
-                let detail = error.to_string();
-                return Err(match answered {
-                    true => Refusal::Answer { version, reason: error.connect_reason(), detail },
-                    false => Refusal::Silent(detail),
-                });
-            }
-        }
-        match io.reader.read_buf(&mut io.inbound).await {
-            Ok(0) => return Err(Refusal::Silent("closed before its CONNECT was complete".into())),
-            Ok(bytes) => shared.counters.bytes_in.add(bytes as u64),
-            Err(error) => return Err(Refusal::Silent(error.to_string())),
-        }
-    }
-}
-
-fn refusal(shared: &Shared, connect: &Connect) -> Option<Refusal> {
-    let version = connect.version;
-    if connect.authentication_method.is_some() {
-        let reason = ConnectAckReason::BadAuthenticationMethod;
-        return Some(Refusal::Answer {
-            version,
-            reason,
-            detail: "enhanced authentication is not supported".into(),
-        });
-    }
-    if shared.is_full(&connect.client_id) {
-        let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);
-        return Some(Refusal::Answer { version, reason: ConnectAckReason::ServerBusy, detail });
-    }
-    None
-}
-
-async fn refuse<S>(shared: &Shared, mut io: Io<S>, refusal: Refusal, peer: SocketAddr)
-where
-    S: AsyncRead + AsyncWrite,
-{
-    shared.counters.connections_refused.add(1);
-    match refusal {
-        Refusal::Silent(detail) => tracing::debug!(%peer, detail, "connection refused"),
-        Refusal::Answer { version, reason, detail } => {
-            tracing::debug!(%peer, detail, ?reason, "connection refused");
-            let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };
-            // Without a limit of the client this always fits.
-            let _ = Encoder::new(version, None).connack(&mut io.outbound, &ack);
-        }
-    }
-    io.farewell(shared).await;
-}
-
-fn connack(shared: &Shared) -> ConnAck {
-    ConnAck {
-        reason: ConnectAckReason::Success,
-        assigned_client_id: None,
-        receive_maximum: shared.config.receive_maximum,
-        maximum_packet_bytes: shared.config.max_packet_bytes,
-        topic_alias_maximum: shared.config.topic_alias_maximum,
-        session_expiry_seconds: None,
-        reason_string: None,
     }
 }
 
@@ -218,16 +105,15 @@ impl<'a, S> Connection<'a, S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    fn accept(
+    fn attach(
         shared: &'a Shared,
         io: Io<S>,
         decoder: Decoder,
-        connect: Box<Connect>,
+        accepted: Accepted,
         peer: SocketAddr,
     ) -> Self {
+        let Accepted { connect, client_id, encoder } = accepted;
         let version = connect.version;
-        let assigned = connect.client_id.is_empty().then(|| shared.assign_client_id());
-        let client_id: Arc<str> = assigned.as_deref().unwrap_or(&connect.client_id).into();
         let config = &shared.config;
         let outbox = Outbox::new(
             Encoder::new(version, connect.maximum_packet_bytes),
@@ -237,13 +123,14 @@ where
         );
         let mailbox = Arc::new(Mailbox::new(client_id.clone(), outbox));
         shared.attach(&mailbox);
+        tracing::debug!(%client_id, %peer, ?version, "client connected");
         let origin = Origin::Client { client_id, peer, version };
         let now = Instant::now();
-        let mut connection = Connection {
+        Connection {
             shared,
             io,
             decoder,
-            encoder: Encoder::new(version, connect.maximum_packet_bytes),
+            encoder,
             session: Session::new(
                 version,
                 config.topic_alias_maximum,
@@ -261,15 +148,7 @@ where
             last_read: now,
             unsent_since: None,
             pressure: false,
-        };
-        let ack = ConnAck {
-            assigned_client_id: assigned.map(ByteString::from),
-            session_expiry_seconds: (connect.session_expiry_seconds > 0).then_some(0),
-            ..connack(shared)
-        };
-        let encoded = connection.encoder.connack(&mut connection.io.outbound, &ack);
-        connection.note_unsent(encoded);
-        connection
+        }
     }
 
     async fn run(mut self, cancel: CancellationToken) {
@@ -327,12 +206,17 @@ where
                 tokio::task::yield_now().await;
             }
             let readable = self.is_readable();
-            let Io { reader, writer, inbound, outbound, sent } = &mut self.io;
+            self.io.make_room();
+            let unflushed = self.io.unflushed;
+            let Io { reader, writer, inbound, outbound, sent, .. } = &mut self.io;
             tokio::select! {
-                written = writer.write(&outbound[*sent..]), if *sent < outbound.len() => match written {
+                written = write_or_flush(writer, &outbound[*sent..]), if unflushed || *sent < outbound.len() => match written {
+                    Ok(0) if *sent == outbound.len() => self.io.unflushed = false,
                     Ok(0) => return End::lost("the client closed the connection"),
                     Ok(bytes) => {
-                        self.io.written(bytes);
+                        if let Err(error) = self.io.written(bytes).await {
+                            return End::lost(format!("write failed: {error}"));
+                        }
                         self.shared.counters.bytes_out.add(bytes as u64);
                         now = Instant::now();
                         self.unsent_since = (self.io.unsent() > 0).then_some(now);
@@ -346,7 +230,7 @@ where
                 read = reader.read_buf(inbound), if readable => match read {
                     Ok(0) => return End::lost("the client closed the connection without DISCONNECT"),
                     Ok(bytes) => {
-                        self.io.grow(bytes);
+                        self.io.read(bytes);
                         self.shared.counters.bytes_in.add(bytes as u64);
                         now = Instant::now();
                         self.last_read = now;
@@ -528,13 +412,12 @@ where
                     retain: true,
                     identifiers: next.identifier.into_iter().collect(),
                 };
-                if !self.attached.mailbox.has_room(&message) {
-                    return;
-                }
                 let dated = Dated { message: &message, received };
                 match self.attached.mailbox.push(dated, &mut None, &delivery, now) {
                     Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
-                    Pushed::Full | Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
+                    // Goes on when something was written or acknowledged.
+                    Pushed::Full | Pushed::Lost(Loss::Full) => return,
+                    Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
                 }
             }
             self.replay.pop_front();
@@ -629,65 +512,5 @@ async fn notified(room: &mut Option<Pin<Box<OwnedNotified>>>) {
     match room {
         Some(room) => room.as_mut().await,
         None => pending().await,
-    }
-}
-
-/// The stream with its buffers.
-struct Io<S> {
-    reader: ReadHalf<S>,
-    writer: WriteHalf<S>,
-    inbound: BytesMut,
-    outbound: BytesMut,
-    /// How much of `outbound` is written.
-    sent: usize,
-}
-
-impl<S: AsyncRead + AsyncWrite> Io<S> {
-    fn new(stream: S) -> Io<S> {
-        let (reader, writer) = tokio::io::split(stream);
-        Io {
-            reader,
-            writer,
-            inbound: BytesMut::with_capacity(FIRST_READ_BYTES),
-            outbound: BytesMut::new(),
-            sent: 0,
-        }
-    }
-
-    fn unsent(&self) -> usize {
-        self.outbound.len() - self.sent
-    }
-
-    fn written(&mut self, bytes: usize) {
-        self.sent += bytes;
-        if self.sent == self.outbound.len() {
-            self.outbound.clear();
-            self.sent = 0;
-        }
-    }
-
-    /// Makes the next read larger when this one filled the buffer.
-    fn grow(&mut self, bytes: usize) {
-        if self.inbound.len() == self.inbound.capacity() && bytes < LARGEST_READ_BYTES {
-            self.inbound.reserve((2 * bytes).clamp(FIRST_READ_BYTES, LARGEST_READ_BYTES));
-        }
-    }
-
-    /// Writes what is left and closes in a way that lets the client read it.
-    async fn farewell(&mut self, shared: &Shared) {
-        let written = timeout(FAREWELL, async {
-            self.writer.write_all(&self.outbound[self.sent..]).await?;
-            self.writer.shutdown().await
-        });
-        if let Ok(Ok(())) = written.await {
-            shared.counters.bytes_out.add(self.unsent() as u64);
-            let _ = timeout(LINGER, async {
-                let mut ignored = BytesMut::with_capacity(FIRST_READ_BYTES);
-                while let Ok(1..) = self.reader.read_buf(&mut ignored).await {
-                    ignored.clear();
-                }
-            })
-            .await;
-        }
     }
 }
