@@ -8,7 +8,7 @@ export default async function judge(event, context) {
     throw new TypeError(`zone ${zone} sent no climate: ${event.text().slice(0, 100)}`);
   }
 
-  const vpd_kpa = vapourPressureDeficit(temperature_c, humidity_pct);
+  const vpd_kpa = Math.round(vapourPressureDeficit(temperature_c, humidity_pct) * 1000) / 1000;
   const state = context.object(`greenhouse/${zone}`);
   const latest = { temperature_c, humidity_pct, vpd_kpa, comfort: comfort(vpd_kpa), at: new Date().toISOString() };
   await state.register("latest").set(latest);

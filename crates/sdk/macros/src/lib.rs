@@ -34,8 +34,9 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Erro
     let types = parameters(&function)?;
 
     let name = &function.sig.ident;
-    // With the span of the parameter's type, a mismatch is reported there.
-    let values = ["event", "context"].into_iter().zip(&types);
+    // With the span of the parameter's type, a mismatch is reported there. The names are ones that the user's
+    // function, which is called from between them, does not have.
+    let values = ["__edgefaas_event", "__edgefaas_context"].into_iter().zip(&types);
     let values = values.map(|(value, r#type)| Ident::new(value, r#type.span()));
     let reply = match &function.sig.output {
         syn::ReturnType::Default => name.span(),
@@ -52,12 +53,15 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Erro
         // Compiled natively too, so that an editor and `cargo test` show the same errors.
         #[allow(unused_variables)]
         const _: ::edgefaas::__private::Handler = {
-            fn handle(event: ::edgefaas::Event, context: ::edgefaas::Context) -> ::edgefaas::__private::Handled {
+            fn __edgefaas_handle(
+                __edgefaas_event: ::edgefaas::Event,
+                __edgefaas_context: ::edgefaas::Context,
+            ) -> ::edgefaas::__private::Handled {
                 #call
             }
             #[cfg(target_arch = "wasm32")]
-            ::edgefaas::__private::export_handler!(handle);
-            handle
+            ::edgefaas::__private::export_handler!(__edgefaas_handle);
+            __edgefaas_handle
         };
     })
 }

@@ -14,18 +14,12 @@ use crate::event::{
 };
 use crate::{HostError, Reply, Response};
 
-/// What wit-bindgen makes of the function world.
-#[allow(missing_docs, unsafe_code, clippy::all)]
-pub mod bindings {
-    wit_bindgen::generate!({
-        path: "wit",
-        world: "edgefaas:function/function",
-        generate_all,
-        pub_export_macro: true,
-        default_bindings_module: "edgefaas::__private::bindings",
-        runtime_path: "wit_bindgen::rt",
-    });
-}
+/// What wit-bindgen makes of the function world. Generated once and not by its macro, which would cost every
+/// user the build of a WIT toolchain; `tests/world.rs` keeps it up to date.
+#[rustfmt::skip]
+#[allow(missing_docs, unsafe_code, unused_qualifications, elided_lifetimes_in_paths, clippy::all)]
+#[path = "bindings.rs"]
+pub mod bindings;
 
 /// Without the arena, the C library serves all.
 #[cfg(not(feature = "arena-allocator"))]
