@@ -8,7 +8,12 @@ export CC_wasm32_unknown_unknown="${CLANG:-clang-16}"
 export AR_wasm32_unknown_unknown="${LLVM_AR:-llvm-ar-16}"
 export CFLAGS_wasm32_unknown_unknown="-O3 -DNDEBUG"
 # The node makes the memory; a megabyte of stack lies below the data, so an overflow traps.
-export RUSTFLAGS="-C link-arg=--import-memory -C link-arg=-zstack-size=1048576 -C link-arg=--stack-first -C target-feature=+bulk-memory,+sign-ext,+nontrapping-fptoint,+mutable-globals --remap-path-prefix=$HOME=."
+flags="-C link-arg=--import-memory -C link-arg=-zstack-size=1048576 -C link-arg=--stack-first --remap-path-prefix=$PWD=. --remap-path-prefix=$HOME=."
+# Panic messages name crates, not this machine's folders.
+for registry in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+    flags="$flags --remap-path-prefix=$registry=crates"
+done
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="$flags"
 
 cargo build --release --locked --target wasm32-unknown-unknown
 cp target/wasm32-unknown-unknown/release/edgefaas_js_engine.wasm engine.wasm

@@ -264,7 +264,7 @@ async fn a_refused_call_can_be_caught_and_names_its_place() {
     let error = bench.run(&program, call("throw")).await.result.unwrap_err();
     let RunError::Failed { message, location, .. } = error else { panic!("{error:?}") };
     assert_eq!(message, "Error: not permitted: publish forbidden");
-    assert_eq!(location.as_deref(), Some("f.js:12:63"));
+    assert!(location.as_deref().is_some_and(|at| at.starts_with("f.js:12:")), "{location:?}");
 }
 
 #[tokio::test]
@@ -363,9 +363,9 @@ async fn errors_name_the_users_file_and_line() {
     let error = bench.run(&program, call("{\"temperature\": 99}")).await.result.unwrap_err();
     let RunError::Failed { message, location, stack } = error else { panic!("{error:?}") };
     assert_eq!(message, "RangeError: too hot: 99");
-    assert_eq!(location.as_deref(), Some("functions/lib/check.ts:5:11"));
+    assert!(location.as_deref().is_some_and(|at| at.starts_with("functions/lib/check.ts:5:")), "{location:?}");
     let stack = stack.unwrap();
-    assert!(stack.contains("handler (functions/comfort.ts:9:25)"), "{stack}");
+    assert!(stack.contains("handler (functions/comfort.ts:9:"), "{stack}");
     assert!(!stack.contains("edgefaas:"), "the prelude's frames are left out: {stack}");
 
     let program =
@@ -710,7 +710,7 @@ async fn fresh_invocation_time() {
     let program = bench.prepare(&graph("f.js", source)).await.unwrap();
     let event = mqtt("sensors/1", "{\"t\": 21}");
     let mut all = Vec::new();
-    for _ in 0..20_000 {
+    for _ in 0..100_000 {
         let (event, host) = (event.clone(), bench.host());
         let began = Instant::now();
         let done = bench.engine.run(&program, &bench.meta, event, Limits::default(), host).await;

@@ -170,7 +170,9 @@ impl Loader for Graph {
         _attributes: Option<ImportAttributes<'js>>,
     ) -> rquickjs::Result<Module<'js, Declared>> {
         let module = self.module(name).ok_or_else(|| Error::new_loading(name))?;
-        Module::declare(ctx.clone(), module.path, module.code)
+        let declared = Module::declare(ctx.clone(), module.path, module.code)?;
+        declared.meta()?.set("url", format!("file:///{}", module.path))?;
+        Ok(declared)
     }
 }
 

@@ -1,7 +1,7 @@
 //! An engine with a host that records what functions do.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -13,10 +13,25 @@ use edgefaas_isolates::{
 };
 use tokio::sync::Notify;
 
+/// Compiling the engine takes seconds, so the tests of this process share it.
+struct Shared {
+    engine: wasmtime::Engine,
+    code: wasmtime::Module,
+    clock: EpochClock,
+    pool: PoolConfig,
+}
+
+static SHARED: LazyLock<Shared> = LazyLock::new(|| {
+    let pool = PoolConfig { max_isolates: 50, ..PoolConfig::default() };
+    let engine = engine::build(pool).unwrap();
+    let clock = EpochClock::start(engine.clone()).unwrap();
+    let code = wasmtime::Module::new(&engine, engine_code_wasm().unwrap()).unwrap();
+    Shared { engine, code, clock, pool }
+});
+
 pub struct Bench {
     pub engine: JsEngine,
     pub meta: InvocationMeta,
-    clock: EpochClock,
     record: Arc<Mutex<Record>>,
     failure: Option<HostError>,
 }
@@ -31,17 +46,14 @@ pub struct Record {
 
 impl Bench {
     pub fn new() -> Self {
-        let pool = PoolConfig { max_isolates: 50, ..PoolConfig::default() };
-        let engine = engine::build(pool).unwrap();
-        let clock = EpochClock::start(engine.clone()).unwrap();
-        let code = wasmtime::Module::new(&engine, engine_code_wasm().unwrap()).unwrap();
-        let js = JsEngine::new(&engine, code, pool).unwrap();
+        let shared = &*SHARED;
+        let js = JsEngine::new(&shared.engine, shared.code.clone(), shared.pool).unwrap();
         let meta = InvocationMeta {
             id: "inv-1".into(),
             function: "test".into(),
             deadline_unix_ms: 1_900_000_000_000,
         };
-        Self { engine: js, meta, clock, record: Arc::default(), failure: None }
+        Self { engine: js, meta, record: Arc::default(), failure: None }
     }
 
     /// A bench on which the function "fail" fails with `error`.
@@ -50,7 +62,7 @@ impl Bench {
     }
 
     pub async fn prepare(&self, graph: &ModuleGraph) -> Result<JsProgram, PrepareError> {
-        let _running = self.clock.running();
+        let _running = SHARED.clock.running();
         self.engine.prepare(graph).await
     }
 
@@ -59,7 +71,7 @@ impl Bench {
     }
 
     pub async fn run_within(&self, program: &JsProgram, event: Event, limits: Limits) -> Completion {
-        let _running = self.clock.running();
+        let _running = SHARED.clock.running();
         self.engine.run(program, &self.meta, event, limits, self.host()).await
     }
 
