@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use edgefaas_node::Addresses;
 use serde_json::json;
 
 use crate::args::{Format, Global, Run};
-use crate::node::{self, Addresses};
+use crate::node;
 use crate::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
