@@ -457,9 +457,9 @@ where
     fn ack(&mut self, ack: Ack) -> Result<(), End> {
         let mailbox = &self.attached.mailbox;
         let result = match ack {
-            Ack::PubAck(packet_id) => mailbox.acknowledged(packet_id),
-            Ack::PubComp(packet_id) => mailbox.completed(packet_id),
-            Ack::PubRec { packet_id, failed } => mailbox.received(packet_id, failed).map(|release| {
+            Ack::Acknowledged(packet_id) => mailbox.acknowledged(packet_id),
+            Ack::Completed(packet_id) => mailbox.completed(packet_id),
+            Ack::Received { packet_id, failed } => mailbox.received(packet_id, failed).map(|release| {
                 let reason = match release {
                     Release::Ended => return,
                     Release::Send => PublishAck2Reason::Success,

@@ -64,9 +64,12 @@ pub(crate) enum Answer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ack {
-    PubAck(NonZeroU16),
-    PubRec { packet_id: NonZeroU16, failed: bool },
-    PubComp(NonZeroU16),
+    /// PUBACK.
+    Acknowledged(NonZeroU16),
+    /// PUBREC.
+    Received { packet_id: NonZeroU16, failed: bool },
+    /// PUBCOMP.
+    Completed(NonZeroU16),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,9 +122,9 @@ impl Session {
     pub(crate) fn handle(&mut self, packet: Packet) -> Step {
         match packet {
             Packet::Publish(publish) => self.publish(publish).unwrap_or_else(Step::End),
-            Packet::PubAck { packet_id } => Step::Ack(Ack::PubAck(packet_id)),
-            Packet::PubRec { packet_id, failed } => Step::Ack(Ack::PubRec { packet_id, failed }),
-            Packet::PubComp { packet_id } => Step::Ack(Ack::PubComp(packet_id)),
+            Packet::PubAck { packet_id } => Step::Ack(Ack::Acknowledged(packet_id)),
+            Packet::PubRec { packet_id, failed } => Step::Ack(Ack::Received { packet_id, failed }),
+            Packet::PubComp { packet_id } => Step::Ack(Ack::Completed(packet_id)),
             Packet::PubRel { packet_id } => {
                 let reason = if self.unreleased.remove(&packet_id) {
                     PublishAck2Reason::Success

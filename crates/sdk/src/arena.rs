@@ -3,22 +3,82 @@
 //! A fresh instance has no heap, so the system's allocator would ask for memory at the first allocation,
 //! and growing a memory costs the node more than all the rest of a small invocation: two `mprotect` calls
 //! that stop its other threads. The arena is .bss and there from the start.
+//!
+//! The C library knows nothing of the arena. What the node passes to *it* (the environment, which a panic
+//! looks into) it releases with its own `free`; what the node passes to *us* is released by this allocator,
+//! which can tell both kinds of blocks apart. So [`cabi_realloc`], which serves both, uses the arena only
+//! while it is known to work for us: for the arguments of an export, and within [`receiving`].
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 
-/// Large enough for an invocation with payloads of some kilobytes.
+/// Large enough for an invocation with payloads of some tens of kilobytes.
 const ARENA_BYTES: usize = 96 << 10;
 
 #[global_allocator]
-static ALLOCATOR: Arena = Arena { bytes: UnsafeCell::new([0; ARENA_BYTES]), used: Cell::new(0) };
+static ALLOCATOR: Arena =
+    Arena { bytes: UnsafeCell::new([0; ARENA_BYTES]), used: Cell::new(0), running: Cell::new(false) };
+
+/// Runs a call of the node whose result may be put into the arena.
+pub(crate) fn receiving<T>(call: impl FnOnce() -> T) -> T {
+    let running = ALLOCATOR.running.replace(false);
+    let result = call();
+    ALLOCATOR.running.set(running);
+    result
+}
+
+/// Runs the function; the arguments it is called with may be put into the arena, what the C library
+/// asks for in the meantime not.
+pub(crate) fn running<T>(function: impl FnOnce() -> T) -> T {
+    ALLOCATOR.running.set(true);
+    let result = function();
+    ALLOCATOR.running.set(false);
+    result
+}
+
+/// Where the node gets room for the lists and strings it passes in (Canonical ABI, `realloc`). Takes
+/// the place of std's, which is a weak symbol and always uses the global allocator.
+///
+/// # Safety
+/// As for `realloc` with a layout of `old_size` and `align`; `old_size` 0 is an allocation.
+#[allow(unsafe_code)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cabi_realloc(
+    block: *mut u8,
+    old_size: usize,
+    align: usize,
+    new_size: usize,
+) -> *mut u8 {
+    if old_size == 0 && new_size == 0 {
+        return std::ptr::without_provenance_mut(align);
+    }
+    // SAFETY: the node passes a valid size and alignment, and a block it got from here. Blocks in the arena
+    // are only resized by the arena: the node does not hold one across calls.
+    let result = unsafe {
+        let layout = |size| Layout::from_size_align_unchecked(size, align);
+        match (ALLOCATOR.running.get(), old_size) {
+            (false, 0) => ALLOCATOR.alloc(layout(new_size)),
+            (false, _) => ALLOCATOR.realloc(block, layout(old_size), new_size),
+            (true, 0) => System.alloc(layout(new_size)),
+            (true, _) => System.realloc(block, layout(old_size), new_size),
+        }
+    };
+    if result.is_null() {
+        std::process::abort();
+    }
+    result
+}
 
 /// Hands out its bytes from the front. Only the newest block can be given back or resized in place:
 /// the instance ends with the invocation, so nothing finer pays.
+///
+/// Its first value is all zeros, or the whole arena would be part of the component.
 #[repr(C, align(16))]
 struct Arena {
     bytes: UnsafeCell<[u8; ARENA_BYTES]>,
     used: Cell<usize>,
+    /// The function's own code is running, and with it perhaps the C library.
+    running: Cell<bool>,
 }
 
 #[cfg(target_feature = "atomics")]

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Error, FnArg, ItemFn, Type};
+use syn::{Error, FnArg, Ident, ItemFn, Type};
 
 const EXPECTED: &str = "expected `fn NAME(event: Event, context: Context) -> REPLY`, \
     where `async` is possible, `context` may be left out, and REPLY is anything that implements `IntoReply`";
@@ -34,10 +34,9 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Erro
     let types = parameters(&function)?;
 
     let name = &function.sig.ident;
-    let values = [quote!(event), quote!(context)].into_iter().zip(&types);
     // With the span of the parameter's type, a mismatch is reported there.
-    let values =
-        values.map(|(value, r#type)| quote_spanned!(r#type.span()=> ::core::convert::identity(#value)));
+    let values = ["event", "context"].into_iter().zip(&types);
+    let values = values.map(|(value, r#type)| Ident::new(value, r#type.span()));
     let reply = match &function.sig.output {
         syn::ReturnType::Default => name.span(),
         syn::ReturnType::Type(_, r#type) => r#type.span(),

@@ -6,11 +6,13 @@ use log::Level;
 
 use self::bindings::edgefaas::function as node;
 use self::bindings::wasi::io::poll::{self, Pollable};
+#[cfg(feature = "arena-allocator")]
+use crate::arena::{receiving, running};
 use crate::context::{Context, Invocation, PublishOptions};
 use crate::event::{
     CronTick, DirectCall, Event, HttpRequest, MqttMessage, ObjectChange, Trigger, WorkflowStep, unix_ms,
 };
-use crate::{Error, HostError, Reply, Response};
+use crate::{HostError, Reply, Response};
 
 /// What wit-bindgen makes of the function world.
 #[allow(missing_docs, unsafe_code, clippy::all)]
@@ -25,8 +27,19 @@ pub mod bindings {
     });
 }
 
+/// Without the arena, the C library serves all.
+#[cfg(not(feature = "arena-allocator"))]
+fn receiving<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
+#[cfg(not(feature = "arena-allocator"))]
+fn running<T>(function: impl FnOnce() -> T) -> T {
+    function()
+}
+
 /// The node, as far as this instance may reach it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Host;
 
 impl Host {
@@ -42,11 +55,11 @@ impl Host {
     }
 
     pub fn config(&self, key: &str) -> Option<String> {
-        node::context::config(key)
+        receiving(|| node::context::config(key))
     }
 
     pub fn secret(&self, name: &str) -> Option<String> {
-        node::context::secret(name)
+        receiving(|| node::context::secret(name))
     }
 
     pub fn publish(&self, topic: &str, payload: &[u8], options: &PublishOptions) -> Result<(), HostError> {
@@ -60,27 +73,27 @@ impl Host {
             correlation_data,
             user_properties,
         };
-        Ok(node::messaging::publish(topic, payload, &options)?)
+        Ok(receiving(|| node::messaging::publish(topic, payload, &options))?)
     }
 
     pub fn call(&self, function: &str, data: &[u8]) -> Result<Call, HostError> {
-        Ok(Call { pollable: None, call: node::calls::call(function, data)? })
+        Ok(Call { pollable: None, call: receiving(|| node::calls::call(function, data))? })
     }
 
     pub fn counter_add(&self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
-        Ok(node::objects::counter_add(object, field, amount)?)
+        Ok(receiving(|| node::objects::counter_add(object, field, amount))?)
     }
 
     pub fn counter_value(&self, object: &str, field: &str) -> Result<i64, HostError> {
-        Ok(node::objects::counter_value(object, field)?)
+        Ok(receiving(|| node::objects::counter_value(object, field))?)
     }
 
     pub fn register_set(&self, object: &str, field: &str, value: &[u8]) -> Result<(), HostError> {
-        Ok(node::objects::register_set(object, field, value)?)
+        Ok(receiving(|| node::objects::register_set(object, field, value))?)
     }
 
     pub fn register_get(&self, object: &str, field: &str) -> Result<Option<Vec<u8>>, HostError> {
-        Ok(node::objects::register_get(object, field)?)
+        Ok(receiving(|| node::objects::register_get(object, field))?)
     }
 }
 
@@ -94,7 +107,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub fn poll(&mut self, waker: &Waker) -> Poll<Result<Reply, HostError>> {
-        if let Some(answer) = self.call.take() {
+        if let Some(answer) = receiving(|| self.call.take()) {
             return Poll::Ready(Ok(answer?.into()));
         }
         let pollable = self.pollable.get_or_insert_with(|| Rc::new(self.call.subscribe()));
@@ -106,7 +119,7 @@ impl Call {
 
     pub fn wait(self) -> Result<Reply, HostError> {
         loop {
-            if let Some(answer) = self.call.take() {
+            if let Some(answer) = receiving(|| self.call.take()) {
                 return Ok(answer?.into());
             }
             self.call.subscribe().block();
@@ -140,7 +153,7 @@ pub(crate) fn wait_any() -> bool {
         return false;
     }
     let pollables: Vec<&Pollable> = waiting.iter().map(|waiter| &*waiter.pollable).collect();
-    let ready = poll::poll(&pollables);
+    let ready = receiving(|| poll::poll(&pollables));
     drop(pollables);
 
     let mut still_waiting = Vec::with_capacity(waiting.len());
@@ -174,9 +187,9 @@ pub fn run(
         function: invocation.function,
         deadline: unix_ms(invocation.deadline_unix_ms),
     };
-    match handler(event.into(), Context { host: Host, invocation }) {
+    match running(|| handler(event.into(), Context { host: Host, invocation })) {
         Ok(reply) => Ok(reply.into()),
-        Err(error) => Err(failure(error)),
+        Err(error) => Err(bindings::Failure { message: error.message().to_owned() }),
     }
 }
 
@@ -192,10 +205,6 @@ impl log::Log for LogToHost {
     }
 
     fn flush(&self) {}
-}
-
-fn failure(error: Error) -> bindings::Failure {
-    bindings::Failure { message: error.message().to_owned() }
 }
 
 impl From<bindings::Event> for Event {
