@@ -4,6 +4,17 @@ use std::time::Duration;
 
 use crate::event::Reply;
 
+/// The facts of one invocation that its function may read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvocationMeta {
+    /// The invocation's id.
+    pub id: String,
+    /// The function's name.
+    pub function: String,
+    /// When the run ends, in milliseconds since the Unix epoch.
+    pub deadline_unix_ms: u64,
+}
+
 /// What one invocation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -101,15 +112,4 @@ pub enum RunError {
     /// The node is at fault.
     #[error("internal error: {0}")]
     Internal(String),
-}
-
-/// Which run this is, as the function sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvocationMeta {
-    /// The invocation's id.
-    pub id: String,
-    /// The function's name.
-    pub function: String,
-    /// When the run is ended, in milliseconds since the Unix epoch.
-    pub deadline_unix_ms: u64,
 }

@@ -59,9 +59,8 @@ impl FunctionSource {
 /// A function that is ready to run: compiled, linked and, for JavaScript, with its top level evaluated.
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct Program(ProgramKind);
+pub struct Program(Arc<ProgramKind>);
 
-#[derive(Clone)]
 enum ProgramKind {
     Component(ComponentProgram),
     JavaScript(Arc<JsEngine>, JsProgram),
@@ -134,7 +133,8 @@ impl Isolates {
                         }
                         reason => PrepareError::Compile { name: name.clone(), reason },
                     })?;
-                    Ok(Program(ProgramKind::Component(components.prepare(&name, &component)?)))
+                    let program = components.prepare(&name, &component)?;
+                    Ok(Program(Arc::new(ProgramKind::Component(program))))
                 })
                 .await
             }
@@ -142,7 +142,7 @@ impl Isolates {
                 let javascript = self.javascript().await?;
                 let _running = self.clock.running();
                 let program = javascript.prepare(graph).await?;
-                Ok(Program(ProgramKind::JavaScript(javascript.clone(), program)))
+                Ok(Program(Arc::new(ProgramKind::JavaScript(javascript.clone(), program))))
             }
         }
     }
@@ -159,7 +159,7 @@ impl Isolates {
     ) -> Completion {
         let _clock = self.clock.running();
         let _count = Count::up(&self.running);
-        let mut completion = match &program.0 {
+        let mut completion = match &*program.0 {
             ProgramKind::Component(program) => {
                 self.components.run(program, meta, event, limits, host).await
             }

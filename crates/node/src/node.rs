@@ -257,7 +257,9 @@ impl Node {
         ));
         let registry = self.registry.clone();
         let warming = self.workers.clone();
-        tasks.spawn(async move { drop(warming.run(async move { registry.warm().await }).await) });
+        tasks.spawn(async move {
+            let _ = warming.run(async move { registry.warm().await }).await;
+        });
         let mut serving = Box::pin(control::serve(control, self.control, connected.clone(), CLOSE_GRACE));
 
         let failed = tokio::select! {

@@ -11,7 +11,7 @@ use wasmtime::component::{Component, HasSelf, Linker, ResourceTable};
 use wasmtime::{Engine, ResourceLimiter, Store};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use crate::deadline::Deadline;
+use crate::deadline::{self, DeadlinePassed};
 use crate::event::{Event, Reply};
 use crate::host::Host;
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
@@ -123,31 +123,32 @@ impl ComponentRunner {
         host: Box<dyn Host>,
     ) -> Completion {
         let started = Instant::now();
-        let deadline = Deadline::new(started, limits.timeout);
+        let deadline = started + limits.timeout;
         let mut store = Store::new(&self.engine, ComponentState::new(host, limits));
         store.limiter(|state| state);
-        deadline.arm(&mut store);
+        deadline::arm(&mut store, deadline);
 
         let mut entered = started;
-        let result = deadline
-            .wait(async {
-                let instance = program.pre.instantiate_async(&mut store).await?;
-                entered = Instant::now();
-                let (meta, event) = (bindings::invocation(meta), bindings::event(event));
-                instance.call_handle(&mut store, &meta, &event).await
-            })
-            .await;
+        let run = async {
+            let instance = program.pre.instantiate_async(&mut store).await?;
+            entered = Instant::now();
+            let (meta, event) = (bindings::invocation(meta), bindings::event(event));
+            instance.call_handle(&mut store, &meta, &event).await
+        };
+        let result = deadline::limit(deadline, run).await;
         let ended = Instant::now();
 
         let state = store.data_mut();
         state.stdio.flush(state.host.as_mut());
         let result = match result {
-            None => Err(RunError::TimedOut { limit: limits.timeout }),
-            Some(Ok(Ok(reply))) => check_reply(bindings::reply(reply), limits),
-            Some(Ok(Err(failure))) => {
+            Ok(Ok(Ok(reply))) => check_reply(bindings::reply(reply), limits),
+            Ok(Ok(Err(failure))) => {
                 Err(RunError::Failed { message: failure.message, location: None, stack: None })
             }
-            Some(Err(error)) => Err(failure::classify(&error, state, limits)),
+            Ok(Err(error)) if !error.is::<DeadlinePassed>() => {
+                Err(failure::classify(&error, state, limits))
+            }
+            _ => Err(RunError::TimedOut { limit: limits.timeout }),
         };
         Completion {
             result,

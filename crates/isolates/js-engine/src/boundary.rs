@@ -1,0 +1,204 @@
+//! The only unsafe code: memory and calls across the edge of the isolate.
+//!
+//! The isolate has one thread, lives for one invocation and is then thrown away with all its memory, so
+//! buffers that cross the edge are leaked rather than freed.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
+
+use edgefaas_js_abi::{self as abi, Answer, INPUT_BYTES, Request, Start};
+use rquickjs::{ArrayBuffer, TypedArray};
+
+unsafe extern "C" {
+    fn malloc(size: usize) -> *mut c_void;
+    fn calloc(count: usize, size: usize) -> *mut c_void;
+    fn realloc(pointer: *mut c_void, size: usize) -> *mut c_void;
+    fn aligned_alloc(align: usize, size: usize) -> *mut c_void;
+    fn free(pointer: *mut c_void);
+}
+
+/// QuickJS's own allocator for Rust as well: one heap, so fewer pages become dirty.
+struct Libc;
+
+/// What `malloc` aligns to.
+const MALLOC_ALIGN: usize = 8;
+
+// SAFETY: every pointer comes from libc's allocator with the size and alignment asked for, and is freed
+// by the same.
+unsafe impl GlobalAlloc for Libc {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: plain calls of libc; `aligned_alloc` wants a size that is a multiple of the alignment.
+        unsafe {
+            if layout.align() <= MALLOC_ALIGN {
+                malloc(layout.size()).cast()
+            } else {
+                aligned_alloc(layout.align(), layout.size().next_multiple_of(layout.align())).cast()
+            }
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe {
+            if layout.align() <= MALLOC_ALIGN {
+                calloc(1, layout.size()).cast()
+            } else {
+                let pointer = self.alloc(layout);
+                if !pointer.is_null() {
+                    pointer.write_bytes(0, layout.size());
+                }
+                pointer
+            }
+        }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: as above; `realloc` keeps the alignment of `malloc` only, so others are moved by hand.
+        unsafe {
+            if layout.align() <= MALLOC_ALIGN {
+                return realloc(pointer.cast(), new_size).cast();
+            }
+            let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(pointer, layout.size().min(new_size));
+                self.dealloc(pointer, layout);
+            }
+            new
+        }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, _layout: Layout) {
+        // SAFETY: the pointer came from one of the functions above.
+        unsafe { free(pointer.cast()) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Libc = Libc;
+
+/// Makes the heap grow now by `bytes`, so that it need not while the handler runs.
+pub fn grow_heap(bytes: usize) {
+    // SAFETY: a block is taken and given back; the allocator keeps the room.
+    unsafe { free(malloc(bytes)) }
+}
+
+mod host {
+    #[link(wasm_import_module = "edgefaas")]
+    unsafe extern "C" {
+        pub fn call(pointer: *const u8, len: usize) -> usize;
+        pub fn start(pointer: *const u8, len: usize) -> i32;
+        pub fn take(pointer: *mut u8);
+        pub fn random(pointer: *mut u8, len: usize);
+    }
+}
+
+/// Carries out `request` at once.
+pub fn call(request: &Request<'_>) -> Answer<'static> {
+    let message = abi::encode(request).expect("requests can be encoded");
+    // SAFETY: the host reads exactly the bytes of `message`.
+    let len = unsafe { host::call(message.as_ptr(), message.len()) };
+    take(len)
+}
+
+/// Begins `start`; gives its ticket, or the refusal.
+pub fn start(start: &Start<'_>) -> Result<u32, Answer<'static>> {
+    let message = abi::encode(start).expect("requests can be encoded");
+    // SAFETY: the host reads exactly the bytes of `message`.
+    let started = unsafe { host::start(message.as_ptr(), message.len()) };
+    match u32::try_from(started) {
+        Ok(ticket) => Ok(ticket),
+        Err(_) => Err(take(started.unsigned_abs() as usize)),
+    }
+}
+
+fn take(len: usize) -> Answer<'static> {
+    if len == 0 {
+        return Answer::Nothing;
+    }
+    let bytes = Box::leak(vec![0_u8; len].into_boxed_slice());
+    // SAFETY: `bytes` has the room that the host announced.
+    unsafe { host::take(bytes.as_mut_ptr()) };
+    abi::decode(bytes).expect("the host's answers can be decoded")
+}
+
+/// Random bytes from the host's operating system.
+pub fn random(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0_u8; len];
+    // SAFETY: `bytes` has room for `len` bytes.
+    unsafe { host::random(bytes.as_mut_ptr(), len) };
+    bytes
+}
+
+/// A copy of what a view shows; empty if its buffer is detached.
+pub fn copy_view(view: &TypedArray<'_, u8>) -> Vec<u8> {
+    // SAFETY: no JavaScript runs while the bytes are copied.
+    unsafe { view.as_bytes() }.unwrap_or_default().to_vec()
+}
+
+/// A copy of what a buffer holds; empty if it is detached.
+pub fn copy_buffer(buffer: &ArrayBuffer<'_>) -> Vec<u8> {
+    // SAFETY: no JavaScript runs while the bytes are copied.
+    unsafe { buffer.as_bytes() }.unwrap_or_default().to_vec()
+}
+
+struct Input(std::cell::UnsafeCell<[u8; INPUT_BYTES]>);
+// SAFETY: the isolate has one thread.
+unsafe impl Sync for Input {}
+static INPUT: Input = Input(std::cell::UnsafeCell::new([0; INPUT_BYTES]));
+
+#[unsafe(no_mangle)]
+extern "C" fn abi_version() -> u32 {
+    abi::VERSION
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn engine_init() {
+    crate::engine::init();
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn input() -> *mut u8 {
+    INPUT.0.get().cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn alloc(len: usize) -> *mut u8 {
+    Box::leak(vec![0_u8; len].into_boxed_slice()).as_mut_ptr()
+}
+
+/// # Safety
+/// `pointer` came from `alloc(len)` or `input()` and the host has filled it; it is not written again.
+unsafe fn message(pointer: *const u8, len: usize) -> &'static [u8] {
+    // SAFETY: see above; the memory is never freed.
+    unsafe { std::slice::from_raw_parts(pointer, len) }
+}
+
+/// Gives the address and length of a message that stays where it is.
+fn answer(message: Vec<u8>) -> u64 {
+    let message = message.leak();
+    ((message.as_ptr() as u64) << 32) | message.len() as u64
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn load(pointer: *const u8, len: usize) -> u64 {
+    // SAFETY: the host keeps to the contract of `message`.
+    answer(crate::engine::load(unsafe { message(pointer, len) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn invoke(pointer: *const u8, len: usize) -> u64 {
+    // SAFETY: the host keeps to the contract of `message`.
+    answer(crate::engine::invoke(unsafe { message(pointer, len) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn resolve(ticket: u32, pointer: *const u8, len: usize) {
+    // SAFETY: the host keeps to the contract of `message`.
+    crate::engine::resolve(ticket, unsafe { message(pointer, len) });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn run_jobs() -> u64 {
+    answer(crate::engine::run_jobs())
+}

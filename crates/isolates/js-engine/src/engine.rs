@@ -1,0 +1,249 @@
+//! The life of the engine: prelude, user modules, one invocation.
+
+use std::cell::RefCell;
+
+use edgefaas_js_abi::{self as abi, Answer, Invocation, Load, Loaded, Outcome, Source};
+use rquickjs::loader::{ImportAttributes, Loader, Resolver};
+use rquickjs::module::Declared;
+use rquickjs::promise::PromiseState;
+use rquickjs::{
+    CatchResultExt, CaughtError, Context, Ctx, Error, Function, Module, Object, Persistent, Runtime,
+    Value,
+};
+
+use crate::{boundary, convert, natives};
+
+/// QuickJS counts its shadow stack only. A JavaScript call needs about as much of the native stack, of
+/// which the node allows 512 KiB, so this keeps well below.
+const MAX_STACK_BYTES: usize = 160 * 1024;
+
+/// Room in the snapshot's heap, so that a small invocation never grows the memory.
+const SPARE_HEAP_BYTES: usize = 1 << 20;
+
+/// The first cycle collection of an invocation is due after this much allocation: collecting earlier
+/// would only make the pages of the snapshot dirty.
+const GC_HEADROOM_BYTES: usize = 4 << 20;
+
+/// Prelude files in the order of evaluation. Each is an expression: a function of the natives object.
+const PRELUDE: [(&str, &str); 7] = [
+    ("console", include_str!("prelude/console.js")),
+    ("encoding", include_str!("prelude/encoding.js")),
+    ("url", include_str!("prelude/url.js")),
+    ("http", include_str!("prelude/http.js")),
+    ("clone", include_str!("prelude/clone.js")),
+    ("runtime", include_str!("prelude/runtime.js")),
+    ("dispatch", include_str!("prelude/dispatch.js")),
+];
+
+struct Engine {
+    runtime: Runtime,
+    context: Context,
+    /// `(kind) -> value or promise`: runs the handler.
+    dispatch: Persistent<Function<'static>>,
+    /// `(default export) -> whether it is a handler`.
+    install: Persistent<Function<'static>>,
+    /// The handler's promise while it is pending.
+    pending: Option<Persistent<Value<'static>>>,
+}
+
+thread_local! {
+    static ENGINE: RefCell<Option<Engine>> = const { RefCell::new(None) };
+}
+
+/// Makes the runtime and evaluates the prelude.
+pub fn init() {
+    let runtime = Runtime::new().expect("room for the runtime");
+    runtime.set_max_stack_size(MAX_STACK_BYTES);
+    runtime.set_host_promise_rejection_tracker(Some(Box::new(natives::track_rejection)));
+    let context = Context::full(&runtime).expect("room for the context");
+    let (dispatch, install) = context.with(|ctx| {
+        let natives = natives::object(&ctx).expect("the natives");
+        for (name, source) in PRELUDE {
+            let evaluated = evaluate_prelude(&ctx, name, source, &natives);
+            if let Err(error) = evaluated.catch(&ctx) {
+                panic!("prelude {name}: {error}");
+            }
+        }
+        natives::keep(&ctx, &natives).expect("the prelude defines what natives need");
+        let function = |name: &str| Persistent::save(&ctx, natives.get::<_, Function<'_>>(name).expect("set"));
+        (function("dispatch"), function("install"))
+    });
+    while runtime.is_job_pending() {
+        let _ = runtime.execute_pending_job();
+    }
+    ENGINE.set(Some(Engine { runtime, context, dispatch, install, pending: None }));
+}
+
+fn evaluate_prelude<'js>(
+    ctx: &Ctx<'js>,
+    name: &str,
+    source: &str,
+    natives: &Object<'js>,
+) -> rquickjs::Result<()> {
+    let mut options = rquickjs::context::EvalOptions::default();
+    options.filename = Some(format!("edgefaas:{name}"));
+    let factory: Function<'js> = ctx.eval_with_options(source, options)?;
+    factory.call((natives.clone(),))
+}
+
+fn with_engine<R>(run: impl FnOnce(&mut Engine) -> R) -> R {
+    ENGINE.with_borrow_mut(|engine| run(engine.as_mut().expect("engine_init came first")))
+}
+
+/// Evaluates the modules of a [`Load`]; gives a [`Loaded`].
+pub fn load(message: &'static [u8]) -> Vec<u8> {
+    let load: Load<'static> = abi::decode(message).expect("the host's messages can be decoded");
+    natives::seed(load.seed);
+    let entry = load.entry;
+    let loaded = with_engine(|engine| {
+        engine.runtime.set_loader(Graph(load.clone()), Graph(load));
+        let loaded = engine.context.with(|ctx| evaluate(&ctx, entry, &engine.install));
+        engine.runtime.run_gc();
+        boundary::grow_heap(SPARE_HEAP_BYTES);
+        let used = engine.runtime.memory_usage().malloc_size;
+        engine.runtime.set_gc_threshold(usize::try_from(used).unwrap_or(0) + GC_HEADROOM_BYTES);
+        loaded
+    });
+    abi::encode(&loaded).expect("replies can be encoded")
+}
+
+fn evaluate(ctx: &Ctx<'_>, entry: &str, install: &Persistent<Function<'static>>) -> Loaded {
+    match try_evaluate(ctx, entry, install) {
+        Ok(loaded) => loaded,
+        Err(error) => Loaded::Failed(convert::thrown(CaughtError::from_error(ctx, error))),
+    }
+}
+
+fn try_evaluate(
+    ctx: &Ctx<'_>,
+    entry: &str,
+    install: &Persistent<Function<'static>>,
+) -> rquickjs::Result<Loaded> {
+    let promise = Module::import(ctx, entry)?;
+    while ctx.execute_pending_job() {}
+    let module: Object<'_> = match promise.result() {
+        Some(module) => module?,
+        None => return Ok(Loaded::NeverSettles),
+    };
+    let default: Value<'_> = module.get("default")?;
+    let accepted: bool = install.clone().restore(ctx)?.call((default.clone(),))?;
+    if accepted {
+        return Ok(Loaded::Ready);
+    }
+    let exports = module.keys::<String>().collect::<rquickjs::Result<Vec<_>>>()?;
+    let default = exports.iter().any(|name| name == "default").then(|| default.type_name().to_owned());
+    Ok(Loaded::NoHandler { exports, default })
+}
+
+/// Resolves and loads out of the message; nothing else can be imported.
+struct Graph(Load<'static>);
+
+impl Graph {
+    fn module(&self, path: &str) -> Option<&Source<'static>> {
+        self.0.modules.iter().find(|module| module.path == path)
+    }
+}
+
+impl Resolver for Graph {
+    fn resolve<'js>(
+        &mut self,
+        _ctx: &Ctx<'js>,
+        base: &str,
+        name: &str,
+        _attributes: Option<ImportAttributes<'js>>,
+    ) -> rquickjs::Result<String> {
+        if self.0.entry == name && self.module(base).is_none() {
+            return Ok(name.to_owned());
+        }
+        let target = self.module(base).and_then(|module| {
+            module.imports.iter().find(|(specifier, _)| *specifier == name).map(|(_, path)| *path)
+        });
+        target.map(str::to_owned).ok_or_else(|| Error::new_resolving(base, name))
+    }
+}
+
+impl Loader for Graph {
+    fn load<'js>(
+        &mut self,
+        ctx: &Ctx<'js>,
+        name: &str,
+        _attributes: Option<ImportAttributes<'js>>,
+    ) -> rquickjs::Result<Module<'js, Declared>> {
+        let module = self.module(name).ok_or_else(|| Error::new_loading(name))?;
+        Module::declare(ctx.clone(), module.path, module.code)
+    }
+}
+
+/// Runs the handler with an [`Invocation`] until it has answered or waits; gives an [`Outcome`].
+pub fn invoke(message: &'static [u8]) -> Vec<u8> {
+    let invocation: Invocation<'static> = abi::decode(message).expect("the host's messages can be decoded");
+    natives::begin(invocation);
+    with_engine(|engine| {
+        let Engine { context, dispatch, pending, .. } = engine;
+        context.with(|ctx| {
+            let value = dispatch.clone().restore(&ctx).and_then(|dispatch| dispatch.call::<_, Value<'_>>(()));
+            match value {
+                Ok(value) => proceed(&ctx, value, pending),
+                Err(error) => failed(&ctx, error),
+            }
+        })
+    })
+}
+
+/// Hands the answer for `ticket` to whoever awaits it; what follows runs with [`run_jobs`].
+pub fn resolve(ticket: u32, message: &'static [u8]) {
+    let answer: Answer<'static> = abi::decode(message).expect("the host's messages can be decoded");
+    with_engine(|engine| {
+        engine.context.with(|ctx| {
+            if natives::settle(&ctx, ticket, &answer).is_err() {
+                // Only memory can be short here; the promise stays pending and the host reports it.
+                let _ = ctx.catch();
+            }
+        });
+    });
+}
+
+/// Runs what can run; gives an [`Outcome`].
+pub fn run_jobs() -> Vec<u8> {
+    with_engine(|engine| {
+        let Engine { context, pending, .. } = engine;
+        context.with(|ctx| {
+            let value = pending.take().map(|value| value.restore(&ctx));
+            match value {
+                Some(Ok(value)) => proceed(&ctx, value, pending),
+                Some(Err(error)) => failed(&ctx, error),
+                None => abi::encode(&Outcome::Pending).expect("replies can be encoded"),
+            }
+        })
+    })
+}
+
+/// Runs jobs until `value` is settled and nothing is left to wait for, or until only the host can help.
+fn proceed<'js>(ctx: &Ctx<'js>, value: Value<'js>, pending: &mut Option<Persistent<Value<'static>>>) -> Vec<u8> {
+    while ctx.execute_pending_job() {}
+    let settled = match value.as_promise() {
+        None => Ok(value.clone()),
+        Some(promise) => match promise.state() {
+            PromiseState::Pending => return wait(ctx, value, pending),
+            _ => promise.result::<Value<'js>>().expect("it is settled"),
+        },
+    };
+    if natives::holds(ctx) {
+        return wait(ctx, value, pending);
+    }
+    natives::report_rejections(ctx, &value);
+    match settled.and_then(|answer| convert::outcome(ctx, answer)) {
+        Ok(outcome) => outcome,
+        Err(error) => failed(ctx, error),
+    }
+}
+
+fn wait<'js>(ctx: &Ctx<'js>, value: Value<'js>, pending: &mut Option<Persistent<Value<'static>>>) -> Vec<u8> {
+    *pending = Some(Persistent::save(ctx, value));
+    abi::encode(&Outcome::Pending).expect("replies can be encoded")
+}
+
+fn failed(ctx: &Ctx<'_>, error: Error) -> Vec<u8> {
+    let outcome = Outcome::Failed(convert::thrown(CaughtError::from_error(ctx, error)));
+    abi::encode(&outcome).expect("replies can be encoded")
+}

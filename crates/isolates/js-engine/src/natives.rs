@@ -1,0 +1,478 @@
+//! What the prelude may ask of Rust: the event, host calls, tickets, text and URLs.
+//!
+//! The natives object is handed to the prelude's files only; user code never sees it.
+
+use std::cell::{Cell, RefCell};
+
+use base64::Engine as _;
+use edgefaas_js_abi::{Answer, Code, Invocation, Level, Message, Reply, Request, Start, Thrown, Trigger};
+use rquickjs::prelude::{Opt, Rest};
+use rquickjs::{
+    Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, TypedArray, Value, promise::PromiseState,
+};
+
+use crate::{boundary, convert};
+
+thread_local! {
+    static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
+    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
+    /// Promises given to `waitUntil`.
+    static HELD: RefCell<Vec<Persistent<Value<'static>>>> = const { RefCell::new(Vec::new()) };
+    /// Promises that were rejected while nobody listened.
+    static REJECTED: RefCell<Vec<(Persistent<Value<'static>>, Thrown)>> = const { RefCell::new(Vec::new()) };
+    static RANDOM_STATE: Cell<u64> = const { Cell::new(1) };
+}
+
+/// Functions of the prelude that Rust calls.
+struct Kept {
+    settle: Persistent<Function<'static>>,
+    response_parts: Persistent<Function<'static>>,
+    make_error: Persistent<Function<'static>>,
+    well_formed: Persistent<Function<'static>>,
+}
+
+/// Starts an invocation.
+pub fn begin(invocation: Invocation<'static>) {
+    seed(invocation.seed);
+    CURRENT.set(Some(invocation));
+}
+
+/// Seeds `Math.random`.
+pub fn seed(seed: u64) {
+    RANDOM_STATE.set(seed | 1);
+}
+
+/// The object that the prelude gets.
+pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
+    let natives = Object::new(ctx.clone())?;
+    macro_rules! define {
+        ($($name:literal => $function:expr),* $(,)?) => {
+            $( natives.set($name, Function::new(ctx.clone(), $function)?)?; )*
+        };
+    }
+    define! {
+        "kind" => || current(kind).unwrap_or_default(),
+        "fields" => fields,
+        "meta" => meta,
+        "bodyText" => || current(|now| String::from_utf8_lossy(now.body).into_owned()).unwrap_or_default(),
+        "bodyBytes" => |ctx: Ctx<'js>| TypedArray::new_copy(ctx, current(|now| now.body).unwrap_or_default()),
+        "bodyJson" => |ctx: Ctx<'js>| ctx.json_parse(current(|now| now.body).unwrap_or_default()),
+        "log" => log,
+        "publish" => publish,
+        "counterAdd" => |ctx: Ctx<'js>, object: String, field: String, amount: f64| {
+            ask(&ctx, &Request::CounterAdd { object: &object, field: &field, amount: amount as i64 })
+        },
+        "counterValue" => |ctx: Ctx<'js>, object: String, field: String| {
+            ask(&ctx, &Request::CounterValue { object: &object, field: &field })
+        },
+        "registerSet" => |ctx: Ctx<'js>, object: String, field: String, json: String| {
+            ask(&ctx, &Request::RegisterSet { object: &object, field: &field, value: json.as_bytes() })
+        },
+        "registerGet" => register_get,
+        "config" => |ctx: Ctx<'js>| match answer(&ctx, &Request::Config)? {
+            Answer::Text(json) => ctx.json_parse(json),
+            other => value_of(&ctx, &other),
+        },
+        "secretNames" => |ctx: Ctx<'js>| ask(&ctx, &Request::SecretNames),
+        "secret" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Secret { name: &name }),
+        "call" => start_call,
+        "sleep" => |ctx: Ctx<'js>, ms: f64| started(&ctx, &Start::Sleep { duration_ms: ms.max(0.0) as u64 }),
+        "cancel" => |ctx: Ctx<'js>, ticket: u32| ask(&ctx, &Request::Cancel { ticket }),
+        "hold" => |ctx: Ctx<'js>, promise: Value<'js>| {
+            HELD.with_borrow_mut(|held| held.push(Persistent::save(&ctx, promise)));
+        },
+        "random" => random,
+        "randomBytes" => random_bytes,
+        "encode" => |ctx: Ctx<'js>, text: Value<'js>| {
+            convert::text(&ctx, &text).and_then(|text| TypedArray::new_copy(ctx, text))
+        },
+        "decode" => decode,
+        "toBase64" => |bytes: TypedArray<'js, u8>| {
+            base64::engine::general_purpose::STANDARD.encode(boundary::copy_view(&bytes))
+        },
+        "fromBase64" => from_base64,
+        "parseUrl" => parse_url,
+        "setUrl" => set_url,
+    }
+    Ok(natives)
+}
+
+/// Takes note of what the prelude defined for Rust.
+pub fn keep<'js>(ctx: &Ctx<'js>, natives: &Object<'js>) -> rquickjs::Result<()> {
+    let function = |name: &str| -> rquickjs::Result<Persistent<Function<'static>>> {
+        Ok(Persistent::save(ctx, natives.get::<_, Function<'js>>(name)?))
+    };
+    let kept = Kept {
+        settle: function("settle")?,
+        response_parts: function("responseParts")?,
+        make_error: function("makeError")?,
+        well_formed: function("wellFormed")?,
+    };
+    KEPT.set(Some(kept));
+    Ok(())
+}
+
+fn kept<'js>(
+    ctx: &Ctx<'js>,
+    choose: impl FnOnce(&Kept) -> &Persistent<Function<'static>>,
+) -> rquickjs::Result<Function<'js>> {
+    KEPT.with_borrow(|kept| choose(kept.as_ref().expect("the prelude is there")).clone()).restore(ctx)
+}
+
+/// Settles the promise behind a ticket.
+pub fn settle<'js>(ctx: &Ctx<'js>, ticket: u32, answer: &Answer<'_>) -> rquickjs::Result<()> {
+    let settle = kept(ctx, |kept| &kept.settle)?;
+    match value_of(ctx, answer) {
+        Ok(value) => settle.call((ticket, true, value)),
+        Err(error) => match CaughtError::from_error(ctx, error) {
+            CaughtError::Exception(error) => settle.call((ticket, false, error.into_object())),
+            CaughtError::Value(value) => settle.call((ticket, false, value)),
+            CaughtError::Error(error) => settle.call((ticket, false, error.to_string())),
+        },
+    }
+}
+
+/// `[status, headers, body]` if `object` is a Response.
+pub fn response_parts<'js>(ctx: &Ctx<'js>, object: &Object<'js>) -> rquickjs::Result<Option<Object<'js>>> {
+    kept(ctx, |kept| &kept.response_parts)?.call((object.clone(),))
+}
+
+/// The text of a string with its lone surrogates replaced.
+pub fn well_formed<'js>(ctx: &Ctx<'js>, string: &rquickjs::String<'js>) -> rquickjs::Result<String> {
+    kept(ctx, |kept| &kept.well_formed)?.call((string.clone(),))
+}
+
+/// Whether a promise given to `waitUntil` is still pending.
+pub fn holds(ctx: &Ctx<'_>) -> bool {
+    HELD.with_borrow(|held| {
+        held.iter().any(|promise| {
+            let promise = promise.clone().restore(ctx);
+            promise.is_ok_and(|value| value.as_promise().is_some_and(|p| p.state() == PromiseState::Pending))
+        })
+    })
+}
+
+/// Follows which rejections nobody handles.
+pub fn track_rejection<'js>(ctx: Ctx<'js>, promise: Value<'js>, reason: Value<'js>, handled: bool) {
+    let promise = Persistent::save(&ctx, promise);
+    REJECTED.with_borrow_mut(|rejected| {
+        if handled {
+            rejected.retain(|(known, _)| *known != promise);
+        } else {
+            let error = match reason.as_object().cloned().and_then(rquickjs::Exception::from_object) {
+                Some(exception) => CaughtError::Exception(exception),
+                None => CaughtError::Value(reason),
+            };
+            rejected.push((promise, convert::thrown(error)));
+        }
+    });
+}
+
+/// Logs the rejections that nobody handled, but for the handler's own.
+pub fn report_rejections<'js>(ctx: &Ctx<'js>, handler: &Value<'js>) {
+    let handler = Persistent::save(ctx, handler.clone());
+    for (promise, thrown) in REJECTED.take() {
+        if promise != handler {
+            let message = format!("unhandled rejection: {}\n{}", thrown.message, thrown.stack);
+            boundary::call(&Request::Log { level: Level::Error, message: message.trim_end() });
+        }
+    }
+}
+
+fn current<R>(read: impl FnOnce(&Invocation<'static>) -> R) -> Option<R> {
+    CURRENT.with_borrow(|now| now.as_ref().map(read))
+}
+
+fn kind(now: &Invocation<'_>) -> u32 {
+    match now.trigger {
+        Trigger::Http { .. } => 0,
+        Trigger::Mqtt { .. } => 1,
+        Trigger::Cron { .. } => 2,
+        Trigger::Object { .. } => 3,
+        Trigger::Call { .. } => 4,
+        Trigger::Workflow { .. } => 5,
+    }
+}
+
+/// What the event's kind brings, in the order of the `Trigger`'s fields.
+fn fields<'js>(ctx: Ctx<'js>) -> rquickjs::Result<Array<'js>> {
+    let fields = Array::new(ctx.clone())?;
+    let mut index = 0;
+    let mut push = |value: rquickjs::Result<Value<'js>>| {
+        fields.set(index, value?)?;
+        index += 1;
+        rquickjs::Result::Ok(())
+    };
+    CURRENT.with_borrow(|now| {
+        let Some(now) = now.as_ref() else { return Ok(()) };
+        match &now.trigger {
+            Trigger::Http { method, path, query, headers } => {
+                push(method.into_js(&ctx))?;
+                push(path.into_js(&ctx))?;
+                push(query.into_js(&ctx))?;
+                push(flat(&ctx, headers))
+            }
+            Trigger::Mqtt {
+                topic,
+                qos,
+                retain,
+                content_type,
+                response_topic,
+                correlation_data,
+                user_properties,
+            } => {
+                push(topic.into_js(&ctx))?;
+                push(qos.into_js(&ctx))?;
+                push(retain.into_js(&ctx))?;
+                push(content_type.into_js(&ctx))?;
+                push(response_topic.into_js(&ctx))?;
+                push(match correlation_data {
+                    Some(bytes) => TypedArray::new_copy(ctx.clone(), bytes).map(TypedArray::into_value),
+                    None => Ok(Value::new_undefined(ctx.clone())),
+                })?;
+                push(flat(&ctx, user_properties))
+            }
+            Trigger::Cron { schedule, scheduled_unix_ms } => {
+                push(schedule.into_js(&ctx))?;
+                push((*scheduled_unix_ms as f64).into_js(&ctx))
+            }
+            Trigger::Object { object, field } => {
+                push(object.into_js(&ctx))?;
+                push(field.into_js(&ctx))
+            }
+            Trigger::Call { caller } => push(caller.into_js(&ctx)),
+            Trigger::Workflow { workflow, instance, task } => {
+                push(workflow.into_js(&ctx))?;
+                push(instance.into_js(&ctx))?;
+                push(task.into_js(&ctx))
+            }
+        }
+    })?;
+    Ok(fields)
+}
+
+/// `[name, value, name, value, …]`.
+fn flat<'js>(ctx: &Ctx<'js>, pairs: &[(&str, &str)]) -> rquickjs::Result<Value<'js>> {
+    pairs.iter().flat_map(|(name, value)| [*name, *value]).collect::<Vec<_>>().into_js(ctx)
+}
+
+/// `[id, function, deadline in milliseconds since the Unix epoch]`.
+fn meta<'js>(ctx: Ctx<'js>) -> rquickjs::Result<Value<'js>> {
+    CURRENT.with_borrow(|now| match now {
+        Some(now) => {
+            let meta = Array::new(ctx.clone())?;
+            meta.set(0, now.id)?;
+            meta.set(1, now.function)?;
+            meta.set(2, now.deadline_unix_ms as f64)?;
+            Ok(meta.into_value())
+        }
+        None => Ok(Value::new_undefined(ctx.clone())),
+    })
+}
+
+fn log<'js>(ctx: Ctx<'js>, level: u32, message: Value<'js>) -> rquickjs::Result<()> {
+    let level = match level {
+        0 => Level::Trace,
+        1 => Level::Debug,
+        2 => Level::Info,
+        3 => Level::Warn,
+        _ => Level::Error,
+    };
+    let message = convert::text(&ctx, &message)?;
+    boundary::call(&Request::Log { level, message: &message });
+    Ok(())
+}
+
+/// `(topic, payload, qos, retain, contentType, responseTopic, correlationData, userProperties)`.
+fn publish<'js>(ctx: Ctx<'js>, arguments: Rest<Value<'js>>) -> rquickjs::Result<Value<'js>> {
+    let argument =
+        |index: usize| arguments.get(index).filter(|value| !value.is_undefined() && !value.is_null());
+    let text = |index: usize| argument(index).map(|value| convert::text(&ctx, value)).transpose();
+    let topic = text(0)?.unwrap_or_default();
+    let payload = argument(1).map_or(Ok(Vec::new()), |value| convert::payload(&ctx, value))?;
+    let qos = argument(2).and_then(Value::as_int).unwrap_or(0);
+    let retain = argument(3).and_then(Value::as_bool).unwrap_or(false);
+    let (content_type, response_topic) = (text(4)?, text(5)?);
+    let correlation_data = argument(6).map(|value| convert::payload(&ctx, value)).transpose()?;
+    let user_properties: Vec<String> = argument(7).map_or(Ok(Vec::new()), Value::get)?;
+    let message = Message {
+        topic: &topic,
+        payload: &payload,
+        qos: u8::try_from(qos).unwrap_or(u8::MAX),
+        retain,
+        content_type: content_type.as_deref(),
+        response_topic: response_topic.as_deref(),
+        correlation_data: correlation_data.as_deref(),
+        user_properties: user_properties
+            .chunks_exact(2)
+            .map(|pair| (pair[0].as_str(), pair[1].as_str()))
+            .collect(),
+    };
+    ask(&ctx, &Request::Publish(message))
+}
+
+fn register_get<'js>(ctx: Ctx<'js>, object: String, field: String) -> rquickjs::Result<Value<'js>> {
+    match answer(&ctx, &Request::RegisterGet { object: &object, field: &field })? {
+        Answer::Bytes(json) => ctx.json_parse(json),
+        other => value_of(&ctx, &other),
+    }
+}
+
+fn start_call<'js>(ctx: Ctx<'js>, function: String, data: Value<'js>) -> rquickjs::Result<u32> {
+    let data = convert::payload(&ctx, &data)?;
+    started(&ctx, &Start::Call { function: &function, data: &data })
+}
+
+fn started(ctx: &Ctx<'_>, start: &Start<'_>) -> rquickjs::Result<u32> {
+    boundary::start(start).map_err(|refusal| match value_of(ctx, &refusal) {
+        Err(error) => error,
+        Ok(_) => rquickjs::Exception::throw_message(ctx, "the call could not be started"),
+    })
+}
+
+/// The value of the answer to `request`; throws if it is a refusal.
+fn ask<'js>(ctx: &Ctx<'js>, request: &Request<'_>) -> rquickjs::Result<Value<'js>> {
+    value_of(ctx, &boundary::call(request))
+}
+
+/// The answer to `request`; throws if it is a refusal.
+fn answer(ctx: &Ctx<'_>, request: &Request<'_>) -> rquickjs::Result<Answer<'static>> {
+    match boundary::call(request) {
+        Answer::Refused { code, message } => Err(refused(ctx, code, message)),
+        answer => Ok(answer),
+    }
+}
+
+fn refused(ctx: &Ctx<'_>, code: Code, message: &str) -> rquickjs::Error {
+    let error = kept(ctx, |kept| &kept.make_error)
+        .and_then(|make_error| make_error.call::<_, Value<'_>>((code.as_str(), message)));
+    match error {
+        Ok(error) => ctx.throw(error),
+        Err(error) => error,
+    }
+}
+
+fn value_of<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>) -> rquickjs::Result<Value<'js>> {
+    match answer {
+        Answer::Nothing => Ok(Value::new_undefined(ctx.clone())),
+        Answer::Integer(value) => (*value as f64).into_js(ctx),
+        Answer::Text(text) => text.into_js(ctx),
+        Answer::Bytes(bytes) => TypedArray::new_copy(ctx.clone(), bytes).map(TypedArray::into_value),
+        Answer::Names(names) => names.clone().into_js(ctx),
+        Answer::Refused { code, message } => Err(refused(ctx, *code, message)),
+        Answer::Reply(reply) => reply_value(ctx, reply),
+    }
+}
+
+fn reply_value<'js>(ctx: &Ctx<'js>, reply: &Reply<'_>) -> rquickjs::Result<Value<'js>> {
+    match reply {
+        Reply::None => Ok(Value::new_undefined(ctx.clone())),
+        Reply::Json(json) => ctx.json_parse(*json),
+        Reply::Text(text) => text.into_js(ctx),
+        Reply::Bytes(bytes) => TypedArray::new_copy(ctx.clone(), bytes).map(TypedArray::into_value),
+        Reply::Http { status, headers, body } => {
+            let response: Function<'js> = ctx.globals().get("Response")?;
+            let init = Object::new(ctx.clone())?;
+            let pairs = Array::new(ctx.clone())?;
+            for (index, pair) in headers.iter().enumerate() {
+                pairs.set(index, vec![pair.0, pair.1])?;
+            }
+            init.set("status", *status)?;
+            init.set("headers", pairs)?;
+            let body = match status {
+                101 | 204 | 205 | 304 => Value::new_null(ctx.clone()),
+                _ => TypedArray::new_copy(ctx.clone(), body)?.into_value(),
+            };
+            response.as_constructor().map_or_else(
+                || Err(rquickjs::Exception::throw_type(ctx, "Response is not a constructor")),
+                |constructor| constructor.construct((body, init)),
+            )
+        }
+    }
+}
+
+/// xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2016).
+fn random() -> f64 {
+    let mut state = RANDOM_STATE.get();
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    RANDOM_STATE.set(state);
+    let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11;
+    bits as f64 / (1_u64 << 53) as f64
+}
+
+fn random_bytes<'js>(ctx: Ctx<'js>, len: u32) -> rquickjs::Result<TypedArray<'js, u8>> {
+    if current(|_| ()).is_none() {
+        let message = "random bytes are not available while top-level code runs at deploy, they would be \
+                       the same in every invocation; ask for them in the handler";
+        return Err(refused(&ctx, Code::Deploying, message));
+    }
+    TypedArray::new(ctx, boundary::random(len as usize))
+}
+
+/// UTF-8 to text; undefined if `fatal` and malformed.
+fn decode(bytes: TypedArray<'_, u8>, fatal: Opt<bool>) -> Option<String> {
+    match String::from_utf8(boundary::copy_view(&bytes)) {
+        Ok(text) => Some(text),
+        Err(_) if fatal.0.unwrap_or(false) => None,
+        Err(error) => Some(String::from_utf8_lossy(error.as_bytes()).into_owned()),
+    }
+}
+
+/// The bytes of base64 text whose white space is gone; undefined if it is malformed.
+fn from_base64<'js>(ctx: Ctx<'js>, text: String) -> rquickjs::Result<Option<TypedArray<'js, u8>>> {
+    let config = base64::engine::GeneralPurposeConfig::new()
+        .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    let engine = base64::engine::GeneralPurpose::new(&base64::alphabet::STANDARD, config);
+    engine.decode(text).ok().map(|bytes| TypedArray::new(ctx, bytes)).transpose()
+}
+
+/// The parts of a URL as the `URL` class names them; undefined if it does not parse.
+fn parse_url(text: String, base: Opt<Option<String>>) -> Option<Vec<String>> {
+    let base = match base.0.flatten() {
+        Some(base) => Some(url::Url::parse(&base).ok()?),
+        None => None,
+    };
+    let url = url::Url::options().base_url(base.as_ref()).parse(&text).ok()?;
+    Some(url_parts(&url))
+}
+
+/// The parts after one of them was set; setters of the URL standard ignore what does not fit.
+fn set_url(href: String, part: String, value: String) -> Option<Vec<String>> {
+    use url::quirks;
+    let mut url = url::Url::parse(&href).ok()?;
+    match part.as_str() {
+        "protocol" => drop(quirks::set_protocol(&mut url, &value)),
+        "username" => drop(quirks::set_username(&mut url, &value)),
+        "password" => drop(quirks::set_password(&mut url, &value)),
+        "host" => drop(quirks::set_host(&mut url, &value)),
+        "hostname" => drop(quirks::set_hostname(&mut url, &value)),
+        "port" => drop(quirks::set_port(&mut url, &value)),
+        "pathname" => quirks::set_pathname(&mut url, &value),
+        "search" => quirks::set_search(&mut url, &value),
+        "hash" => quirks::set_hash(&mut url, &value),
+        _ => {}
+    }
+    Some(url_parts(&url))
+}
+
+fn url_parts(url: &url::Url) -> Vec<String> {
+    use url::quirks;
+    [
+        quirks::href(url),
+        &quirks::origin(url),
+        quirks::protocol(url),
+        quirks::username(url),
+        quirks::password(url),
+        quirks::host(url),
+        quirks::hostname(url),
+        quirks::port(url),
+        quirks::pathname(url),
+        quirks::search(url),
+        quirks::hash(url),
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}

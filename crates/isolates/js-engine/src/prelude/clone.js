@@ -1,0 +1,50 @@
+// structuredClone (HTML standard) for the types there are.
+(native) => {
+  const refuse = (what) => new DOMException(`${what} cannot be cloned`, "DataCloneError");
+  const errors = { EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
+
+  function copy(value, seen) {
+    if (typeof value === "function") throw refuse(`function ${value.name}`);
+    if (typeof value === "symbol") throw refuse("a symbol");
+    if (typeof value !== "object" || value === null) return value;
+    if (seen.has(value)) return seen.get(value);
+    const remember = (result) => { seen.set(value, result); return result; };
+    if (value instanceof Boolean || value instanceof Number || value instanceof String) return remember(Object(value.valueOf()));
+    if (value instanceof Date) return remember(new Date(value.getTime()));
+    if (value instanceof RegExp) return remember(new RegExp(value.source, value.flags));
+    if (value instanceof ArrayBuffer) return remember(value.slice(0));
+    if (ArrayBuffer.isView(value)) {
+      const buffer = copy(value.buffer, seen);
+      return remember(new value.constructor(buffer, value.byteOffset, value.length ?? value.byteLength));
+    }
+    if (value instanceof Map) {
+      const result = remember(new Map());
+      for (const [key, item] of [...value]) result.set(copy(key, seen), copy(item, seen));
+      return result;
+    }
+    if (value instanceof Set) {
+      const result = remember(new Set());
+      for (const item of [...value]) result.add(copy(item, seen));
+      return result;
+    }
+    if (value instanceof Error) {
+      const result = remember(new (errors[value.name] ?? Error)(value.message));
+      if ("cause" in value) result.cause = copy(value.cause, seen);
+      Object.defineProperty(result, "stack", { value: value.stack, writable: true, configurable: true });
+      return result;
+    }
+    if (value instanceof Promise || value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef) {
+      throw refuse(`a ${value.constructor.name}`);
+    }
+    const result = remember(Array.isArray(value) ? new Array(value.length) : {});
+    for (const key of Object.keys(value)) result[key] = copy(value[key], seen);
+    return result;
+  }
+
+  function structuredClone(value, options = {}) {
+    if (options.transfer?.length) throw refuse("a transfer list");
+    return copy(value, new Map());
+  }
+
+  native.define({ structuredClone });
+};

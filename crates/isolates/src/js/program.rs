@@ -1,0 +1,380 @@
+//! The shared engine, and functions prepared to run on it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_js_abi::{self as abi, Load, Loaded, Source, Thrown, ThrownKind};
+use tokio::sync::OnceCell;
+use wasmtime::{Engine, Extern, Instance, InstancePre, Linker, Module, ModuleExport, Store, TypedFunc};
+
+use super::calls::{self, Stage, State};
+use super::runtime;
+use super::snapshot::{self, PassedOn, SplitError};
+use super::stack::Files;
+use super::transpile::{SyntaxError, transpile};
+use crate::deadline::{self, DeadlinePassed};
+use crate::engine::PoolConfig;
+use crate::{LogLevel, ModuleGraph};
+
+pub(super) const ENGINE_WASM: &[u8] = include_bytes!("../../js-engine/engine.wasm");
+
+/// How long top-level code may run at deploy.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much memory it may use.
+const PREPARE_MEMORY_BYTES: usize = 128 << 20;
+
+/// The wasm that [`JsEngine::new`] wants compiled: the engine without its memory.
+pub fn engine_code_wasm() -> Result<Vec<u8>, JsEngineError> {
+    Ok(snapshot::split(ENGINE_WASM)?.code)
+}
+
+/// The shared engine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JsEngineError {
+    /// The committed wasm is not what its recipe makes.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// The compiled code is not that of the committed wasm.
+    #[error("the compiled JavaScript engine does not fit: {0}; remove it from the cache")]
+    Code(String),
+}
+
+/// A function cannot be deployed.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// A module does not parse.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// The entry module is not among the modules.
+    #[error("{entry}: there is no such module among those deployed")]
+    NoEntry {
+        /// Its path.
+        entry: String,
+    },
+    /// Top-level code threw.
+    #[error("top-level code threw{}: {message}", location.as_ref().map(|at| format!(" at {at}")).unwrap_or_default())]
+    Threw {
+        /// The error's name and message.
+        message: String,
+        /// The first frame in the user's files as FILE:LINE:COL.
+        location: Option<String>,
+        /// The whole stack.
+        stack: Option<String>,
+    },
+    /// There is no handler.
+    #[error("{entry}: {}", describe_missing_handler(exports, default.as_deref()))]
+    NoHandler {
+        /// The entry module.
+        entry: String,
+        /// What it exports.
+        exports: Vec<String>,
+        /// The type of its default export.
+        default: Option<String>,
+    },
+    /// A top-level `await` waits for what cannot come at deploy.
+    #[error(
+        "{entry}: a top-level await never settles; nothing can be awaited while a function is deployed"
+    )]
+    NeverSettles {
+        /// The entry module.
+        entry: String,
+    },
+    /// Top-level code ran too long.
+    #[error("{entry}: top-level code ran for more than {limit:?}; move the work into the handler")]
+    TimedOut {
+        /// The entry module.
+        entry: String,
+        /// The limit it hit.
+        limit: Duration,
+    },
+    /// Top-level code used too much memory.
+    #[error(
+        "{entry}: top-level code used more than {limit_bytes} bytes of memory; move the work into the handler"
+    )]
+    OutOfMemory {
+        /// The entry module.
+        entry: String,
+        /// The limit it hit.
+        limit_bytes: usize,
+    },
+    /// Top-level code overflowed its stack.
+    #[error("{entry}: top-level code overflowed its stack")]
+    StackOverflow {
+        /// The entry module.
+        entry: String,
+    },
+    /// The node is at fault.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+fn describe_missing_handler(exports: &[String], default: Option<&str>) -> String {
+    let remedy = "write `export default async function handler(event, context) { … }` or \
+                  `export default { fetch(request, env, ctx) { … } }`";
+    match default {
+        Some(kind) => format!(
+            "the default export is no handler (it is of type {kind}, without fetch, message or scheduled); {remedy}"
+        ),
+        None if exports.is_empty() => format!("it exports nothing; {remedy}"),
+        None => format!("it has no default export, only {}; {remedy}", exports.join(", ")),
+    }
+}
+
+/// The engine that all JavaScript functions of a node share.
+pub struct JsEngine {
+    pub(super) engine: Engine,
+    pub(super) code: Module,
+    pub(super) exports: Exports,
+    pub(super) pool: PoolConfig,
+    linker: Linker<State>,
+    /// What the engine imports, in its order; none is the memory.
+    imports: Vec<Option<PassedOn>>,
+    stack_top: usize,
+    base: OnceCell<Picture>,
+}
+
+/// A function ready to run: the memory after its top-level code, and its files for stacks.
+pub struct JsProgram {
+    pub(super) picture: Picture,
+    pub(super) files: Arc<Files>,
+    lines: Vec<(LogLevel, String)>,
+}
+
+impl JsProgram {
+    /// What top-level code logged at deploy.
+    pub fn deploy_log(&self) -> &[(LogLevel, String)] {
+        &self.lines
+    }
+
+    /// Linear memory that an invocation starts with, in bytes; what is not touched costs nothing.
+    pub fn memory_bytes(&self) -> usize {
+        self.picture.memory_bytes
+    }
+}
+
+/// A memory image as a module, linked and ready to be instantiated.
+pub(super) struct Picture {
+    pub data: InstancePre<State>,
+    pub memory: ModuleExport,
+    /// What to hand to the engine, in the order of its imports.
+    pub imports: Vec<ModuleExport>,
+    /// Where small invocations are written.
+    pub input: u32,
+    pub memory_bytes: usize,
+}
+
+/// Exports of the engine.
+pub(super) struct Exports {
+    pub alloc: ModuleExport,
+    pub invoke: ModuleExport,
+    pub resolve: ModuleExport,
+    pub run_jobs: ModuleExport,
+}
+
+impl JsEngine {
+    /// Takes the compiled form of [`engine_code_wasm`]. The engine's epoch clock must run whenever
+    /// [`JsEngine::prepare`] or [`JsEngine::run`] does.
+    pub fn new(engine: &Engine, code: Module, pool: PoolConfig) -> Result<Self, JsEngineError> {
+        let unfit = |error: wasmtime::Error| JsEngineError::Code(format!("{error:#}"));
+        let stack_top = snapshot::split(ENGINE_WASM)?.stack_top;
+        let mut linker = Linker::new(engine);
+        calls::define(&mut linker).map_err(unfit)?;
+        let export = |name: &str| {
+            code.get_export_index(name)
+                .ok_or_else(|| JsEngineError::Code(format!("it has no export {name}")))
+        };
+        let exports = Exports {
+            alloc: export("alloc")?,
+            invoke: export("invoke")?,
+            resolve: export("resolve")?,
+            run_jobs: export("run_jobs")?,
+        };
+        let imports = code.imports().map(|import| {
+            let wasmtime::ExternType::Func(ty) = import.ty() else { return Ok(None) };
+            let types = |types: &mut dyn Iterator<Item = wasmtime::ValType>| {
+                types.map(|ty| value_type(&ty)).collect::<Result<Vec<_>, _>>()
+            };
+            Ok(Some(PassedOn {
+                module: import.module().to_owned(),
+                name: import.name().to_owned(),
+                params: types(&mut ty.params())?,
+                results: types(&mut ty.results())?,
+            }))
+        });
+        let imports = imports.collect::<Result<Vec<_>, JsEngineError>>()?;
+        Ok(Self {
+            engine: engine.clone(),
+            exports,
+            pool,
+            linker,
+            imports,
+            stack_top,
+            base: OnceCell::new(),
+            code,
+        })
+    }
+
+    /// Evaluates the modules of a function and keeps the result, for any number of runs.
+    ///
+    /// Takes a few milliseconds of computing, more if top-level code does, up to a limit of 5 seconds and
+    /// 128 MiB. Dropping the future abandons it.
+    pub async fn prepare(&self, graph: &ModuleGraph) -> Result<JsProgram, PrepareError> {
+        let mut files = Files::default();
+        let mut codes = Vec::with_capacity(graph.modules.len());
+        for module in &graph.modules {
+            let transpiled = transpile(&module.path, &module.source)?;
+            files.insert(module.path.clone(), transpiled.map);
+            codes.push(transpiled.code);
+        }
+        if !graph.modules.iter().any(|module| module.path == graph.entry) {
+            return Err(PrepareError::NoEntry { entry: graph.entry.clone() });
+        }
+        let modules = graph.modules.iter().zip(&codes).map(|(module, code)| Source {
+            path: &module.path,
+            code,
+            imports: module.imports.iter().map(|(name, path)| (name.as_str(), path.as_str())).collect(),
+        });
+        let load = Load { entry: &graph.entry, modules: modules.collect(), seed: rand::random() };
+        let load = abi::encode(&load).map_err(|error| PrepareError::Internal(error.to_string()))?;
+
+        let files = Arc::new(files);
+        let base = self.base.get_or_try_init(|| self.make_base()).await.map_err(internal)?;
+        let deadline = Instant::now() + PREPARE_TIMEOUT;
+        let mut store = self.store(Stage::Deploy(Vec::new()), PREPARE_MEMORY_BYTES, files.clone());
+        deadline::arm(&mut store, deadline);
+        let evaluated = deadline::limit(deadline, evaluate(self, base, &mut store, &load)).await;
+        let evaluated = evaluated.unwrap_or_else(|passed| Err(passed.into()));
+        let loaded = evaluated.map_err(|error| prepare_error(&error, &store, &graph.entry))?;
+        accept(loaded, &files, &graph.entry)?;
+
+        let picture = self.picture(&mut store, base.input).map_err(internal)?;
+        let Stage::Deploy(lines) =
+            std::mem::replace(&mut store.data_mut().stage, Stage::Deploy(Vec::new()))
+        else {
+            return Err(PrepareError::Internal("the stage changed".to_owned()));
+        };
+        Ok(JsProgram { picture, files, lines })
+    }
+
+    /// A store for one isolate.
+    pub(super) fn store(&self, stage: Stage, memory_bytes: usize, files: Arc<Files>) -> Store<State> {
+        let mut store = Store::new(&self.engine, State::new(stage, memory_bytes, files));
+        store.limiter(|state| &mut state.limit);
+        store
+    }
+
+    /// The engine with its prelude and no user code.
+    async fn make_base(&self) -> wasmtime::Result<Picture> {
+        let parts = snapshot::split(ENGINE_WASM)?;
+        let raw = self.link(&parts.memory, 0)?;
+        let mut store = self.store(Stage::Deploy(Vec::new()), PREPARE_MEMORY_BYTES, Arc::default());
+        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT);
+        let instance = runtime::start(self, &raw, &mut store).await?;
+        let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
+        let version = version.call_async(&mut store, ()).await?;
+        if version != abi::VERSION {
+            wasmtime::bail!("engine.wasm is of version {version}, wanted {}: rebuild it", abi::VERSION);
+        }
+        let init: TypedFunc<(), ()> = instance.get_typed_func(&mut store, "engine_init")?;
+        init.call_async(&mut store, ()).await?;
+        let input: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "input")?;
+        let input = input.call_async(&mut store, ()).await?;
+        self.picture(&mut store, input)
+    }
+
+    /// Takes the picture of a store's memory.
+    fn picture(&self, store: &mut Store<State>, input: u32) -> wasmtime::Result<Picture> {
+        let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
+        let mut image = memory.data(&store).to_vec();
+        // Nothing on the stack is alive between calls.
+        image[..self.stack_top].fill(0);
+        self.link(&image, input)
+    }
+
+    fn link(&self, image: &[u8], input: u32) -> wasmtime::Result<Picture> {
+        let functions: Vec<PassedOn> = self.imports.iter().flatten().cloned().collect();
+        let module = Module::new(&self.engine, snapshot::data_module(image, &functions))?;
+        let export = |name: &str| {
+            module.get_export_index(name).ok_or_else(|| wasmtime::format_err!("the snapshot lacks {name}"))
+        };
+        let names =
+            self.imports.iter().map(|import| import.as_ref().map_or("memory", |import| &import.name));
+        let imports = names.map(export).collect::<wasmtime::Result<Vec<_>>>()?;
+        let memory = export("memory")?;
+        let data = self.linker.instantiate_pre(&module)?;
+        Ok(Picture { data, memory, imports, input, memory_bytes: image.len() })
+    }
+}
+
+fn value_type(ty: &wasmtime::ValType) -> Result<wasm_encoder::ValType, JsEngineError> {
+    match ty {
+        wasmtime::ValType::I32 => Ok(wasm_encoder::ValType::I32),
+        wasmtime::ValType::I64 => Ok(wasm_encoder::ValType::I64),
+        wasmtime::ValType::F64 => Ok(wasm_encoder::ValType::F64),
+        other => Err(JsEngineError::Code(format!("an import uses {other}"))),
+    }
+}
+
+async fn evaluate(
+    engine: &JsEngine,
+    base: &Picture,
+    store: &mut Store<State>,
+    load: &[u8],
+) -> wasmtime::Result<Loaded> {
+    let instance = runtime::start(engine, base, store).await?;
+    let alloc: TypedFunc<u32, u32> = instance.get_typed_func(&mut *store, "alloc")?;
+    let at = alloc.call_async(&mut *store, load.len() as u32).await?;
+    let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
+    memory.write(&mut *store, at as usize, load)?;
+    let run: TypedFunc<(u32, u32), u64> = instance.get_typed_func(&mut *store, "load")?;
+    let packed = run.call_async(&mut *store, (at, load.len() as u32)).await?;
+    let loaded = calls::message(memory.data(&store), (packed >> 32) as u32, packed as u32)?;
+    Ok(abi::decode(loaded)?)
+}
+
+fn accept(loaded: Loaded, files: &Files, entry: &str) -> Result<(), PrepareError> {
+    let entry = entry.to_owned();
+    match loaded {
+        Loaded::Ready => Ok(()),
+        Loaded::NeverSettles => Err(PrepareError::NeverSettles { entry }),
+        Loaded::NoHandler { exports, default } => Err(PrepareError::NoHandler { entry, exports, default }),
+        Loaded::Failed(Thrown { kind, message, stack }) => Err(match kind {
+            ThrownKind::OutOfMemory => {
+                PrepareError::OutOfMemory { entry, limit_bytes: PREPARE_MEMORY_BYTES }
+            }
+            ThrownKind::StackOverflow => PrepareError::StackOverflow { entry },
+            ThrownKind::Error => {
+                let shown = files.show(&stack);
+                PrepareError::Threw { message, location: shown.location, stack: shown.stack }
+            }
+        }),
+    }
+}
+
+fn prepare_error(error: &wasmtime::Error, store: &Store<State>, entry: &str) -> PrepareError {
+    let entry = entry.to_owned();
+    if error.downcast_ref::<DeadlinePassed>().is_some() {
+        PrepareError::TimedOut { entry, limit: PREPARE_TIMEOUT }
+    } else if store.data().limit.exceeded {
+        PrepareError::OutOfMemory { entry, limit_bytes: PREPARE_MEMORY_BYTES }
+    } else if error.downcast_ref() == Some(&wasmtime::Trap::StackOverflow) {
+        PrepareError::StackOverflow { entry }
+    } else {
+        PrepareError::Internal(format!("{error:#}"))
+    }
+}
+
+fn internal(error: wasmtime::Error) -> PrepareError {
+    PrepareError::Internal(format!("{error:#}"))
+}
+
+/// The engine's imports out of a snapshot's instance.
+pub(super) fn externs(
+    picture: &Picture,
+    data: Instance,
+    store: &mut Store<State>,
+) -> wasmtime::Result<Vec<Extern>> {
+    let found = picture.imports.iter().map(|export| data.get_module_export(&mut *store, export));
+    found.collect::<Option<Vec<_>>>().ok_or_else(|| wasmtime::format_err!("the snapshot lacks an export"))
+}

@@ -1,0 +1,181 @@
+//! One invocation: a fresh instance on a copy of the program's memory.
+
+use std::time::Instant;
+
+use edgefaas_js_abi::{self as abi, INPUT_BYTES, Outcome, Thrown, ThrownKind};
+use wasmtime::{
+    Instance, ModuleExport, PoolConcurrencyLimitError, Store, Trap, TypedFunc, WasmParams, WasmResults,
+};
+
+use super::calls::{self, Stage, State};
+use super::messages;
+use super::program::{JsEngine, JsProgram, Picture, externs};
+use super::stack::Files;
+use crate::deadline::{self, DeadlinePassed};
+use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
+
+impl JsEngine {
+    /// Runs the program's handler on one event, in an isolate of its own.
+    ///
+    /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels the host
+    /// calls that are under way.
+    pub async fn run(
+        &self,
+        program: &JsProgram,
+        meta: &InvocationMeta,
+        event: Event,
+        limits: Limits,
+        host: Box<dyn Host>,
+    ) -> Completion {
+        let began = Instant::now();
+        let deadline = began + limits.timeout;
+        let mut store = self.store(Stage::Run(host), limits.memory_bytes, program.files.clone());
+        deadline::arm(&mut store, deadline);
+        let mut started = None;
+        let run = handle(self, program, &mut store, meta, &event, limits, &mut started);
+        let result = match deadline::limit(deadline, run).await {
+            Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
+            Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
+        };
+        let ended = Instant::now();
+        let started = started.unwrap_or(ended);
+        Completion {
+            result,
+            start: started - began,
+            execution: ended - started,
+            memory_bytes: store.data().memory.map_or(0, |memory| memory.data_size(&store)),
+        }
+    }
+}
+
+/// Instantiates the engine on a copy of `picture`.
+pub(super) async fn start(
+    engine: &JsEngine,
+    picture: &Picture,
+    store: &mut Store<State>,
+) -> wasmtime::Result<Instance> {
+    let data = picture.data.instantiate_async(&mut *store).await?;
+    let memory =
+        data.get_module_export(&mut *store, &picture.memory).and_then(|export| export.into_memory());
+    store.data_mut().memory = memory;
+    let imports = externs(picture, data, store)?;
+    Instance::new_async(&mut *store, &engine.code, &imports).await
+}
+
+/// Runs the handler until it has answered. The outer error ends the isolate, the inner is the function's.
+async fn handle(
+    engine: &JsEngine,
+    program: &JsProgram,
+    store: &mut Store<State>,
+    meta: &InvocationMeta,
+    event: &Event,
+    limits: Limits,
+    started: &mut Option<Instant>,
+) -> wasmtime::Result<Result<Reply, RunError>> {
+    let instance = start(engine, &program.picture, store).await?;
+    let message = abi::encode(&messages::invocation(meta, event, rand::random()))?;
+    let exports = &engine.exports;
+    let invoke: TypedFunc<(u32, u32), u64> = function(instance, store, &exports.invoke)?;
+    let at = if message.len() <= INPUT_BYTES {
+        write(store, program.picture.input, &message)?;
+        program.picture.input
+    } else {
+        place(engine, instance, store, &message).await?
+    };
+    *started = Some(Instant::now());
+    let mut packed = invoke.call_async(&mut *store, (at, message.len() as u32)).await?;
+    loop {
+        let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
+        let outcome = calls::message(memory.data(&*store), (packed >> 32) as u32, packed as u32)?;
+        match abi::decode(outcome)? {
+            Outcome::Done(reply) => return Ok(accept(reply, limits)),
+            Outcome::InvalidReply(reason) => return Ok(Err(RunError::InvalidReply { reason })),
+            Outcome::Failed(thrown) => return Ok(Err(failed(thrown, &program.files, store, limits))),
+            Outcome::Pending => {}
+        }
+        let Some(answers) = store.data_mut().tickets.next().await else {
+            return Ok(Err(RunError::NeverSettles));
+        };
+        let resolve: TypedFunc<(u32, u32, u32), ()> = function(instance, store, &exports.resolve)?;
+        for (ticket, answer) in answers {
+            let at = place(engine, instance, store, &answer).await?;
+            resolve.call_async(&mut *store, (ticket, at, answer.len() as u32)).await?;
+        }
+        let run_jobs: TypedFunc<(), u64> = function(instance, store, &exports.run_jobs)?;
+        packed = run_jobs.call_async(&mut *store, ()).await?;
+    }
+}
+
+fn function<P: WasmParams, R: WasmResults>(
+    instance: Instance,
+    store: &mut Store<State>,
+    export: &ModuleExport,
+) -> wasmtime::Result<TypedFunc<P, R>> {
+    let function = instance.get_module_export(&mut *store, export).and_then(|export| export.into_func());
+    match function {
+        Some(function) => function.typed(&*store),
+        None => wasmtime::bail!("the engine lacks an export"),
+    }
+}
+
+/// Puts a message into room that the engine makes for it.
+async fn place(
+    engine: &JsEngine,
+    instance: Instance,
+    store: &mut Store<State>,
+    message: &[u8],
+) -> wasmtime::Result<u32> {
+    let alloc: TypedFunc<u32, u32> = function(instance, store, &engine.exports.alloc)?;
+    let at = alloc.call_async(&mut *store, message.len() as u32).await?;
+    write(store, at, message)?;
+    Ok(at)
+}
+
+fn write(store: &mut Store<State>, at: u32, message: &[u8]) -> wasmtime::Result<()> {
+    let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
+    Ok(memory.write(&mut *store, at as usize, message)?)
+}
+
+fn accept(reply: abi::Reply<'_>, limits: Limits) -> Result<Reply, RunError> {
+    let actual_bytes = messages::reply_bytes(&reply);
+    if actual_bytes > limits.reply_bytes {
+        return Err(RunError::ReplyTooLarge { actual_bytes, limit_bytes: limits.reply_bytes });
+    }
+    Ok(messages::reply(reply))
+}
+
+fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -> RunError {
+    let Thrown { kind, message, stack } = thrown;
+    let shown = files.show(&stack);
+    match kind {
+        ThrownKind::OutOfMemory => RunError::OutOfMemory { limit_bytes: store.data().limit.bytes },
+        // Without memory for an error object, QuickJS throws null.
+        ThrownKind::Error if store.data().limit.exceeded && stack.is_empty() => {
+            RunError::OutOfMemory { limit_bytes: limits.memory_bytes }
+        }
+        ThrownKind::StackOverflow => RunError::StackOverflow { location: shown.location },
+        ThrownKind::Error => RunError::Failed { message, location: shown.location, stack: shown.stack },
+    }
+}
+
+/// What ended the isolate.
+fn run_error(engine: &JsEngine, error: &wasmtime::Error, store: &Store<State>, limits: Limits) -> RunError {
+    if error.downcast_ref::<DeadlinePassed>().is_some() {
+        return RunError::TimedOut { limit: limits.timeout };
+    }
+    if error.downcast_ref::<PoolConcurrencyLimitError>().is_some() {
+        return RunError::NoCapacity { limit: engine.pool.max_isolates };
+    }
+    if store.data().limit.exceeded {
+        return RunError::OutOfMemory { limit_bytes: limits.memory_bytes };
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::StackOverflow) => RunError::StackOverflow { location: None },
+        Some(trap) => RunError::Trapped {
+            message: format!("the JavaScript engine: {trap}"),
+            location: None,
+            stack: Some(format!("{error:?}")),
+        },
+        None => RunError::Internal(format!("{error:#}")),
+    }
+}

@@ -1,0 +1,264 @@
+//! TypeScript to JavaScript, and what a module imports.
+
+use std::fmt;
+use std::path::Path;
+
+use oxc::allocator::Allocator;
+use oxc::ast::ast::{Expression, ImportExpression, Program, Statement};
+use oxc::ast_visit::{Visit, walk};
+use oxc::codegen::{Codegen, CodegenOptions};
+use oxc::diagnostics::OxcDiagnostic;
+use oxc::parser::Parser;
+use oxc::semantic::SemanticBuilder;
+use oxc::span::SourceType;
+use oxc::transformer::{TransformOptions, Transformer};
+
+use super::stack::SourceMap;
+
+/// A module as the engine evaluates it.
+#[derive(Debug, Clone)]
+pub struct Transpiled {
+    /// JavaScript.
+    pub code: String,
+    /// From positions in `code` to the user's; none if the text is the user's own.
+    pub(crate) map: Option<SourceMap>,
+    /// What it imports, types left out, in the order of the text.
+    pub(crate) imports: Vec<ImportSite>,
+}
+
+/// An import in a module's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImportSite {
+    /// The specifier; none if it is computed.
+    pub specifier: Option<String>,
+    /// Offset in the user's text, in bytes.
+    pub offset: usize,
+}
+
+/// A module's text is no JavaScript or TypeScript.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// The module's path.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column in characters, from 1.
+    pub column: u32,
+    /// What is wrong.
+    pub message: String,
+    /// The lines around the place with a mark below it.
+    pub frame: String,
+}
+
+impl fmt::Display for SyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: {}\n{}", self.file, self.line, self.column, self.message, self.frame)
+    }
+}
+
+impl std::error::Error for SyntaxError {}
+
+impl SyntaxError {
+    pub(crate) fn at(file: &str, source: &str, offset: usize, message: impl Into<String>) -> Self {
+        let (line, column) = position(source, offset);
+        Self {
+            file: file.to_owned(),
+            line,
+            column,
+            message: message.into(),
+            frame: frame(source, line, column),
+        }
+    }
+}
+
+/// Makes JavaScript of the module `path`: TypeScript loses its types, JSON becomes the default export, and
+/// JavaScript stays as it is.
+pub fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
+    let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+    match extension {
+        Some("json") => json_module(path, source),
+        Some("ts" | "mts") => script_module(path, source, SourceType::ts()),
+        Some("js" | "mjs") => script_module(path, source, SourceType::mjs()),
+        _ => {
+            let message = "not a module: the file must end in .js, .mjs, .ts, .mts or .json";
+            Err(SyntaxError::at(path, source, 0, message))
+        }
+    }
+}
+
+fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpiled, SyntaxError> {
+    let allocator = Allocator::default();
+    let parsed = Parser::new(&allocator, source, kind).parse();
+    if let Some(error) = parsed.diagnostics.errors().next() {
+        return Err(from_diagnostic(path, source, error));
+    }
+    let mut program = parsed.program;
+    let semantic = SemanticBuilder::new()
+        .with_check_syntax_error(true)
+        .with_enum_eval(kind.is_typescript())
+        .build(&program);
+    if let Some(error) = semantic.diagnostics.errors().next() {
+        return Err(from_diagnostic(path, source, error));
+    }
+    if !kind.is_typescript() {
+        let imports = import_sites(&program);
+        return Ok(Transpiled { code: source.to_owned(), map: None, imports });
+    }
+    let scoping = semantic.semantic.into_scoping();
+    let options = TransformOptions::default();
+    let transformed =
+        Transformer::new(&allocator, Path::new(path), &options).build_with_scoping(scoping, &mut program);
+    if let Some(error) = transformed.diagnostics.errors().next() {
+        return Err(from_diagnostic(path, source, error));
+    }
+    let imports = import_sites(&program);
+    let options = CodegenOptions { source_map_path: Some(path.into()), ..CodegenOptions::default() };
+    let printed = Codegen::new().with_options(options).build(&program);
+    let map = printed.map.map(|map| SourceMap::new(&map));
+    Ok(Transpiled { code: printed.code, map, imports })
+}
+
+fn json_module(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
+    if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(source) {
+        let (line, column) = (error.line().max(1) as u32, error.column().max(1) as u32);
+        return Err(SyntaxError {
+            file: path.to_owned(),
+            line,
+            column,
+            message: error.to_string(),
+            frame: frame(source, line, column),
+        });
+    }
+    // Parsed as JSON and not as an expression, for the sake of "__proto__".
+    let text = serde_json::to_string(source).unwrap_or_default();
+    Ok(Transpiled { code: format!("export default JSON.parse({text});\n"), map: None, imports: Vec::new() })
+}
+
+fn import_sites(program: &Program<'_>) -> Vec<ImportSite> {
+    let mut sites = Vec::new();
+    for statement in &program.body {
+        let source = match statement {
+            Statement::ImportDeclaration(import) if import.import_kind.is_value() => Some(&import.source),
+            Statement::ExportFromDeclaration(export) if export.export_kind.is_value() => {
+                Some(&export.source)
+            }
+            Statement::ExportAllDeclaration(export) if export.export_kind.is_value() => {
+                Some(&export.source)
+            }
+            _ => None,
+        };
+        if let Some(source) = source {
+            let specifier = Some(source.value.to_string());
+            sites.push(ImportSite { specifier, offset: source.span.start as usize });
+        }
+    }
+    let mut dynamic = DynamicImports(Vec::new());
+    dynamic.visit_program(program);
+    sites.extend(dynamic.0);
+    sites
+}
+
+struct DynamicImports(Vec<ImportSite>);
+
+impl<'a> Visit<'a> for DynamicImports {
+    fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
+        let specifier = match &import.source {
+            Expression::StringLiteral(literal) => Some(literal.value.to_string()),
+            _ => None,
+        };
+        self.0.push(ImportSite { specifier, offset: import.span.start as usize });
+        walk::walk_import_expression(self, import);
+    }
+}
+
+fn from_diagnostic(path: &str, source: &str, error: &OxcDiagnostic) -> SyntaxError {
+    let offset = error.labels.first().map_or(0, |label| label.offset() as usize);
+    let help = error.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+    SyntaxError::at(path, source, offset, format!("{}{help}", error.message))
+}
+
+/// Line and column, from 1, of an offset in bytes.
+fn position(source: &str, offset: usize) -> (u32, u32) {
+    let mut offset = offset.min(source.len());
+    while !source.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    let before = &source[..offset];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line = before.matches('\n').count() + 1;
+    let column = before[line_start..].chars().count() + 1;
+    (line as u32, column as u32)
+}
+
+/// Two lines before the place, its line, and a mark.
+fn frame(source: &str, line: u32, column: u32) -> String {
+    const MAX_CHARS: usize = 160;
+    let first = line.saturating_sub(2).max(1);
+    let width = line.to_string().len();
+    let mut frame = String::new();
+    for (number, text) in (1_u32..).zip(source.lines()).skip(first as usize - 1) {
+        if number > line {
+            break;
+        }
+        let text: String = text.chars().take(MAX_CHARS).map(|c| if c == '\t' { ' ' } else { c }).collect();
+        frame.push_str(&format!("{number:>width$} | {text}\n"));
+    }
+    if column as usize <= MAX_CHARS {
+        frame.push_str(&format!("{:>width$} | {}^", "", " ".repeat(column as usize - 1)));
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specifiers(module: &Transpiled) -> Vec<&str> {
+        module.imports.iter().filter_map(|site| site.specifier.as_deref()).collect()
+    }
+
+    #[test]
+    fn types_and_imports_of_types_vanish() {
+        let source = "import type { A } from './a';\nimport { B } from './b';\nimport { c } from './c';\n\
+                      export { d } from './d';\nenum E { X = 4 }\nexport const x: B = c(E.X as number);\n";
+        let module = transpile("f.ts", source).unwrap();
+        assert_eq!(specifiers(&module), ["./c", "./d"]);
+        assert!(!module.code.contains("number"), "{}", module.code);
+        assert!(module.map.is_some());
+    }
+
+    #[test]
+    fn javascript_stays_as_it_is() {
+        let source = "import x from 'x';\nexport default () => import('./y.js');\n";
+        let module = transpile("f.js", source).unwrap();
+        assert_eq!(module.code, source);
+        assert_eq!(specifiers(&module), ["x", "./y.js"]);
+    }
+
+    #[test]
+    fn a_computed_import_is_seen() {
+        let module = transpile("f.js", "export default (x) => import(x);").unwrap();
+        assert_eq!(module.imports, [ImportSite { specifier: None, offset: 22 }]);
+    }
+
+    #[test]
+    fn a_syntax_error_shows_its_place() {
+        let error = transpile("functions/f.ts", "const a = 1;\nconst b = ;\n").unwrap_err();
+        assert_eq!((error.line, error.column), (2, 11));
+        assert_eq!(error.frame, "1 | const a = 1;\n2 | const b = ;\n  |           ^");
+        assert!(error.to_string().starts_with("functions/f.ts:2:11: "), "{error}");
+    }
+
+    #[test]
+    fn errors_that_only_semantics_can_see_are_seen() {
+        let error = transpile("f.js", "const a = 1;\nconst a = 2;\n").unwrap_err();
+        assert_eq!(error.line, 1);
+        assert!(error.message.contains("already been declared"), "{error}");
+    }
+
+    #[test]
+    fn json_is_checked() {
+        assert!(transpile("d.json", "{\"a\": 1}").unwrap().code.contains("JSON.parse"));
+        assert_eq!(transpile("d.json", "{\n \"a\": ,\n}").unwrap_err().line, 2);
+    }
+}

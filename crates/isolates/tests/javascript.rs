@@ -1,0 +1,722 @@
+//! JavaScript and TypeScript functions on the real engine.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use edgefaas_isolates::js::PrepareError;
+use edgefaas_isolates::{
+    CronTick, Event, HostError, HttpRequest, Limits, LogLevel, MqttMessage, Reply, RunError, Trigger,
+};
+use support::{Bench, call, graph, http, mqtt};
+
+fn json(reply: Result<Reply, RunError>) -> serde_json::Value {
+    match reply {
+        Ok(Reply::Json(text)) => serde_json::from_str(&text).unwrap(),
+        other => panic!("expected a JSON reply, got {other:?}"),
+    }
+}
+
+fn text(reply: Result<Reply, RunError>) -> String {
+    match reply {
+        Ok(Reply::Text(text)) => text,
+        other => panic!("expected a text reply, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_reply() {
+    let bench = Bench::new();
+    let source = r#"
+        export default (event) => {
+            switch (event.text()) {
+                case "object": return { a: 1, b: [true, null] };
+                case "number": return 4.5;
+                case "string": return "grüße";
+                case "bytes": return new Uint8Array([1, 2, 255]);
+                case "buffer": return new Uint8Array([7, 8]).buffer;
+                case "response": return new Response("hi", { status: 201, headers: { "X-A": "b" } });
+                case "json-response": return Response.json({ ok: true });
+                case "undefined": return undefined;
+                case "null": return null;
+                case "function": return () => 1;
+                case "surrogate": return "a\ud800b";
+            }
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let mut replies = Vec::new();
+    for what in ["object", "number", "string", "bytes", "buffer", "undefined", "null", "surrogate"] {
+        replies.push(bench.run(&program, call(what)).await.result.unwrap());
+    }
+    assert_eq!(
+        replies,
+        [
+            Reply::Json(r#"{"a":1,"b":[true,null]}"#.into()),
+            Reply::Json("4.5".into()),
+            Reply::Text("grüße".into()),
+            Reply::Bytes(Bytes::from_static(&[1, 2, 255])),
+            Reply::Bytes(Bytes::from_static(&[7, 8])),
+            Reply::None,
+            Reply::None,
+            Reply::Text("a\u{fffd}b".into()),
+        ]
+    );
+    let Ok(Reply::Http(response)) = bench.run(&program, call("response")).await.result else { panic!() };
+    assert_eq!((response.status, &response.body[..]), (201, &b"hi"[..]));
+    assert!(response.headers.contains(&("x-a".into(), "b".into())));
+    assert!(response.headers.contains(&("content-type".into(), "text/plain;charset=UTF-8".into())));
+    let Ok(Reply::Http(response)) = bench.run(&program, call("json-response")).await.result else {
+        panic!()
+    };
+    assert_eq!(&response.body[..], br#"{"ok":true}"#);
+    let refused = bench.run(&program, call("function")).await.result.unwrap_err();
+    assert!(
+        matches!(&refused, RunError::InvalidReply { reason } if reason.contains("function")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_event_brings_what_its_kind_has() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async function handler(event, context) {
+            const { kind } = event;
+            const common = { kind, id: context.invocationId, name: context.function, deadline: context.deadline };
+            if (kind === "http") {
+                return { ...common, method: event.method, path: event.path, query: event.query,
+                    type: event.headers.get("Content-Type"), names: [...event.headers.keys()], body: event.json() };
+            }
+            if (kind === "mqtt") {
+                const p = event.properties;
+                return { ...common, topic: event.topic, qos: event.qos, retain: event.retain, body: event.text(),
+                    properties: { ...p, correlationData: [...p.correlationData] } };
+            }
+            if (kind === "cron") return { ...common, schedule: event.schedule, at: event.scheduledTime, topic: event.topic };
+            return { ...common, caller: event.caller, bytes: [...event.bytes()] };
+        }"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let request = HttpRequest {
+        method: "PUT".into(),
+        path: "/a/b".into(),
+        query: "x=1".into(),
+        headers: vec![("content-type".into(), "application/json".into()), ("accept".into(), "*/*".into())],
+    };
+    let event = Event { trigger: Trigger::Http(request), body: Bytes::from_static(b"{\"t\": 21.5}") };
+    let seen = json(bench.run(&program, event).await.result);
+    assert_eq!(
+        seen,
+        serde_json::json!({
+            "kind": "http", "id": "inv-1", "name": "test", "deadline": 1_900_000_000_000_u64,
+            "method": "PUT", "path": "/a/b", "query": "x=1", "type": "application/json",
+            "names": ["accept", "content-type"], "body": { "t": 21.5 },
+        })
+    );
+    let message = MqttMessage {
+        topic: "a/b".into(),
+        qos: 1,
+        retain: true,
+        content_type: Some("text/plain".into()),
+        response_topic: Some("r".into()),
+        correlation_data: Some(Bytes::from_static(&[9, 8])),
+        user_properties: vec![("k".into(), "v".into()), ("k".into(), "w".into())],
+    };
+    let event = Event { trigger: Trigger::Mqtt(message), body: Bytes::from_static(b"warm") };
+    let seen = json(bench.run(&program, event).await.result);
+    assert_eq!(seen["topic"], "a/b");
+    assert_eq!(
+        (seen["qos"].as_u64(), seen["retain"].as_bool(), seen["body"].as_str()),
+        (Some(1), Some(true), Some("warm"))
+    );
+    assert_eq!(
+        seen["properties"],
+        serde_json::json!({
+            "contentType": "text/plain", "responseTopic": "r", "correlationData": [9, 8],
+            "userProperties": [["k", "v"], ["k", "w"]],
+        })
+    );
+    let tick = CronTick { schedule: "*/5 * * * *".into(), scheduled_unix_ms: 1_700_000_000_123 };
+    let seen =
+        json(bench.run(&program, Event { trigger: Trigger::Cron(tick), body: Bytes::new() }).await.result);
+    assert_eq!(
+        (seen["schedule"].as_str(), seen["at"].as_u64()),
+        (Some("*/5 * * * *"), Some(1_700_000_000_123))
+    );
+    assert!(seen.get("topic").is_none());
+    let seen = json(bench.run(&program, call("ab")).await.result);
+    assert_eq!(seen["bytes"], serde_json::json!([97, 98]));
+}
+
+#[tokio::test]
+async fn the_object_form_gets_requests_messages_and_ticks() {
+    let bench = Bench::new();
+    let source = r#"
+        export default {
+            async fetch(request, env, ctx) {
+                const url = new URL(request.url);
+                ctx.waitUntil((async () => { await new Promise((r) => setTimeout(r, 5)); ctx.log.info("after"); })());
+                return new Response(`${request.method} ${url.pathname} ${url.searchParams.get("q")} ${await request.text()} ${env.GREETING} ${env.API_KEY}`);
+            },
+            async message(msg, env) { await env.publish("out", { seen: msg.topic }); },
+            scheduled(event, env, ctx) { return event.cron; },
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let event = http("POST", "/p", "q=%C3%A4", "body");
+    let Ok(Reply::Http(response)) = bench.run(&program, event).await.result else { panic!() };
+    assert_eq!(&response.body[..], "POST /p ä body hello s3cret".as_bytes());
+    assert!(bench.record().logs.contains(&(LogLevel::Info, "after".into())), "waitUntil is waited for");
+    assert_eq!(bench.run(&program, mqtt("in/1", "")).await.result.unwrap(), Reply::None);
+    let published = bench.record().published.pop().unwrap();
+    assert_eq!((published.topic.as_str(), &published.payload[..]), ("out", &br#"{"seen":"in/1"}"#[..]));
+    let tick = CronTick { schedule: "@hourly".into(), scheduled_unix_ms: 0 };
+    let event = Event { trigger: Trigger::Cron(tick), body: Bytes::new() };
+    assert_eq!(text(bench.run(&program, event).await.result), "@hourly");
+    let Ok(Reply::Http(called)) = bench.run(&program, call("data")).await.result else { panic!() };
+    assert_eq!(&called.body[..], b"POST / null data hello s3cret", "a call of an HTTP function is a POST");
+
+    let program = bench
+        .prepare(&graph("f.js", "export default { fetch() { return new Response() } }"))
+        .await
+        .unwrap();
+    let error = bench.run(&program, mqtt("t", "")).await.result.unwrap_err();
+    assert!(error.to_string().contains("no message() to handle this mqtt event"), "{error}");
+}
+
+#[tokio::test]
+async fn host_calls_reach_the_host() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event, context) => {
+            await context.publish("t/text", "hello");
+            await context.publish("t/bytes", new Uint8Array([1, 2]), { qos: 1, retain: true });
+            await context.publish("t/json", { a: 1 }, {
+                contentType: "application/json", responseTopic: "r", correlationData: "c", userProperties: { k: "v" } });
+            const counter = context.object("greenhouse").counter("visits");
+            await counter.add();
+            await counter.add(4);
+            counter.add(-1);
+            const register = context.object("greenhouse").register("last");
+            const before = await register.get();
+            await register.set({ t: 21 });
+            context.log.warn("careful", { a: [1, "x"] }, new Error("e"));
+            console.log("plain");
+            return { before, count: await counter.value(), last: await register.get(),
+                config: context.config, secrets: Object.keys(context.secrets), key: context.secrets.API_KEY };
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    assert_eq!(
+        seen,
+        serde_json::json!({
+            "count": 4, "last": { "t": 21 }, "config": { "GREETING": "hello", "limit": 3 },
+            "secrets": ["API_KEY"], "key": "s3cret",
+        })
+    );
+    let record = bench.record();
+    let topics: Vec<_> = record.published.iter().map(|message| message.topic.as_str()).collect();
+    assert_eq!(topics, ["t/text", "t/bytes", "t/json"]);
+    assert_eq!((record.published[1].qos, record.published[1].retain), (1, true));
+    let full = &record.published[2];
+    assert_eq!(
+        (&full.payload[..], full.content_type.as_deref()),
+        (&br#"{"a":1}"#[..], Some("application/json"))
+    );
+    assert_eq!(
+        (full.response_topic.as_deref(), full.correlation_data.as_deref()),
+        (Some("r"), Some(&b"c"[..]))
+    );
+    assert_eq!(full.user_properties, [("k".to_owned(), "v".to_owned())]);
+    assert_eq!(record.logs[0].0, LogLevel::Warn);
+    assert!(record.logs[0].1.starts_with("careful { a: [1, \"x\"] } Error: e\n"), "{}", record.logs[0].1);
+    assert!(record.logs[0].1.contains("f.js:14:"), "{}", record.logs[0].1);
+    assert_eq!(record.logs[1], (LogLevel::Info, "plain".to_owned()));
+}
+
+#[tokio::test]
+async fn a_refused_call_can_be_caught_and_names_its_place() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event, context) => {
+            const seen = [];
+            for (const attempt of [
+                () => context.publish("forbidden", "x"),
+                () => context.call("forbidden"),
+                () => context.call("missing"),
+                () => context.object("forbidden").counter("c").add(1),
+            ]) {
+                try { await attempt(); } catch (error) { seen.push([error instanceof Error, error.code, error.message]); }
+            }
+            if (event.text() === "throw") await context.publish("forbidden", "x");
+            return seen;
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    assert_eq!(
+        seen,
+        serde_json::json!([
+            [true, "NotPermitted", "not permitted: publish forbidden"],
+            [true, "NotPermitted", "not permitted: call forbidden"],
+            [true, "NotFound", "not found: missing"],
+            [true, "NotPermitted", "not permitted: object forbidden"],
+        ])
+    );
+    let error = bench.run(&program, call("throw")).await.result.unwrap_err();
+    let RunError::Failed { message, location, .. } = error else { panic!("{error:?}") };
+    assert_eq!(message, "Error: not permitted: publish forbidden");
+    assert_eq!(location.as_deref(), Some("f.js:12:63"));
+}
+
+#[tokio::test]
+async fn calls_overlap() {
+    let bench = Bench::new();
+    // "meet" answers once two of its calls are under way.
+    let source = r#"
+        export default async (event, { call }) => Promise.all([call("meet", "a"), call("meet", { b: 1 })]);"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    assert_eq!(seen, serde_json::json!(["a", "{\"b\":1}"]));
+
+    let source = r#"
+        export default async (event, { call }) => {
+            const shape = async (name) => {
+                const value = await call("echo-" + name, "[1]");
+                if (value instanceof Response) return ["response", value.status, value.headers.get("x"), await value.text()];
+                return value instanceof Uint8Array ? ["bytes", ...value] : [typeof value, value];
+            };
+            return Promise.all(["json", "text", "bytes", "http", "none"].map(shape));
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    let expected = serde_json::json!([
+        ["object", [1]],
+        ["string", "[1]"],
+        ["bytes", 91, 49, 93],
+        ["response", 418, "y", "[1]"],
+        ["undefined", null],
+    ]);
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn timers_run_and_can_be_cleared() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event) => {
+            const seen = [];
+            const hour = setTimeout(() => seen.push("never"), 3600_000);
+            setTimeout((x) => seen.push(x), 20, "late");
+            setTimeout(() => seen.push("early"), 1);
+            queueMicrotask(() => seen.push("micro"));
+            let ticks = 0;
+            const interval = setInterval(() => { seen.push("tick"); if (++ticks === 2) clearInterval(interval); }, 1);
+            clearTimeout(hour);
+            await new Promise((resolve) => setTimeout(resolve, 60));
+            return seen.sort();
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    assert_eq!(seen, serde_json::json!(["early", "late", "micro", "tick", "tick"]));
+}
+
+#[tokio::test]
+async fn a_promise_that_nothing_can_settle_is_reported_at_once() {
+    let bench = Bench::new();
+    for source in [
+        "export default () => new Promise(() => {});",
+        "export default async () => { clearTimeout(setTimeout(() => {}, 1e6)); await new Promise(() => {}); };",
+        "export default async () => { setTimeout(() => {}, 1); await new Promise(() => {}); };",
+    ] {
+        let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+        let began = Instant::now();
+        assert_eq!(bench.run(&program, call("")).await.result, Err(RunError::NeverSettles));
+        assert!(began.elapsed() < Duration::from_secs(5), "it does not wait for the deadline");
+    }
+}
+
+#[tokio::test]
+async fn errors_name_the_users_file_and_line() {
+    let bench = Bench::new();
+    let files = [
+        (
+            "functions/comfort.ts",
+            "import { check } from './lib/check';\n\
+             interface Reading {\n  temperature: number;\n}\n\
+             enum Level { Low = 1, High = 2 }\n\
+             export default async function handler(event: { json(): Reading }): Promise<object> {\n\
+             \x20 const reading = event.json() as Reading;\n\
+             \x20 await null;\n\
+             \x20 return { level: Level[check(reading.temperature)] };\n}\n",
+        ),
+        (
+            "functions/lib/check.ts",
+            "export type Limit = number;\n\n\
+             export function check(t: number, limit: Limit = 30): number {\n\
+             \x20 if (t > limit) {\n\
+             \x20   throw new RangeError(`too hot: ${t}`);\n  }\n  return 1;\n}\n",
+        ),
+    ];
+    let graph =
+        support::files(&files, &[("functions/comfort.ts", "./lib/check", "functions/lib/check.ts")]);
+    let program = bench.prepare(&graph).await.unwrap();
+    assert_eq!(json(bench.run(&program, call("{\"temperature\": 20}")).await.result)["level"], "Low");
+    let error = bench.run(&program, call("{\"temperature\": 99}")).await.result.unwrap_err();
+    let RunError::Failed { message, location, stack } = error else { panic!("{error:?}") };
+    assert_eq!(message, "RangeError: too hot: 99");
+    assert_eq!(location.as_deref(), Some("functions/lib/check.ts:5:11"));
+    let stack = stack.unwrap();
+    assert!(stack.contains("handler (functions/comfort.ts:9:25)"), "{stack}");
+    assert!(!stack.contains("edgefaas:"), "the prelude's frames are left out: {stack}");
+
+    let program =
+        bench.prepare(&support::graph("g.js", "export default () => {\n  null.x;\n};")).await.unwrap();
+    let error = bench.run(&program, call("")).await.result.unwrap_err();
+    assert!(
+        matches!(&error, RunError::Failed { location: Some(at), .. } if at.starts_with("g.js:2:")),
+        "{error:?}"
+    );
+    for (thrown, shown) in
+        [("'just text'", "just text"), ("{ a: 1 }", "object was thrown: [object Object]")]
+    {
+        let source = format!("export default async () => {{ throw {thrown}; }};");
+        let program = bench.prepare(&support::graph("h.js", &source)).await.unwrap();
+        assert_eq!(bench.run(&program, call("")).await.result.unwrap_err().to_string(), shown);
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_that_nobody_handles_is_logged() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event, context) => {
+            context.publish("forbidden", "x");
+            Promise.reject(new Error("handled later")).catch(() => {});
+            setTimeout(() => { throw new Error("in a timer"); }, 1);
+            await new Promise((resolve) => setTimeout(resolve, 20));
+            return "done";
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    assert_eq!(text(bench.run(&program, call("")).await.result), "done");
+    let logs = bench.record().logs;
+    assert_eq!(logs.len(), 2, "{logs:?}");
+    assert!(
+        logs[0].1.starts_with("unhandled rejection: Error: not permitted: publish forbidden"),
+        "{logs:?}"
+    );
+    assert!(logs[1].1.contains("in a timer"), "{logs:?}");
+}
+
+#[tokio::test]
+async fn limits_contain_a_function() {
+    let bench = Bench::new();
+    let source = r#"
+        const deep = (n) => deep(n + 1) + 1;
+        export default async (event) => {
+            switch (event.text()) {
+                case "loop": for (;;) {}
+                case "microtasks": { const again = () => Promise.resolve().then(again); return again(); }
+                case "sleep": await new Promise((resolve) => setTimeout(resolve, 60_000)); return;
+                case "bomb": { const all = []; for (;;) all.push(new Uint8Array(1 << 20)); }
+                case "objects": { let list = null; for (;;) list = { list, more: [1, 2, 3] }; }
+                case "string": { let s = "x"; for (;;) s += s; }
+                case "deep": return deep(0);
+                case "caught": try { deep(0); } catch (error) { return `${error.name}: ${error.message}`; }
+                case "nested": return JSON.parse("[".repeat(100_000));
+                case "regexp": return /(a*)*b/.test("a".repeat(50));
+                case "large": return "x".repeat(9 << 20);
+                default: return "fine";
+            }
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let limits = Limits { timeout: Duration::from_millis(300), ..Limits::default() };
+    for what in ["loop", "sleep", "microtasks", "regexp"] {
+        let began = Instant::now();
+        let result = bench.run_within(&program, call(what), limits).await.result;
+        assert_eq!(result, Err(RunError::TimedOut { limit: limits.timeout }), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{what} took {:?}", began.elapsed());
+    }
+    let roomy = Limits { timeout: Duration::from_secs(20), ..Limits::default() };
+    for what in ["bomb", "objects"] {
+        let done = bench.run_within(&program, call(what), roomy).await;
+        assert_eq!(done.result, Err(RunError::OutOfMemory { limit_bytes: 64 << 20 }), "{what}");
+        assert!(done.memory_bytes <= 64 << 20, "{what}");
+    }
+    let string = bench.run_within(&program, call("string"), roomy).await.result.unwrap_err();
+    assert!(matches!(string, RunError::OutOfMemory { .. } | RunError::Failed { .. }), "{string:?}");
+    let deep = bench.run(&program, call("deep")).await.result.unwrap_err();
+    assert!(
+        matches!(&deep, RunError::StackOverflow { location: Some(at) } if at.starts_with("f.js:2:")),
+        "{deep:?}"
+    );
+    assert_eq!(
+        text(bench.run(&program, call("caught")).await.result),
+        "RangeError: Maximum call stack size exceeded"
+    );
+    let nested = bench.run(&program, call("nested")).await.result.unwrap_err();
+    assert!(matches!(nested, RunError::StackOverflow { .. } | RunError::Failed { .. }), "{nested:?}");
+    let large = bench.run(&program, call("large")).await.result;
+    assert_eq!(large, Err(RunError::ReplyTooLarge { actual_bytes: 9 << 20, limit_bytes: 8 << 20 }));
+    assert_eq!(
+        text(bench.run(&program, call("")).await.result),
+        "fine",
+        "the next invocation is not touched"
+    );
+}
+
+#[tokio::test]
+async fn others_have_their_turn_while_one_computes() {
+    let bench = Bench::new();
+    let source = "export default (e) => { if (e.text() === 'loop') for (;;) {} return 'quick'; };";
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let limits = Limits { timeout: Duration::from_millis(500), ..Limits::default() };
+    let looping = bench.run_within(&program, call("loop"), limits);
+    let quick = async {
+        let began = Instant::now();
+        assert_eq!(text(bench.run(&program, call("")).await.result), "quick");
+        began.elapsed()
+    };
+    let (looped, waited) = tokio::join!(looping, quick);
+    assert!(matches!(looped.result, Err(RunError::TimedOut { .. })));
+    assert!(waited < Duration::from_millis(400), "waited for {waited:?}");
+}
+
+#[tokio::test]
+async fn invocations_share_top_level_state_but_not_changes() {
+    let bench = Bench::new();
+    let source = r#"
+        const table = new Map([["a", 1]]);
+        let count = 0;
+        const began = Date.now();
+        globalThis.shared = "from deploy";
+        export default () => {
+            table.set("b", 2);
+            globalThis.leak = (globalThis.leak ?? 0) + 1;
+            Array.prototype.polluted = (Array.prototype.polluted ?? 0) + 1;
+            return { size: table.size, count: ++count, leak, polluted: [].polluted, shared, random: Math.random(),
+                now: Date.now(), began, uuid: crypto.randomUUID(), bytes: [...crypto.getRandomValues(new Uint8Array(8))] };
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let first = json(bench.run(&program, call("")).await.result);
+    let second = json(bench.run(&program, call("")).await.result);
+    for seen in [&first, &second] {
+        assert_eq!((seen["size"].as_u64(), seen["count"].as_u64()), (Some(2), Some(1)));
+        assert_eq!((seen["leak"].as_u64(), seen["polluted"].as_u64()), (Some(1), Some(1)));
+        assert_eq!(seen["shared"], "from deploy");
+        let (now, wall) = (seen["now"].as_f64().unwrap(), support::unix_ms() as f64);
+        assert!((wall - 60_000.0..=wall).contains(&now) && now >= seen["began"].as_f64().unwrap(), "{now}");
+    }
+    for fresh in ["random", "uuid", "bytes"] {
+        assert_ne!(first[fresh], second[fresh], "{fresh} is not frozen in the snapshot");
+    }
+}
+
+#[tokio::test]
+async fn web_globals_work() {
+    let bench = Bench::new();
+    let source = r##"
+        export default async () => {
+            const url = new URL("../x?b=2&a=1#h", "https://user@Example.com:8443/p/q");
+            url.searchParams.append("c", "ä &");
+            const headers = new Headers([["A", "1"], ["a", "2"]]);
+            const request = new Request("http://h/p", { method: "post", body: new URLSearchParams({ k: "v w" }) });
+            const cyclic = { when: new Date(5), set: new Set([1]) };
+            cyclic.self = cyclic;
+            const clone = structuredClone(cyclic);
+            let refused;
+            try { await fetch("http://example.com"); } catch (error) { refused = error.message; }
+            const decoder = new TextDecoder();
+            return {
+                href: url.href, host: url.host, sorted: (url.searchParams.sort(), url.search),
+                bad: URL.canParse("::"), headers: [...headers],
+                form: [request.method, request.headers.get("content-type"), await request.text()],
+                clone: [clone.self === clone, clone !== cyclic, clone.when.getTime(), clone.set.has(1)],
+                base64: [btoa("h\xe9"), atob("aOk="), (() => { try { atob("a") } catch (e) { return e.name } })()],
+                utf8: [[...new TextEncoder().encode("€")], decoder.decode(new Uint8Array([0xe2, 0x82]), { stream: true }) + decoder.decode(new Uint8Array([0xac]))],
+                refused, globals: typeof process + typeof require,
+            };
+        };"##;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    assert_eq!(
+        seen,
+        serde_json::json!({
+            "href": "https://user@example.com:8443/x?b=2&a=1&c=%C3%A4+%26#h", "host": "example.com:8443",
+            "sorted": "?a=1&b=2&c=%C3%A4+%26", "bad": false, "headers": [["a", "1, 2"]],
+            "form": ["POST", "application/x-www-form-urlencoded;charset=UTF-8", "k=v+w"],
+            "clone": [true, true, 5, true], "base64": ["aOk=", "h\u{e9}", "InvalidCharacterError"],
+            "utf8": [[0xe2, 0x82, 0xac], "€"],
+            "refused": "fetch is not supported yet; use context.call for functions and context.publish for messages",
+            "globals": "undefinedundefined",
+        })
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_deployed_is_refused_with_the_place() {
+    let bench = Bench::new();
+    let error = bench.prepare(&graph("f.ts", "export default (a: ) => 1;")).await.err().unwrap();
+    let PrepareError::Syntax(error) = error else { panic!("{error:?}") };
+    assert_eq!((error.file.as_str(), error.line), ("f.ts", 1));
+    assert!(error.frame.contains("^"), "{error}");
+
+    let error = bench
+        .prepare(&graph("f.js", "\nconst a = undefined.b;\nexport default () => a;"))
+        .await
+        .err()
+        .unwrap();
+    assert!(
+        matches!(&error, PrepareError::Threw { message, location: Some(at), .. }
+            if at.starts_with("f.js:2:") && message.starts_with("TypeError")),
+        "{error:?}"
+    );
+    let error = bench.prepare(&graph("f.js", "export const a = 1, b = 2;")).await.err().unwrap();
+    assert!(error.to_string().starts_with("f.js: it has no default export, only a, b; write"), "{error}");
+    let error = bench.prepare(&graph("f.js", "export default 5;")).await.err().unwrap();
+    assert!(error.to_string().contains("the default export is no handler"), "{error}");
+    let error = bench
+        .prepare(&graph("f.js", "await new Promise(() => {}); export default () => 1;"))
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(error, PrepareError::NeverSettles { .. }), "{error:?}");
+    let error =
+        bench.prepare(&graph("f.js", "const f = () => f(); f(); export default f;")).await.err().unwrap();
+    assert!(matches!(error, PrepareError::StackOverflow { .. }), "{error:?}");
+    let error = bench
+        .prepare(&graph(
+            "f.js",
+            "const a = []; for (;;) a.push(new Uint8Array(1 << 22)); export default a;",
+        ))
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(error, PrepareError::OutOfMemory { .. }), "{error:?}");
+    for call in ["setTimeout(() => {}, 1)", "crypto.randomUUID()"] {
+        let error =
+            bench.prepare(&graph("f.js", &format!("{call}; export default () => 1;"))).await.err().unwrap();
+        assert!(error.to_string().contains("top-level code runs at deploy"), "{error}");
+        assert!(error.to_string().contains("f.js:1:"), "{error}");
+    }
+    let program =
+        bench.prepare(&graph("f.js", "console.warn('hi'); export default () => 1;")).await.unwrap();
+    assert_eq!(program.deploy_log(), [(LogLevel::Warn, "hi".to_owned())]);
+}
+
+#[tokio::test]
+async fn modules_are_gathered_from_disk() {
+    let bench = Bench::new();
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write(
+        "functions/main.ts",
+        "import { twice } from './lib/math.js';\nimport slug from 'tiny-slug';\n\
+        import limits from '../limits.json';\nimport type { T } from 'no-such-package';\n\
+        export default async (): Promise<unknown> => {\n  const late = await import('./late.js');\n\
+        \x20 return [twice(limits.max), slug('A B'), late.name];\n};\n",
+    );
+    write("functions/lib/math.ts", "export const twice = (n: number): number => n * 2;\n");
+    write("functions/late.js", "export const name = import.meta.url ? 'late' : 'none';\n");
+    write("limits.json", "{ \"max\": 21 }");
+    write(
+        "node_modules/tiny-slug/package.json",
+        r#"{ "name": "tiny-slug", "exports": { "import": "./dist/index.mjs", "require": "./dist/index.cjs" } }"#,
+    );
+    write(
+        "node_modules/tiny-slug/dist/index.mjs",
+        "import { dash } from './dash.mjs';\nexport default (s) => s.toLowerCase().replace(' ', dash);\n",
+    );
+    write("node_modules/tiny-slug/dist/dash.mjs", "export const dash = '-';\n");
+    let collect = |entry: &str| edgefaas_isolates::js::collect(&root.path().join(entry), root.path());
+
+    let graph = collect("functions/main.ts").unwrap();
+    assert_eq!(graph.entry, "functions/main.ts");
+    let mut paths: Vec<_> = graph.modules.iter().map(|module| module.path.as_str()).collect();
+    paths.sort_unstable();
+    let expected = [
+        "functions/late.js",
+        "functions/lib/math.ts",
+        "functions/main.ts",
+        "limits.json",
+        "node_modules/tiny-slug/dist/dash.mjs",
+        "node_modules/tiny-slug/dist/index.mjs",
+    ];
+    assert_eq!(paths, expected);
+    let program = bench.prepare(&graph).await.unwrap();
+    let reply = bench.run(&program, call("")).await.result;
+    assert_eq!(json(reply), serde_json::json!([42, "a-b", "late"]));
+
+    for (source, at, message) in [
+        ("import './gone.js';", "functions/bad.js:1:8", "there is no such file"),
+        ("\nimport x from 'gone';", "functions/bad.js:2:15", "npm install"),
+        ("import fs from 'node:fs';", "functions/bad.js:1:16", "belongs to Node.js"),
+        ("import fs from 'fs';", "functions/bad.js:1:16", "belongs to Node.js"),
+        ("export default (x) => import(x);", "functions/bad.js:1:23", "computed name"),
+        ("import 'old';", "node_modules/old/index.js:1:1", "CommonJS"),
+        ("export default (;", "functions/bad.js:1:17", "\n"),
+    ] {
+        write("node_modules/old/index.js", "const a = require('a');\nmodule.exports = a;\n");
+        write("functions/bad.js", source);
+        let error = collect("functions/bad.js").unwrap_err().to_string();
+        assert!(error.starts_with(at) && error.contains(message), "{source}: {error}");
+    }
+    assert!(collect("functions/none.js").unwrap_err().to_string().contains("cannot be read"));
+}
+
+#[tokio::test]
+async fn large_events_and_many_calls() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event, { call }) => {
+            const { length } = event.bytes();
+            const replies = await Promise.all(Array.from({ length: 1000 }, (_, i) => call("echo-text", String(i))));
+            const crowd = await Promise.allSettled(Array.from({ length: 1100 }, () => call("echo-text", "")));
+            const refused = crowd.filter((one) => one.status === "rejected");
+            return { length, sum: replies.reduce((sum, text) => sum + Number(text), 0), refused: refused.length, code: refused[0].reason.code };
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let body = "x".repeat(3 << 20);
+    let seen = json(bench.run(&program, call(&body)).await.result);
+    assert_eq!(
+        seen,
+        serde_json::json!({ "length": 3 << 20, "sum": 499_500, "refused": 76, "code": "Overloaded" })
+    );
+}
+
+#[tokio::test]
+async fn a_host_error_type_reaches_javascript() {
+    for (error, code) in [
+        (HostError::Invalid("x".into()), "Invalid"),
+        (HostError::Overloaded("x".into()), "Overloaded"),
+        (HostError::Failed("x".into()), "Failed"),
+    ] {
+        let bench = Bench::failing(error);
+        let source =
+            "export default async (e, c) => { try { await c.call('fail') } catch (e) { return e.code } };";
+        let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+        assert_eq!(text(bench.run(&program, call("")).await.result), code);
+    }
+}
+
+/// Prints what a fresh invocation costs; `cargo test --release --test javascript -- --ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn fresh_invocation_time() {
+    let bench = Bench::new();
+    let source = r#"export default async (event) => ({ echo: event.json().t * 2 });"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let event = mqtt("sensors/1", "{\"t\": 21}");
+    let mut all = Vec::new();
+    for _ in 0..20_000 {
+        let (event, host) = (event.clone(), bench.host());
+        let began = Instant::now();
+        let done = bench.engine.run(&program, &bench.meta, event, Limits::default(), host).await;
+        all.push(began.elapsed());
+        assert!(done.result.is_ok());
+    }
+    all.sort();
+    println!("fresh: p50 {:?} p99 {:?}", all[all.len() / 2], all[all.len() * 99 / 100]);
+}

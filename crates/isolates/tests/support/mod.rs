@@ -1,0 +1,227 @@
+//! An engine with a host that records what functions do.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
+use edgefaas_isolates::js::{JsEngine, JsProgram, PrepareError, engine_code_wasm};
+use edgefaas_isolates::{
+    Completion, DirectCall, Event, Host, HostError, HostFuture, HttpRequest, HttpResponse, InvocationMeta,
+    Limits, LogLevel, Module, ModuleGraph, MqttMessage, PublishRequest, Reply, Trigger,
+};
+use tokio::sync::Notify;
+
+pub struct Bench {
+    pub engine: JsEngine,
+    pub meta: InvocationMeta,
+    clock: EpochClock,
+    record: Arc<Mutex<Record>>,
+    failure: Option<HostError>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct Record {
+    pub published: Vec<PublishRequest>,
+    pub logs: Vec<(LogLevel, String)>,
+    pub counters: HashMap<String, i64>,
+    pub registers: HashMap<String, Bytes>,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let pool = PoolConfig { max_isolates: 50, ..PoolConfig::default() };
+        let engine = engine::build(pool).unwrap();
+        let clock = EpochClock::start(engine.clone()).unwrap();
+        let code = wasmtime::Module::new(&engine, engine_code_wasm().unwrap()).unwrap();
+        let js = JsEngine::new(&engine, code, pool).unwrap();
+        let meta = InvocationMeta {
+            id: "inv-1".into(),
+            function: "test".into(),
+            deadline_unix_ms: 1_900_000_000_000,
+        };
+        Self { engine: js, meta, clock, record: Arc::default(), failure: None }
+    }
+
+    /// A bench on which the function "fail" fails with `error`.
+    pub fn failing(error: HostError) -> Self {
+        Self { failure: Some(error), ..Self::new() }
+    }
+
+    pub async fn prepare(&self, graph: &ModuleGraph) -> Result<JsProgram, PrepareError> {
+        let _running = self.clock.running();
+        self.engine.prepare(graph).await
+    }
+
+    pub async fn run(&self, program: &JsProgram, event: Event) -> Completion {
+        self.run_within(program, event, Limits::default()).await
+    }
+
+    pub async fn run_within(&self, program: &JsProgram, event: Event, limits: Limits) -> Completion {
+        let _running = self.clock.running();
+        self.engine.run(program, &self.meta, event, limits, self.host()).await
+    }
+
+    pub fn record(&self) -> Record {
+        self.record.lock().unwrap().clone()
+    }
+
+    pub fn host(&self) -> Box<dyn Host> {
+        Box::new(Recorder {
+            record: self.record.clone(),
+            met: Arc::default(),
+            failure: self.failure.clone(),
+        })
+    }
+}
+
+struct Recorder {
+    record: Arc<Mutex<Record>>,
+    met: Arc<(Mutex<u32>, Notify)>,
+    failure: Option<HostError>,
+}
+
+fn permit(kind: &str, name: &str) -> Result<(), HostError> {
+    if name == "forbidden" { Err(HostError::NotPermitted(format!("{kind} {name}"))) } else { Ok(()) }
+}
+
+impl Host for Recorder {
+    fn publish(&mut self, message: PublishRequest) -> Result<(), HostError> {
+        permit("publish", &message.topic)?;
+        self.record.lock().unwrap().published.push(message);
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        function: String,
+        data: Bytes,
+    ) -> Result<HostFuture<Result<Reply, HostError>>, HostError> {
+        permit("call", &function)?;
+        let text = || String::from_utf8(data.to_vec()).unwrap();
+        let reply = match function.as_str() {
+            "meet" => {
+                let (met, text) = (self.met.clone(), text());
+                return Ok(Box::pin(async move {
+                    let here = {
+                        let mut here = met.0.lock().unwrap();
+                        *here += 1;
+                        *here
+                    };
+                    if here < 2 {
+                        met.1.notified().await
+                    } else {
+                        met.1.notify_one()
+                    }
+                    Ok(Reply::Text(text))
+                }));
+            }
+            "echo-json" => Reply::Json(text()),
+            "echo-text" => Reply::Text(text()),
+            "echo-bytes" => Reply::Bytes(data),
+            "echo-http" => Reply::Http(HttpResponse {
+                status: 418,
+                headers: vec![("x".into(), "y".into())],
+                body: data,
+            }),
+            "echo-none" => Reply::None,
+            "fail" => {
+                let error = self.failure.clone().expect("only where it is meant to fail");
+                return Ok(Box::pin(async move {
+                    tokio::task::yield_now().await;
+                    Err(error)
+                }));
+            }
+            _ => return Err(HostError::NotFound(function)),
+        };
+        Ok(Box::pin(async {
+            tokio::task::yield_now().await;
+            Ok(reply)
+        }))
+    }
+
+    fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
+        permit("object", object)?;
+        *self.record.lock().unwrap().counters.entry(format!("{object}.{field}")).or_default() += amount;
+        Ok(())
+    }
+
+    fn counter_value(&mut self, object: &str, field: &str) -> Result<i64, HostError> {
+        permit("object", object)?;
+        Ok(self.record.lock().unwrap().counters.get(&format!("{object}.{field}")).copied().unwrap_or(0))
+    }
+
+    fn register_set(&mut self, object: &str, field: &str, value: Bytes) -> Result<(), HostError> {
+        permit("object", object)?;
+        self.record.lock().unwrap().registers.insert(format!("{object}.{field}"), value);
+        Ok(())
+    }
+
+    fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
+        permit("object", object)?;
+        Ok(self.record.lock().unwrap().registers.get(&format!("{object}.{field}")).cloned())
+    }
+
+    fn log(&mut self, level: LogLevel, message: String) {
+        self.record.lock().unwrap().logs.push((level, message));
+    }
+
+    fn config(&mut self, key: &str) -> Option<String> {
+        match key {
+            "GREETING" => Some("\"hello\"".into()),
+            "limit" => Some("3".into()),
+            _ => None,
+        }
+    }
+
+    fn config_keys(&mut self) -> Vec<String> {
+        vec!["GREETING".into(), "limit".into()]
+    }
+
+    fn secret(&mut self, name: &str) -> Option<String> {
+        (name == "API_KEY").then(|| "s3cret".into())
+    }
+
+    fn secret_names(&mut self) -> Vec<String> {
+        vec!["API_KEY".into()]
+    }
+}
+
+/// A function of one module.
+pub fn graph(path: &str, source: &str) -> ModuleGraph {
+    files(&[(path, source)], &[])
+}
+
+/// A function of several modules; `imports` are (importer, specifier, target).
+pub fn files(files: &[(&str, &str)], imports: &[(&str, &str, &str)]) -> ModuleGraph {
+    let modules = files.iter().map(|(path, source)| Module {
+        path: (*path).to_owned(),
+        source: (*source).to_owned(),
+        imports: imports
+            .iter()
+            .filter(|(importer, _, _)| importer == path)
+            .map(|(_, specifier, target)| ((*specifier).to_owned(), (*target).to_owned()))
+            .collect(),
+    });
+    ModuleGraph { entry: files[0].0.to_owned(), modules: modules.collect() }
+}
+
+pub fn call(body: &str) -> Event {
+    Event { trigger: Trigger::Call(DirectCall::default()), body: Bytes::copy_from_slice(body.as_bytes()) }
+}
+
+pub fn mqtt(topic: &str, payload: &str) -> Event {
+    let message = MqttMessage { topic: topic.into(), ..MqttMessage::default() };
+    Event { trigger: Trigger::Mqtt(message), body: Bytes::copy_from_slice(payload.as_bytes()) }
+}
+
+pub fn http(method: &str, path: &str, query: &str, body: &str) -> Event {
+    let request =
+        HttpRequest { method: method.into(), path: path.into(), query: query.into(), headers: Vec::new() };
+    Event { trigger: Trigger::Http(request), body: Bytes::copy_from_slice(body.as_bytes()) }
+}
+
+pub fn unix_ms() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
+}
