@@ -98,8 +98,11 @@ pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
 pub fn start_tracing(default: &str, format: Format) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(console::colors_enabled_stderr())
+        .with_writer(std::io::stderr)
+        .with_target(false);
     // The only reason to fail is that a subscriber is there already.
     let _ = match format {
         Format::Json => builder.json().try_init(),

@@ -22,7 +22,8 @@ use crate::output;
 use crate::watch::{RecursiveMode, Watch};
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("warn", global.output);
+    // The functions' own lines come over the control API.
+    node::start_tracing("warn,edgefaas::function=off", global.output);
     let app = App::load(&args.app)?;
     let root = app.root.clone();
     let data_dir = match &global.data_dir {

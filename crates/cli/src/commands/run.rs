@@ -10,7 +10,7 @@ use crate::node;
 use crate::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("info", global.output);
+    node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
     let config = node::config(&args.listen, global.data_dir.clone())?;
     let data_dir = config.data_dir.clone();
     let shutdown = node::shutdown_signal()?;
