@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use bytesize::ByteSize;
+use edgefaas_isolates::js;
 use edgefaas_node::control::proto;
 use edgefaas_node::manifest::{self, Function, Manifest, Permission, SourceKind};
 use prost::Message;
@@ -115,7 +116,8 @@ impl App {
         match function.source_kind() {
             SourceKind::Script => {
                 let root = self.root.clone();
-                let graph = tokio::task::spawn_blocking(move || collect_modules(&main, &root)).await??;
+                let graph = tokio::task::spawn_blocking(move || js::collect(&main, &root)).await?;
+                let graph = graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
                 Ok(Source::Modules(modules(graph)))
             }
             SourceKind::Component => Ok(Source::Component(read_component(&main)?)),
@@ -154,16 +156,6 @@ pub fn source_bytes(artifact: &proto::Artifact) -> u64 {
         Some(Source::Modules(graph)) => graph.modules.iter().map(|module| module.source.len() as u64).sum(),
         None => 0,
     }
-}
-
-/// Reads a script and everything it imports.
-fn collect_modules(entry: &Path, root: &Path) -> anyhow::Result<edgefaas_isolates::ModuleGraph> {
-    let path = entry.strip_prefix(root).unwrap_or(entry).to_string_lossy().replace('\\', "/");
-    let source = std::fs::read_to_string(entry).map_err(|error| {
-        Failure::new(Exit::Invalid, format!("{} cannot be read: {error}", entry.display()))
-    })?;
-    let module = edgefaas_isolates::Module { path: path.clone(), source, imports: Vec::new() };
-    Ok(edgefaas_isolates::ModuleGraph { entry: path, modules: vec![module] })
 }
 
 fn modules(graph: edgefaas_isolates::ModuleGraph) -> proto::ModuleGraph {

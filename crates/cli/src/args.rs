@@ -72,6 +72,30 @@ pub enum Command {
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
+    /// WebAssembly on stdin to native code on stdout; what a node starts to compile a function
+    #[command(name = COMPILE, hide = true)]
+    Compile(Compile),
+}
+
+/// The name of the command that compiles in a child process.
+pub const COMPILE: &str = "compile-stdio";
+
+#[derive(Debug, Args)]
+pub struct Compile {
+    /// `isolates.max` of the node
+    pub max_isolates: u32,
+    /// `isolates.max_memory` of the node, in bytes
+    pub max_memory_bytes: usize,
+    /// What is compiled
+    pub kind: CodeKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CodeKind {
+    /// A core module.
+    Module,
+    /// A component.
+    Component,
 }
 
 /// Where a node listens.

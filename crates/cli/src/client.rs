@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edgefaas_node::config::default_data_dir;
 use edgefaas_node::control::proto::control_client::ControlClient;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -15,7 +16,6 @@ use tonic::{Code, Request, Status};
 use crate::args::Global;
 use crate::dev_file;
 use crate::exit::{Exit, Failure};
-use crate::node::default_data_dir;
 
 /// The largest message either side sends.
 pub const MESSAGE_BYTES: usize = 64 << 20;

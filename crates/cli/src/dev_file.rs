@@ -33,7 +33,7 @@ impl Drop for Written {
 
 /// Makes the folder, which keeps itself out of version control.
 pub fn prepare(app_root: &Path) -> io::Result<PathBuf> {
-    let folder = app_root.join(FOLDER);
+    let folder = app_root.canonicalize()?.join(FOLDER);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(".gitignore"), "*\n")?;
     Ok(folder)

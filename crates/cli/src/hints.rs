@@ -1,15 +1,14 @@
 //! Lines to paste into a terminal that make an app's functions run.
 
+use edgefaas_node::Addresses;
 use edgefaas_node::manifest::{Manifest, Trigger};
-
-use crate::node::Addresses;
 
 /// One line for each way to reach each function.
 pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = Vec::new();
     for (name, function) in &manifest.functions {
         for trigger in &function.triggers {
-            lines.push(match trigger {
+            let line = match trigger {
                 Trigger::Mqtt { filter, .. } => format!(
                     "mosquitto_pub -h {} -p {} -t '{}' -m '{{}}'",
                     addresses.mqtt.ip(),
@@ -24,7 +23,11 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
                     format!("curl {method}'http://{}{}'", addresses.http, example_path(path))
                 }
                 Trigger::Cron { schedule } => format!("# {name} runs by itself: {schedule}"),
-            });
+            };
+            // Functions may share a filter.
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
         }
         if function.triggers.is_empty() {
             lines.push(format!("curl -d '{{}}' 'http://{}/fn/{name}'", addresses.http));
@@ -70,6 +73,9 @@ mod tests {
             ]
             [functions.g]
             main = "g.js"
+            [functions.h]
+            main = "h.js"
+            triggers = [{ mqtt = "a/+/b/#" }]
             "#,
             "f",
         )

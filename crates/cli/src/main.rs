@@ -9,7 +9,6 @@ mod dev_file;
 mod exit;
 mod hints;
 mod node;
-mod node_shim;
 mod output;
 mod progress;
 mod templates;
@@ -26,8 +25,5 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    match commands::run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error),
-    }
+    commands::run(cli).unwrap_or_else(|error| exit::report(&error))
 }

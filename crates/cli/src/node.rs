@@ -5,12 +5,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use anyhow::Context;
+use edgefaas_isolates::Compiler;
+use edgefaas_node::config::NodeConfig;
+use edgefaas_node::{Node, Platform};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Format, Listen};
+use crate::args::{self, Format, Listen};
 use crate::exit::{Exit, Failure};
-use crate::node_shim::Platform;
-pub use crate::node_shim::{Addresses, Node, NodeConfig, default_data_dir};
 
 /// The settings of the file, and above them those of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
@@ -54,7 +55,21 @@ fn is_taken(address: SocketAddr) -> bool {
 
 /// Opens the data directory and the listeners.
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
-    Node::build(config, Platform::system()).await.context("the node cannot start")
+    let compiler = compiler(&config)?;
+    let platform = Platform { compiler, ..Platform::system() };
+    Node::build(config, platform).await.context("the node cannot start")
+}
+
+/// Compiling leaves tens of megabytes behind, so that it happens in a child of this same program.
+fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
+    let program = std::env::current_exe().context("this program's own file is unknown")?;
+    // The engine's choices, which native code depends on, follow from these.
+    let arguments = vec![
+        args::COMPILE.to_owned(),
+        config.isolates.max.to_string(),
+        config.isolates.max_memory.as_u64().to_string(),
+    ];
+    Ok(Compiler::Child { program, arguments })
 }
 
 /// Cancelled by SIGTERM and SIGINT. A second signal ends the process at once.
@@ -83,8 +98,11 @@ pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
 pub fn start_tracing(default: &str, format: Format) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(console::colors_enabled_stderr())
+        .with_writer(std::io::stderr)
+        .with_target(false);
     // The only reason to fail is that a subscriber is there already.
     let _ = match format {
         Format::Json => builder.json().try_init(),

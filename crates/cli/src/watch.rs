@@ -91,7 +91,11 @@ fn gitignore(root: &Path) -> Gitignore {
 
 fn is_hidden(root: &Path, ignored: &Gitignore, path: &Path) -> bool {
     let Ok(inside) = path.strip_prefix(root) else { return true };
-    let hidden = |name: &str| name.starts_with('.') || SKIPPED.contains(&name) || name.ends_with('~');
+    // Cargo makes `target` under a temporary name, `targetXXXXXX`.
+    let building = |name: &str| name.strip_prefix("target").is_some_and(|rest| rest.len() == 6);
+    let hidden = |name: &str| {
+        name.starts_with('.') || SKIPPED.contains(&name) || name.ends_with('~') || building(name)
+    };
     inside.components().any(|part| hidden(&part.as_os_str().to_string_lossy()))
         || ignored.matched_path_or_any_parents(inside, path.is_dir()).is_ignore()
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use edgefaas_node::Addresses;
 use edgefaas_node::control::proto;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,12 +17,13 @@ use crate::commands::run::announce_ready;
 use crate::dev_file::{self, DevNode};
 use crate::exit;
 use crate::hints::hints;
-use crate::node::{self, Addresses};
+use crate::node;
 use crate::output;
 use crate::watch::{RecursiveMode, Watch};
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("warn", global.output);
+    // The functions' own lines come over the control API.
+    node::start_tracing("warn,edgefaas::function=off", global.output);
     let app = App::load(&args.app)?;
     let root = app.root.clone();
     let data_dir = match &global.data_dir {
@@ -40,7 +42,7 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
         served = &mut serving => Ok(served??),
         result = session => {
             shutdown.cancel();
-            Ok(result.and(serving.await?.map_err(Into::into))?)
+            Ok(result.and(serving.await?.map_err(anyhow::Error::from))?)
         }
     }
 }

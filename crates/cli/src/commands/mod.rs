@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod build;
+mod compile;
 mod deploy;
 mod dev;
 mod invoke;
@@ -14,6 +15,7 @@ mod secrets;
 mod status;
 
 use std::future::Future;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use tokio::runtime::Builder;
@@ -21,9 +23,9 @@ use tokio::runtime::Builder;
 use crate::args::{Cli, Command};
 
 /// Runs a command to its end.
-pub fn run(cli: Cli) -> anyhow::Result<()> {
+pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { global, command } = cli;
-    match command {
+    let done = match command {
         Command::Run(args) => with_node(run::run(&args, &global)),
         Command::Dev(args) => with_node(dev::run(&args, &global)),
         Command::New(args) => new::run(&args, &global),
@@ -35,8 +37,10 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Rm(args) => as_client(rm::run(&args, &global)),
         Command::Rollback(args) => as_client(rollback::run(&args, &global)),
         Command::Status => as_client(status::run(&global)),
+        Command::Compile(args) => return compile::run(&args),
         Command::Secrets(args) => as_client(secrets::run(&args, &global)),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// A client does one thing at a time and is done soon.

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use edgefaas_node::Addresses;
 use serde_json::json;
 
 use crate::args::{Format, Global, Run};
-use crate::node::{self, Addresses};
+use crate::node;
 use crate::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("info", global.output);
+    node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
     let config = node::config(&args.listen, global.data_dir.clone())?;
     let data_dir = config.data_dir.clone();
     let shutdown = node::shutdown_signal()?;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use edgefaas_broker::TopicFilter;
+use edgefaas_broker::topic::validate_filter;
 use toml::de::DeTable;
 
-use super::check::{NAME_RULE, http_path_error, is_name, is_secret_name, mqtt_filter_error, parse_cron};
+use super::check::{NAME_RULE, http_path_error, is_name, is_secret_name, parse_cron};
 use super::diagnostic::{ManifestError, Problems};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
@@ -227,10 +229,8 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
     }
     let consume = table.get("consume").and_then(|item| item.boolean(problems)).unwrap_or(false);
     let filter = main.text(problems)?;
-    if let Some(reason) = mqtt_filter_error(filter) {
-        let message = format!("`{filter}` is no topic filter: {reason}");
-        let help = "`+` stands for one whole level, a final `#` for all that follow";
-        problems.add(&main.span, message, Some(help.into()));
+    if let Err(error) = validate_filter(filter) {
+        problems.add(&main.span, format!("`{filter}`: {error}"), None);
         return None;
     }
     if filter.starts_with("$share/") {
@@ -378,23 +378,15 @@ fn permissions(item: &Item<'_>, problems: &mut Problems) -> Permissions {
         let mut patterns = Vec::with_capacity(texts.len());
         for (pattern, span) in texts {
             match kind.pattern_error(pattern) {
-                Some(reason) => {
-                    let message = format!("`{pattern}` in `{kind}` is no good: {reason}");
-                    let help = match kind {
-                        PermissionKind::Publish => "write a topic filter such as \"greenhouse/+/set\"",
-                        PermissionKind::Call | PermissionKind::Objects => {
-                            "write a name, in which `*` stands for any characters"
-                        }
-                    };
-                    problems.add(&span, message, Some(help.into()));
-                }
+                Some(reason) => problems.add(&span, format!("`{pattern}` in `{kind}`: {reason}"), None),
                 None => patterns.push(pattern.to_owned()),
             }
         }
         patterns
     };
+    let publish = patterns(PermissionKind::Publish).into_iter().map(TopicFilter::new);
     Permissions {
-        publish: patterns(PermissionKind::Publish),
+        publish: publish.filter_map(Result::ok).collect(),
         call: patterns(PermissionKind::Call),
         objects: patterns(PermissionKind::Objects),
     }

@@ -3,14 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::check::{glob_error, glob_matches, mqtt_filter_error, mqtt_filter_matches};
+use edgefaas_broker::TopicFilter;
+use edgefaas_broker::topic::validate_filter;
+
+use super::check::{glob_error, glob_matches};
 use super::reader::suggestion;
 
 /// The permissions of one function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Permissions {
-    /// MQTT topic filters.
-    pub publish: Vec<String>,
+    /// Filters of the topics it may publish to.
+    pub publish: Vec<TopicFilter>,
     /// Patterns of function names, in which `*` stands for any characters.
     pub call: Vec<String>,
     /// Patterns of object names, in which `*` stands for any characters, `/` among them.
@@ -20,7 +23,7 @@ pub struct Permissions {
 impl Permissions {
     /// May it publish to this topic name?
     pub fn allows_publish(&self, topic: &str) -> bool {
-        self.publish.iter().any(|filter| mqtt_filter_matches(filter, topic))
+        self.publish.iter().any(|filter| filter.matches(topic))
     }
 
     /// May it call this function?
@@ -69,7 +72,7 @@ impl PermissionKind {
     /// Why a pattern of this kind is no good, if it is not.
     pub(super) fn pattern_error(self, pattern: &str) -> Option<String> {
         match self {
-            Self::Publish => mqtt_filter_error(pattern),
+            Self::Publish => validate_filter(pattern).err().map(|error| error.to_string()),
             Self::Call | Self::Objects => glob_error(pattern).map(str::to_owned),
         }
     }
