@@ -363,7 +363,10 @@ async fn errors_name_the_users_file_and_line() {
     let error = bench.run(&program, call("{\"temperature\": 99}")).await.result.unwrap_err();
     let RunError::Failed { message, location, stack } = error else { panic!("{error:?}") };
     assert_eq!(message, "RangeError: too hot: 99");
-    assert!(location.as_deref().is_some_and(|at| at.starts_with("functions/lib/check.ts:5:")), "{location:?}");
+    assert!(
+        location.as_deref().is_some_and(|at| at.starts_with("functions/lib/check.ts:5:")),
+        "{location:?}"
+    );
     let stack = stack.unwrap();
     assert!(stack.contains("handler (functions/comfort.ts:9:"), "{stack}");
     assert!(!stack.contains("edgefaas:"), "the prelude's frames are left out: {stack}");

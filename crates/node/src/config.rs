@@ -13,6 +13,9 @@ use serde::Deserialize;
 pub struct NodeConfig {
     /// Where the node keeps everything. Only one node may use it at a time.
     pub data_dir: PathBuf,
+    /// Where compiled code is kept; `cache` in the data directory if it is not set. It can be made again, so
+    /// that it need not be on the SD card.
+    pub cache_dir: Option<PathBuf>,
     /// The HTTP gateway.
     pub http: SocketAddr,
     /// The MQTT listener.
@@ -39,6 +42,7 @@ impl Default for NodeConfig {
         let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Self {
             data_dir: default_data_dir(),
+            cache_dir: None,
             http: loopback(8080),
             mqtt: loopback(1883),
             control: loopback(7070),

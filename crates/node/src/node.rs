@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
-use crate::store::{DirLock, LockError, Store, StoreError, StoreOptions, cache_dir};
+use crate::store::{DirLock, LockError, Store, StoreError, StoreOptions};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ impl Node {
         let isolates = Arc::new(Isolates::new(&IsolatesConfig {
             pool: PoolConfig { max_isolates: config.isolates.max, max_memory_bytes },
             compiler: platform.compiler.clone(),
-            code_cache: Some(code_cache(&config.data_dir)?),
+            code_cache: Some(code_cache(&config)?),
         })?);
         let logs = Arc::new(Logs::new(
             clock.clone(),
@@ -214,6 +214,11 @@ impl Node {
     /// Where it listens; the ports are the real ones even where 0 was configured.
     pub fn addresses(&self) -> Addresses {
         self.addresses
+    }
+
+    /// What is deployed on it.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// The token of the control port.
@@ -362,8 +367,8 @@ fn broker_config(config: &NodeConfig) -> BrokerConfig {
 }
 
 /// The folder for compiled code and the key that says it was compiled here.
-fn code_cache(data_dir: &Path) -> Result<(PathBuf, [u8; 32]), BuildError> {
-    let path = cache_dir(data_dir);
+fn code_cache(config: &NodeConfig) -> Result<(PathBuf, [u8; 32]), BuildError> {
+    let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
     let failed = |reason| BuildError::Cache { path: path.clone(), reason };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
     let file = path.join("key");

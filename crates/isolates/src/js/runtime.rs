@@ -82,14 +82,16 @@ async fn handle(
     } else {
         place(engine, instance, store, &message).await?
     };
-    let dbg_before = std::env::var("DBGP").is_ok().then(|| store.data().memory.unwrap().data(&*store).to_vec());
+    let dbg_before =
+        std::env::var("DBGP").is_ok().then(|| store.data().memory.unwrap().data(&*store).to_vec());
     *started = Some(Instant::now());
     let mut packed = invoke.call_async(&mut *store, (at, message.len() as u32)).await?;
     loop {
         let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
         if let Some(b) = &dbg_before {
             let now = memory.data(&*store);
-            let pages: Vec<usize> = (0..b.len() / 4096).filter(|i| b[i * 4096..][..4096] != now[i * 4096..][..4096]).collect();
+            let pages: Vec<usize> =
+                (0..b.len() / 4096).filter(|i| b[i * 4096..][..4096] != now[i * 4096..][..4096]).collect();
             eprintln!("DIRTY {} of {} bytes; {:?}", pages.len(), b.len(), pages);
         }
         let outcome = calls::message(memory.data(&*store), (packed >> 32) as u32, packed as u32)?;

@@ -7,7 +7,7 @@ mod commit;
 mod lock;
 mod space;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use edgefaas_crdt::ReplicaId;
@@ -169,9 +169,4 @@ fn next_incarnation(database: &Database, meta: &Keyspace) -> fjall::Result<(u64,
     batch.insert(meta, INCARNATION_KEY, incarnation.to_le_bytes());
     batch.commit()?;
     Ok((node_id, u32::try_from(incarnation).unwrap_or(u32::MAX)))
-}
-
-/// A folder for a cache inside the data directory.
-pub fn cache_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("cache")
 }

@@ -94,7 +94,7 @@ async fn a_failure_is_a_problem_with_its_status_as_a_user_property() {
     let mut client = Mqtt5::connect(&node, "c").await;
     client.subscribe("$faas/fn/+/result/+").await;
     for (name, status, words) in
-        [("bad", "500", "TypeError: no good"), ("bda", "404", "did you mean `bad`")]
+        [("bad", "500", "TypeError: no good"), ("badd", "404", "did you mean `bad`")]
     {
         client.publish(&format!("$faas/fn/{name}/invoke/1"), "").await;
         let answer = client.message().await;

@@ -38,7 +38,8 @@ async fn a_failed_invocation_changes_nothing_and_publishes_nothing() {
     let mut client = crate::support::Mqtt5::connect(&node, "c").await;
     client.subscribe("out").await;
     let failed = node.invoke("f", "fail").await;
-    assert_eq!(failure(&failed).detail, "Error: as asked at f.js:6:51");
+    let detail = &failure(&failed).detail;
+    assert!(detail.starts_with("Error: as asked at f.js:6:"), "{detail}");
     assert_eq!(reply_text(&node.invoke("f", "").await), "1");
     // The first message is the second invocation's.
     assert_eq!(client.message().await.payload, "1");

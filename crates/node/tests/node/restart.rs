@@ -57,7 +57,7 @@ async fn an_address_that_others_can_reach_is_refused() {
 
 #[tokio::test]
 async fn damaged_compiled_code_is_compiled_anew() {
-    let mut node = TestNode::start().await;
+    let mut node = TestNode::start_with(|config| config.cache_dir = None).await;
     node.deploy_one("f", "", "export default () => 'there'").await;
     let dir = node.stop().await;
     let mut damaged = 0;
@@ -72,6 +72,6 @@ async fn damaged_compiled_code_is_compiled_anew() {
         }
     }
     assert!(damaged > 0, "there is compiled code to damage");
-    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    let node = TestNode::start_in(dir, |config| config.cache_dir = None).await.unwrap();
     assert_eq!(text(&node.get("/fn/f").await), "there");
 }

@@ -50,6 +50,7 @@ impl TestNode {
         dir: tempfile::TempDir,
         change: impl FnOnce(&mut NodeConfig),
     ) -> Result<Self, BuildError> {
+        ENGINE_COMPILED.get_or_init(compile_engine).await;
         let mut config = config(dir.path());
         change(&mut config);
         let node = Node::build(config, Platform::system()).await?;
@@ -122,6 +123,23 @@ impl TestNode {
     }
 }
 
+/// Compiled code that all nodes here share: the JavaScript engine is compiled once, not once a node.
+static ENGINE_COMPILED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+
+async fn compile_engine() {
+    use edgefaas_isolates::{FunctionSource, Module, ModuleGraph};
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let node = Node::build(config(dir.path()), Platform::system()).await.expect("a first node");
+    let source = "export default () => 1".to_owned();
+    let module = Module { path: "f.js".into(), source, imports: Vec::new() };
+    let graph = ModuleGraph { entry: "f.js".into(), modules: vec![module] };
+    let sources = [("f".to_owned(), FunctionSource::JavaScript(graph))].into();
+    node.registry().deploy(manifest_of("f", ""), sources).await.map(drop).expect("a first deploy");
+    let stopped = CancellationToken::new();
+    stopped.cancel();
+    node.run(stopped).await.expect("the first node stops");
+}
+
 pub fn config(dir: &Path) -> NodeConfig {
     let any = |_| SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = NodeConfig {
@@ -130,6 +148,7 @@ pub fn config(dir: &Path) -> NodeConfig {
         mqtt: any(()),
         control: any(()),
         workers: 2,
+        cache_dir: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled")),
         ..NodeConfig::default()
     };
     // Many nodes run side by side here.
