@@ -1,1 +1,56 @@
-//! broker
+//! The MQTT broker of edgefaas: MQTT 3.1.1 and 5 on one port, with hooks in the publish path.
+//!
+//! ```text
+//! connection   I/O and timers of one client, on the caller's task
+//!   wire       bytes <-> packets, both versions
+//!   session    what packets mean: QoS 2, aliases, limits (no I/O, no clock)
+//!   broker     hooks -> retained store -> subscribers (topic trie behind a read-mostly lock)
+//!   outbox     the way out to one subscriber: packet identifiers, flow control, bounds (no I/O, no clock)
+//! ```
+//!
+//! A publisher's task runs the hooks, finds the subscribers and encodes into their buffers; each subscriber's task
+//! writes its buffer out with one call.
+//!
+//! # Overload
+//!
+//! What waits for a subscriber is bounded in messages and bytes ([`BrokerConfig`]). When the bound is reached, QoS 0
+//! messages are dropped and counted. A QoS 1 or 2 message stops its publisher from being read for at most
+//! [`BrokerConfig::publish_wait`], and is acknowledged after that; if there is still no room, it is dropped for that
+//! subscriber and counted, and until the subscriber takes something, nobody waits for it again. Messages that are
+//! published by [`Broker::publish`] never wait.
+//!
+//! # Not here yet
+//!
+//! Sessions end with their connection: Session Present is always 0 and MQTT 5 clients are told a Session Expiry
+//! Interval of 0. Shared subscriptions are refused and CONNACK says that there are none. There is no authentication.
+
+mod broker;
+mod config;
+mod connection;
+mod hook;
+mod mailbox;
+mod message;
+mod outbox;
+mod retained;
+mod session;
+mod stats;
+pub mod topic;
+mod trie;
+pub mod wire;
+
+pub use broker::{Broker, PublishOutcome, Routed};
+pub use bytestring::ByteString;
+pub use config::BrokerConfig;
+pub use hook::{PublishHook, RejectReason, Verdict};
+pub use message::{Message, Origin, Properties, QoS, Version};
+pub use stats::BrokerStats;
+pub use topic::{TopicFilter, TopicName};
+pub use trie::FilterTrie;
+
+/// Prepares an accepted socket for MQTT: packets leave at once (`TCP_NODELAY`).
+///
+/// # Errors
+/// What the operating system says, when it refuses.
+pub fn prepare_socket(socket: &tokio::net::TcpStream) -> std::io::Result<()> {
+    socket.set_nodelay(true)
+}

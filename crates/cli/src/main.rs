@@ -1,1 +1,29 @@
-fn main() {}
+//! The `edgefaas` binary: a node, and the commands that talk to one.
+
+mod app;
+mod args;
+mod cargo;
+mod client;
+mod commands;
+mod dev_file;
+mod exit;
+mod hints;
+mod node;
+mod output;
+mod progress;
+mod templates;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+// Measured against glibc's and mimalloc: the only one with which a second worker thread counts fully.
+#[cfg(not(target_env = "msvc"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    commands::run(cli).unwrap_or_else(|error| exit::report(&error))
+}

@@ -1,1 +1,46 @@
-//! crdt
+//! Delta-state CRDTs: the field types of stateful objects.
+//!
+//! Plain data and pure functions. There is no I/O, clock or randomness in here: time comes in as an
+//! argument, so that the same code runs on a node and in a seeded simulation.
+//!
+//! A [`Field`] is the state of one field of an object at one replica. A local [`Operation`] changes it
+//! and yields a [`FieldDelta`], the part of the state that changed. Deltas are states themselves: they
+//! merge with one another and into any replica's field, and the merge is associative, commutative and
+//! idempotent. Deltas may therefore be lost and sent again, arrive twice, late, in any order, or merged
+//! into one, and replicas that have seen the same deltas are equal
+//! (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018).
+//!
+//! How large a register's value may be and how many fields an object may have is up to the caller.
+//!
+//! ```
+//! use edgefaas_crdt::{Field, FieldType, HybridClock, Operation, ReplicaId};
+//!
+//! let (here, there) = (ReplicaId::new(1, 1), ReplicaId::new(2, 1));
+//! let mut clock = HybridClock::default();
+//! let mut a = Field::empty(FieldType::Counter);
+//! let mut b = a.clone();
+//!
+//! let up = a.apply_local("visits", Operation::CounterAdd(5), here, clock.tick(1_000))?;
+//! let down = b.apply_local("visits", Operation::CounterAdd(-2), there, clock.tick(1_000))?;
+//! a.merge(down.clone());
+//! b.merge(up);
+//! b.merge(down);
+//!
+//! assert_eq!(a, b);
+//! assert_eq!(a.counter("visits")?.value(), 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod counter;
+mod encoding;
+mod field;
+mod register;
+mod replica;
+
+pub use clock::{Hlc, HybridClock, Timestamp};
+pub use counter::{Counter, CounterOverflow};
+pub use encoding::{DecodeError, FORMAT_VERSION};
+pub use field::{ApplyError, Field, FieldDelta, FieldType, Merged, Operation, WrongType};
+pub use register::Register;
+pub use replica::ReplicaId;

@@ -18,7 +18,12 @@ pub struct DeadlinePassed;
 pub fn arm<T>(store: &mut Store<T>, deadline: Instant) {
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(move |_| {
-        if Instant::now() < deadline { Ok(UpdateDeadline::Yield(1)) } else { Err(DeadlinePassed.into()) }
+        if Instant::now() >= deadline {
+            return Err(DeadlinePassed.into());
+        }
+        // The runtime's own yield lets its sockets and timers have their turn; a bare wake-up would only
+        // let the tasks that are ready already.
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
     });
 }
 

@@ -11,6 +11,9 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 /// isolate keeps its thread before the others on it have a turn.
 pub const TICK: Duration = Duration::from_millis(5);
 
+/// The most elements a table may have.
+pub const MAX_TABLE_ELEMENTS: usize = 20_000;
+
 /// After this long without an invocation the clock stops, so that an idle node does not wake up.
 const CLOCK_IDLE: Duration = Duration::from_secs(1);
 
@@ -42,11 +45,17 @@ pub struct EngineError {
     reason: String,
 }
 
+impl EngineError {
+    pub(crate) fn new(max_isolates: u32, reason: String) -> Self {
+        Self { max_isolates, reason }
+    }
+}
+
 /// Makes the engine, with the widest reservation that the machine's address space has room for.
 pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
     let full = Engine::new(&config(pool, FULL_RESERVATION_BYTES));
     full.or_else(|_| Engine::new(&config(pool, SMALL_RESERVATION_BYTES)))
-        .map_err(|error| EngineError { max_isolates: pool.max_isolates, reason: format!("{error:#}") })
+        .map_err(|error| EngineError::new(pool.max_isolates, format!("{error:#}")))
 }
 
 /// The configuration that compiled code depends on as well; the same in the compiling process.
@@ -61,7 +70,7 @@ fn config(pool: PoolConfig, reservation_bytes: u64) -> Config {
         .total_tables(isolates.saturating_mul(3))
         .total_stacks(isolates)
         .max_memory_size(pool.max_memory_bytes)
-        .table_elements(20_000)
+        .table_elements(MAX_TABLE_ELEMENTS)
         .max_core_instance_size(1 << 20)
         .max_component_instance_size(1 << 20)
         .max_unused_warm_slots(64);

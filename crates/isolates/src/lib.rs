@@ -5,18 +5,23 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
-pub mod deadline;
+pub mod compile;
+pub mod component;
+mod deadline;
 pub mod engine;
 mod event;
 mod host;
 pub mod js;
 mod outcome;
+mod pool;
 mod source;
 
+pub use compile::Compiler;
 pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, MqttMessage, ObjectChange, Reply, Trigger,
     WorkflowStep,
 };
 pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
+pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Program};
 pub use source::{Module, ModuleGraph};

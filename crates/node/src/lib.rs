@@ -1,1 +1,23 @@
-//! node
+//! The edgefaas node: it puts broker, isolates and state together and is the only crate that knows all of
+//! them.
+//!
+//! [`Node::build`] is the one place where things are wired; tests call the same function as the binary.
+
+pub mod config;
+pub mod control;
+pub mod dispatch;
+pub mod ingress;
+pub mod invocation;
+pub mod logs;
+pub mod manifest;
+pub mod metrics;
+mod node;
+pub mod objects;
+pub mod platform;
+pub mod problem;
+pub mod registry;
+pub mod secrets;
+pub mod store;
+
+pub use node::{Addresses, BuildError, Node, RunError};
+pub use platform::{Clock, Platform};

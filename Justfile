@@ -1,0 +1,33 @@
+# The steps of .ci/run, one by one. None of them is needed: plain cargo does the same.
+
+default: fmt clippy test
+
+# The greenhouse, live
+dev:
+    cargo run --release -- dev examples/greenhouse
+
+fmt:
+    cargo fmt --all --check
+    cargo fmt --manifest-path crates/sdk/Cargo.toml --all --check
+
+clippy:
+    cargo clippy --release --workspace --all-targets -- -D warnings
+
+test:
+    cargo test --release --workspace
+
+deny:
+    cargo deny check
+
+# What is shipped: one optimised, stripped binary
+dist:
+    cargo build --profile dist
+
+# Parts (criterion), then the whole beside its peers
+bench:
+    cargo bench --workspace
+    cargo run --release -p edgefaas-benches --bin end-to-end
+
+# The JavaScript engine from its sources (needs clang and lld)
+js-engine:
+    crates/isolates/js-engine/build.sh

@@ -1,0 +1,151 @@
+//! From the first byte to a CONNECT that is accepted or refused.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytestring::ByteString;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::timeout;
+
+use super::io::Io;
+use crate::broker::Shared;
+use crate::message::Version;
+use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
+
+/// A client whose CONNACK is ready to be sent.
+pub(super) struct Accepted {
+    pub connect: Box<Connect>,
+    /// Its own or an assigned one.
+    pub client_id: Arc<str>,
+    pub encoder: Encoder,
+}
+
+/// Waits for the CONNECT, as long as the configuration allows, and prepares the CONNACK.
+pub(super) async fn handshake<S>(
+    shared: &Shared,
+    io: &mut Io<S>,
+    decoder: &mut Decoder,
+) -> Result<Accepted, Refusal>
+where
+    S: AsyncRead + AsyncWrite,
+{
+    let Some(_place) = shared.begin_handshake() else {
+        return Err(Refusal::Silent("too many others have not sent a CONNECT yet".into()));
+    };
+    let connect = timeout(shared.config.connect_timeout, first_packet(io, decoder, shared)).await;
+    let connect = connect.unwrap_or_else(|_| Err(Refusal::Silent("no CONNECT in time".into())))?;
+    if let Some(refusal) = refusal(shared, &connect) {
+        return Err(refusal);
+    }
+    let mut encoder = Encoder::new(connect.version, connect.maximum_packet_bytes);
+    let assigned = connect.client_id.is_empty().then(|| shared.assign_client_id());
+    let client_id = assigned.as_deref().unwrap_or(&connect.client_id).into();
+    let ack = ConnAck {
+        assigned_client_id: assigned.map(ByteString::from),
+        session_expiry_seconds: (connect.session_expiry_seconds > 0).then_some(0),
+        ..connack(shared)
+    };
+    match encoder.connack(&mut io.outbound, &ack) {
+        Ok(()) => Ok(Accepted { connect, client_id, encoder }),
+        Err(error) => Err(Refusal::Silent(format!("it does not take the CONNACK: {error}"))),
+    }
+}
+
+/// Why there is no session.
+pub(super) enum Refusal {
+    /// The client would not understand an answer.
+    Silent(String),
+    Answer {
+        version: Version,
+        reason: ConnectAckReason,
+        detail: String,
+    },
+}
+
+async fn first_packet<S>(
+    io: &mut Io<S>,
+    decoder: &mut Decoder,
+    shared: &Shared,
+) -> Result<Box<Connect>, Refusal>
+where
+    S: AsyncRead + AsyncWrite,
+{
+    loop {
+        match decoder.decode(&mut io.inbound) {
+            Ok(Some(Packet::Connect(connect))) => return Ok(connect),
+            Ok(Some(_)) => return Err(Refusal::Silent("the first packet is no CONNECT".into())),
+            Ok(None) => {}
+            Err(error) => {
+                let version = match (&error, decoder.version()) {
+                    (_, Some(version)) => version,
+                    (&DecodeError::UnsupportedVersion { level }, None) if level < 5 => Version::V311,
+                    (DecodeError::UnsupportedVersion { .. }, None) => Version::V5,
+                    (_, None) => return Err(Refusal::Silent(error.to_string())),
+                };
+                let answered = version == Version::V5
+                    || matches!(
+                        error,
+                        DecodeError::UnsupportedVersion { .. } | DecodeError::ClientIdRejected
+                    );
+                let detail = error.to_string();
+                return Err(match answered {
+                    true => Refusal::Answer { version, reason: error.connect_reason(), detail },
+                    false => Refusal::Silent(detail),
+                });
+            }
+        }
+        io.make_room();
+        match io.reader.read_buf(&mut io.inbound).await {
+            Ok(0) => return Err(Refusal::Silent("closed before its CONNECT was complete".into())),
+            Ok(bytes) => shared.counters.bytes_in.add(bytes as u64),
+            Err(error) => return Err(Refusal::Silent(error.to_string())),
+        }
+    }
+}
+
+fn refusal(shared: &Shared, connect: &Connect) -> Option<Refusal> {
+    let version = connect.version;
+    if connect.authentication_method.is_some() {
+        let reason = ConnectAckReason::BadAuthenticationMethod;
+        return Some(Refusal::Answer {
+            version,
+            reason,
+            detail: "enhanced authentication is not supported".into(),
+        });
+    }
+    if shared.is_full(&connect.client_id) {
+        let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);
+        return Some(Refusal::Answer { version, reason: ConnectAckReason::ServerBusy, detail });
+    }
+    None
+}
+
+pub(super) async fn refuse<S>(shared: &Shared, mut io: Io<S>, refusal: Refusal, peer: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite,
+{
+    shared.counters.connections_refused.add(1);
+    match refusal {
+        Refusal::Silent(detail) => tracing::debug!(%peer, detail, "connection refused"),
+        Refusal::Answer { version, reason, detail } => {
+            tracing::debug!(%peer, detail, ?reason, "connection refused");
+            let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };
+            // Without a limit of the client this always fits.
+            let _ = Encoder::new(version, None).connack(&mut io.outbound, &ack);
+        }
+    }
+    io.farewell(shared).await;
+}
+
+/// What the broker offers.
+pub(super) fn connack(shared: &Shared) -> ConnAck {
+    ConnAck {
+        reason: ConnectAckReason::Success,
+        assigned_client_id: None,
+        receive_maximum: shared.config.receive_maximum,
+        maximum_packet_bytes: shared.config.max_packet_bytes,
+        topic_alias_maximum: shared.config.topic_alias_maximum,
+        session_expiry_seconds: None,
+        reason_string: None,
+    }
+}

@@ -1,0 +1,516 @@
+//! One connection: the only module with I/O and timers.
+
+mod handshake;
+mod io;
+
+use std::collections::{HashSet, VecDeque};
+use std::future::pending;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+
+use self::handshake::{Accepted, handshake, refuse};
+use self::io::{Io, write_or_flush};
+use crate::broker::{PublishOutcome, Shared, Waiting, lower};
+use crate::hook::RejectReason;
+use crate::mailbox::Mailbox;
+use crate::message::{Message, Origin, QoS};
+use crate::outbox::{Dated, Delivery, Loss, Outbox, Pushed, Release};
+use crate::session::{Ack, End, Reply, Session, Step, Subscription};
+use crate::topic::{TopicFilter, TopicName};
+use crate::wire::{
+    Decoder, DisconnectReasonCode, EncodeError, Encoder, Packet, PublishAck2Reason, PublishAckReason,
+    RetainHandling, SubscribeAckReason, UnsubscribeAckReason,
+};
+
+/// A client that has this much to take from us is not read until it takes some.
+const BACKLOG_BYTES: usize = 256 * 1024;
+
+/// Longest wait of the timer when nothing else is due.
+const IDLE: Duration = Duration::from_secs(3600);
+
+pub(crate) async fn serve<S>(shared: &Shared, stream: S, peer: SocketAddr, cancel: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let mut io = Io::new(stream);
+    let mut decoder = Decoder::new(shared.config.max_packet_bytes as usize);
+    let accepted = tokio::select! {
+        accepted = handshake(shared, &mut io, &mut decoder) => accepted,
+        () = cancel.cancelled() => return,
+    };
+    match accepted {
+        Ok(accepted) => Connection::attach(shared, io, decoder, accepted, peer).run(cancel).await,
+        Err(refusal) => refuse(shared, io, refusal, peer).await,
+    }
+}
+
+struct Connection<'a, S> {
+    shared: &'a Shared,
+    io: Io<S>,
+    decoder: Decoder,
+    encoder: Encoder,
+    session: Session,
+    attached: Attached<'a>,
+    keepalive: Option<Duration>,
+    /// Deliveries of the last publish that found a full queue; nothing more is read before they are settled.
+    waiting: Vec<Waiting>,
+    waiting_until: Instant,
+    /// The acknowledgement that is due once `waiting` is settled.
+    deferred: Option<Reply>,
+    /// Retained messages that a subscription still has to get.
+    replay: VecDeque<Replay>,
+    last_read: Instant,
+    /// Since when there is something to write and nothing of it was taken.
+    unsent_since: Option<Instant>,
+    pressure: bool,
+}
+
+struct Replay {
+    topic: TopicName,
+    qos: QoS,
+    identifier: Option<NonZeroU32>,
+}
+
+/// A client's place in the broker; given up on drop, whatever the reason.
+struct Attached<'a> {
+    shared: &'a Shared,
+    mailbox: Arc<Mailbox>,
+    origin: Origin,
+    filters: HashSet<TopicFilter>,
+    will: Option<Message>,
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        self.shared.detach(&self.mailbox);
+        for filter in self.filters.drain() {
+            self.shared.unsubscribe(&self.mailbox, &filter);
+        }
+        self.mailbox.close();
+        if let Some(will) = self.will.take() {
+            self.shared.publish(&self.origin, Some(&self.mailbox), will, Instant::now(), None);
+        }
+    }
+}
+
+impl<'a, S> Connection<'a, S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    fn attach(
+        shared: &'a Shared,
+        io: Io<S>,
+        decoder: Decoder,
+        accepted: Accepted,
+        peer: SocketAddr,
+    ) -> Self {
+        let Accepted { connect, client_id, encoder } = accepted;
+        let version = connect.version;
+        let config = &shared.config;
+        let outbox = Outbox::new(
+            Encoder::new(version, connect.maximum_packet_bytes),
+            connect.receive_maximum.min(config.max_inflight),
+            config.session_queue_messages,
+            config.session_queue_bytes,
+        );
+        let mailbox = Arc::new(Mailbox::new(client_id.clone(), outbox));
+        shared.attach(&mailbox);
+        tracing::debug!(%client_id, %peer, ?version, "client connected");
+        let origin = Origin::Client { client_id, peer, version };
+        let now = Instant::now();
+        Connection {
+            shared,
+            io,
+            decoder,
+            encoder,
+            session: Session::new(
+                version,
+                config.topic_alias_maximum,
+                config.receive_maximum,
+                connect.session_expiry_seconds,
+            ),
+            attached: Attached { shared, mailbox, origin, filters: HashSet::new(), will: connect.will },
+            // One and a half times the keepalive (MQTT 5, section 3.1.2.10).
+            keepalive: (connect.keepalive_seconds > 0)
+                .then(|| Duration::from_millis(1500 * u64::from(connect.keepalive_seconds))),
+            waiting: Vec::new(),
+            waiting_until: now,
+            deferred: None,
+            replay: VecDeque::new(),
+            last_read: now,
+            unsent_since: None,
+            pressure: false,
+        }
+    }
+
+    async fn run(mut self, cancel: CancellationToken) {
+        let end = self.until_end(cancel).await;
+        let Connection { shared, mut io, mut attached, mut encoder, .. } = self;
+        if !end.will {
+            attached.will = None;
+        }
+        let client_id = attached.mailbox.client_id.clone();
+        drop(attached);
+        match end.reason {
+            Some(reason) => {
+                tracing::debug!(%client_id, ?reason, detail = end.detail, "connection ended by the broker");
+                if !matches!(
+                    reason,
+                    DisconnectReasonCode::ServerShuttingDown | DisconnectReasonCode::SessionTakenOver
+                ) {
+                    shared.counters.protocol_errors.add(1);
+                }
+                encoder.disconnect(&mut io.outbound, reason, Some(&end.detail));
+            }
+            None => tracing::debug!(%client_id, detail = end.detail, "connection ended"),
+        }
+        io.farewell(shared).await;
+    }
+
+    async fn until_end(&mut self, cancel: CancellationToken) -> End {
+        let mailbox = self.attached.mailbox.clone();
+        let mut cancelled = pin!(cancel.cancelled());
+        let mut wake = pin!(mailbox.wake.notified());
+        let mut timer_at = self.due(Instant::now());
+        let mut timer = pin!(sleep_until(timer_at.into()));
+        let mut room: Option<Pin<Box<OwnedNotified>>> = None;
+        let mut now = Instant::now();
+        loop {
+            if let Err(end) = self.process(now) {
+                return end;
+            }
+            self.collect(now);
+            if self.waiting.is_empty() {
+                room = None;
+            } else if room.is_none() {
+                room = self.await_room(now);
+                if room.is_none() {
+                    continue;
+                }
+            }
+            let due = self.due(now);
+            if due < timer_at {
+                timer_at = due;
+                timer.as_mut().reset(due.into());
+            }
+            if std::mem::take(&mut self.pressure) {
+                // Subscribers on this runtime get their turn before their queues overflow.
+                tokio::task::yield_now().await;
+            }
+            let readable = self.is_readable();
+            self.io.make_room();
+            let unflushed = self.io.unflushed;
+            let Io { reader, writer, inbound, outbound, sent, .. } = &mut self.io;
+            tokio::select! {
+                written = write_or_flush(writer, &outbound[*sent..]), if unflushed || *sent < outbound.len() => match written {
+                    Ok(0) if *sent == outbound.len() => self.io.unflushed = false,
+                    Ok(0) => return End::lost("the client closed the connection"),
+                    Ok(bytes) => {
+                        if let Err(error) = self.io.written(bytes).await {
+                            return End::lost(format!("write failed: {error}"));
+                        }
+                        self.shared.counters.bytes_out.add(bytes as u64);
+                        now = Instant::now();
+                        self.unsent_since = (self.io.unsent() > 0).then_some(now);
+                        if !readable {
+                            // It was not read meanwhile, so its silence means nothing.
+                            self.last_read = now;
+                        }
+                    }
+                    Err(error) => return End::lost(format!("write failed: {error}")),
+                },
+                read = reader.read_buf(inbound), if readable => match read {
+                    Ok(0) => return End::lost("the client closed the connection without DISCONNECT"),
+                    Ok(bytes) => {
+                        self.io.read(bytes);
+                        self.shared.counters.bytes_in.add(bytes as u64);
+                        now = Instant::now();
+                        self.last_read = now;
+                    }
+                    Err(error) => return End::lost(format!("read failed: {error}")),
+                },
+                () = wake.as_mut() => {
+                    wake.set(mailbox.wake.notified());
+                    if mailbox.is_taken_over() {
+                        let detail = "another connection uses the same client identifier";
+                        return End::error(DisconnectReasonCode::SessionTakenOver, detail);
+                    }
+                    now = Instant::now();
+                }
+                () = notified(&mut room) => {
+                    room = None;
+                    now = Instant::now();
+                }
+                () = timer.as_mut() => {
+                    now = Instant::now();
+                    if let Some(end) = self.overdue(now) {
+                        return end;
+                    }
+                    timer_at = self.due(now);
+                    timer.as_mut().reset(timer_at.into());
+                }
+                () = cancelled.as_mut() => {
+                    self.collect(now);
+                    return End::error(DisconnectReasonCode::ServerShuttingDown, "the server shuts down");
+                }
+            }
+        }
+    }
+
+    /// Handles what was read, as far as it may be handled now.
+    fn process(&mut self, now: Instant) -> Result<(), End> {
+        while self.waiting.is_empty() && self.io.unsent() < BACKLOG_BYTES {
+            match self.decoder.decode(&mut self.io.inbound) {
+                Ok(Some(packet)) => self.handle(packet, now)?,
+                Ok(None) => break,
+                Err(error) => return Err(End::error(error.reason(), error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, packet: Packet, now: Instant) -> Result<(), End> {
+        match self.session.handle(packet) {
+            Step::Reply(reply) => self.reply(reply),
+            Step::Publish { message, answer } => {
+                let Attached { mailbox, origin, .. } = &self.attached;
+                let outcome =
+                    self.shared.publish(origin, Some(mailbox), message, now, Some(&mut self.waiting));
+                if let PublishOutcome::Routed(routed) = outcome {
+                    self.pressure |= routed.pressure;
+                }
+                let reply = self.session.published(answer, ack_reason(outcome));
+                if self.waiting.is_empty() {
+                    if let Some(reply) = reply {
+                        self.reply(reply);
+                    }
+                } else {
+                    self.deferred = reply;
+                    self.waiting_until = now + self.shared.config.publish_wait;
+                }
+            }
+            Step::Ack(ack) => self.ack(ack)?,
+            Step::Subscribe { packet_id, subscriptions } => {
+                let status = subscriptions.into_iter().map(|subscription| match subscription {
+                    Ok(subscription) => self.subscribe(subscription, now),
+                    Err(reason) => reason,
+                });
+                let status = status.collect();
+                let encoded = self.encoder.suback(&mut self.io.outbound, packet_id, status);
+                self.note_unsent(encoded);
+            }
+            Step::Unsubscribe { packet_id, filters } => {
+                let status = filters.iter().map(|filter| {
+                    self.attached.filters.remove(filter);
+                    match self.shared.unsubscribe(&self.attached.mailbox, filter) {
+                        true => UnsubscribeAckReason::Success,
+                        false => UnsubscribeAckReason::NoSubscriptionExisted,
+                    }
+                });
+                let status = status.collect();
+                let encoded = self.encoder.unsuback(&mut self.io.outbound, packet_id, status);
+                self.note_unsent(encoded);
+            }
+            Step::End(end) => return Err(end),
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: Reply) {
+        let out = &mut self.io.outbound;
+        let encoded = match reply {
+            Reply::PubAck(packet_id, reason) => self.encoder.puback(out, packet_id, reason),
+            Reply::PubRec(packet_id, reason) => self.encoder.pubrec(out, packet_id, reason),
+            Reply::PubComp(packet_id, reason) => self.encoder.pubcomp(out, packet_id, reason),
+            Reply::PingResp => {
+                self.encoder.pingresp(out);
+                Ok(())
+            }
+        };
+        self.note_unsent(encoded);
+    }
+
+    fn ack(&mut self, ack: Ack) -> Result<(), End> {
+        let mailbox = &self.attached.mailbox;
+        let result = match ack {
+            Ack::Acknowledged(packet_id) => mailbox.acknowledged(packet_id),
+            Ack::Completed(packet_id) => mailbox.completed(packet_id),
+            Ack::Received { packet_id, failed } => mailbox.received(packet_id, failed).map(|release| {
+                let reason = match release {
+                    Release::Ended => return,
+                    Release::Send => PublishAck2Reason::Success,
+                    Release::NotFound => PublishAck2Reason::PacketIdNotFound,
+                };
+                let encoded = self.encoder.pubrel(&mut self.io.outbound, packet_id, reason);
+                self.note_unsent(encoded);
+            }),
+        };
+        result.map_err(|_| {
+            let detail = format!("{ack:?} does not fit the QoS of the message it acknowledges");
+            End::error(DisconnectReasonCode::ProtocolError, detail)
+        })
+    }
+
+    fn subscribe(&mut self, subscription: Subscription, now: Instant) -> SubscribeAckReason {
+        let Attached { mailbox, filters, .. } = &mut self.attached;
+        let config = &self.shared.config;
+        let known = filters.contains(&subscription.filter);
+        if !known && filters.len() >= config.max_subscriptions_per_session {
+            return SubscribeAckReason::QuotaExceeded;
+        }
+        let options = subscription.options;
+        let replay = match options.retain_handling {
+            RetainHandling::AtSubscribe => true,
+            RetainHandling::AtSubscribeNew => !known,
+            RetainHandling::NoAtSubscribe => false,
+        };
+        let topics =
+            if replay { self.shared.retained_topics(&subscription.filter, now) } else { Vec::new() };
+        if self.replay.len() + topics.len() > 2 * config.max_retained_messages {
+            return SubscribeAckReason::QuotaExceeded;
+        }
+        self.shared.subscribe(mailbox, &subscription);
+        self.replay.extend(topics.into_iter().map(|topic| Replay {
+            topic,
+            qos: options.qos,
+            identifier: subscription.identifier,
+        }));
+        filters.insert(subscription.filter);
+        match options.qos {
+            QoS::AtMostOnce => SubscribeAckReason::GrantedQos0,
+            QoS::AtLeastOnce => SubscribeAckReason::GrantedQos1,
+            QoS::ExactlyOnce => SubscribeAckReason::GrantedQos2,
+        }
+    }
+
+    /// Fetches what others want this client to get, once what was fetched before is written.
+    fn collect(&mut self, now: Instant) {
+        self.continue_replay(now);
+        if self.io.unsent() >= BACKLOG_BYTES {
+            return;
+        }
+        let lost = self.attached.mailbox.take(&mut self.io.outbound, now);
+        self.shared.counters.messages_dropped.add(lost);
+        if self.io.unsent() > 0 {
+            self.unsent_since.get_or_insert(now);
+        }
+    }
+
+    fn continue_replay(&mut self, now: Instant) {
+        while let Some(next) = self.replay.front() {
+            if let Some((message, received)) = self.shared.retained_message(&next.topic, now) {
+                let delivery = Delivery {
+                    qos: lower(message.qos(), next.qos),
+                    retain: true,
+                    identifiers: next.identifier.into_iter().collect(),
+                };
+                let dated = Dated { message: &message, received };
+                match self.attached.mailbox.push(dated, &mut None, &delivery, now) {
+                    Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
+                    // Goes on when something was written or acknowledged.
+                    Pushed::Full | Pushed::Lost(Loss::Full) => return,
+                    Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
+                }
+            }
+            self.replay.pop_front();
+        }
+    }
+
+    /// Tries the waiting deliveries again; `None` when they are settled, otherwise what to wait for.
+    fn await_room(&mut self, now: Instant) -> Option<Pin<Box<OwnedNotified>>> {
+        while let Some(next) = self.waiting.last() {
+            let mut room = Box::pin(next.mailbox.room.clone().notified_owned());
+            room.as_mut().enable();
+            let dated = Dated { message: &next.message, received: next.received };
+            match next.mailbox.push(dated, &mut None, &next.delivery, now) {
+                Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
+                Pushed::Full => return Some(room),
+                Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
+            }
+            self.waiting.pop();
+        }
+        self.settle(now);
+        None
+    }
+
+    /// The publish that had to wait is done: acknowledge it. Waiting was ours, so the client's keepalive starts anew.
+    fn settle(&mut self, now: Instant) {
+        self.last_read = now;
+        if let Some(reply) = self.deferred.take() {
+            self.reply(reply);
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        self.waiting.is_empty() && self.io.unsent() < BACKLOG_BYTES
+    }
+
+    /// When the timer has to look next.
+    fn due(&self, now: Instant) -> Instant {
+        let idle = now + IDLE;
+        let keepalive =
+            self.keepalive.filter(|_| self.is_readable()).map(|keepalive| self.last_read + keepalive);
+        let write = self.unsent_since.map(|since| since + self.shared.config.write_timeout);
+        let waiting = (!self.waiting.is_empty()).then_some(self.waiting_until);
+        [keepalive, write, waiting].into_iter().flatten().fold(idle, Instant::min)
+    }
+
+    fn overdue(&mut self, now: Instant) -> Option<End> {
+        if !self.waiting.is_empty() && now >= self.waiting_until {
+            for waiting in self.waiting.drain(..) {
+                waiting.mailbox.give_up();
+                self.shared.counters.messages_dropped.add(1);
+            }
+            self.settle(now);
+        }
+        let write_timeout = self.shared.config.write_timeout;
+        if self.unsent_since.is_some_and(|since| now >= since + write_timeout) {
+            return Some(End::lost(format!("the client took nothing for {write_timeout:?}")));
+        }
+        let keepalive = self.keepalive.filter(|_| self.is_readable())?;
+        (now >= self.last_read + keepalive).then(|| {
+            let detail = format!("nothing came for {keepalive:?}, one and a half times the keepalive");
+            End::error(DisconnectReasonCode::KeepAliveTimeout, detail)
+        })
+    }
+
+    /// A reply that is larger than the client takes cannot be sent (MQTT 5, section 3.1.2.11.4).
+    fn note_unsent(&self, encoded: Result<(), EncodeError>) {
+        if let Err(error) = encoded {
+            tracing::debug!(client_id = %self.attached.mailbox.client_id, %error, "a reply was not sent");
+        }
+    }
+}
+
+fn ack_reason(outcome: PublishOutcome) -> PublishAckReason {
+    match outcome {
+        PublishOutcome::Routed(routed) if routed.retain_refused => PublishAckReason::QuotaExceeded,
+        PublishOutcome::Routed(routed) if routed.subscribers == 0 => {
+            PublishAckReason::NoMatchingSubscribers
+        }
+        PublishOutcome::Routed(_) | PublishOutcome::Consumed => PublishAckReason::Success,
+        PublishOutcome::Rejected(reason) => match reason {
+            RejectReason::Unspecified => PublishAckReason::UnspecifiedError,
+            RejectReason::ImplementationSpecific => PublishAckReason::ImplementationSpecificError,
+            RejectReason::NotAuthorized => PublishAckReason::NotAuthorized,
+            RejectReason::TopicNameInvalid => PublishAckReason::TopicNameInvalid,
+            RejectReason::QuotaExceeded => PublishAckReason::QuotaExceeded,
+            RejectReason::PayloadFormatInvalid => PublishAckReason::PayloadFormatInvalid,
+        },
+    }
+}
+
+async fn notified(room: &mut Option<Pin<Box<OwnedNotified>>>) {
+    match room {
+        Some(room) => room.as_mut().await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,220 @@
+//! What is published, and by whom.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+
+use crate::topic::TopicName;
+
+/// Quality of service of a message or a subscription (MQTT 5, section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum QoS {
+    /// QoS 0: fire and forget.
+    #[default]
+    AtMostOnce = 0,
+    /// QoS 1: acknowledged by PUBACK.
+    AtLeastOnce = 1,
+    /// QoS 2: acknowledged by PUBREC, PUBREL and PUBCOMP.
+    ExactlyOnce = 2,
+}
+
+/// Protocol version of a connection, chosen by its CONNECT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// MQTT 3.1.1, protocol level 4.
+    V311,
+    /// MQTT 5.0, protocol level 5.
+    V5,
+}
+
+/// The MQTT 5 properties of a message that travel from publisher to subscriber.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Properties {
+    /// Payload Format Indicator: the publisher says that the payload is UTF-8 text.
+    pub payload_is_utf8: bool,
+    /// Message Expiry Interval in seconds, counted from the moment the broker got the message.
+    pub expiry_seconds: Option<u32>,
+    /// Content Type, such as `application/json`.
+    pub content_type: Option<ByteString>,
+    /// Response Topic of a request.
+    pub response_topic: Option<TopicName>,
+    /// Correlation Data of a request.
+    pub correlation_data: Option<Bytes>,
+    /// User Properties, in order; a name may occur more than once.
+    pub user: Vec<(ByteString, ByteString)>,
+}
+
+/// One application message.
+///
+/// Cheap to clone, with one exception that is on purpose: a message which has just been read still points into the
+/// read buffer of its connection, and the first clone copies topic and payload out, so that whoever keeps a message
+/// for long never keeps a whole read buffer alive. Clones of that clone share it.
+#[derive(Debug)]
+pub struct Message {
+    topic: TopicName,
+    payload: Bytes,
+    qos: QoS,
+    retain: bool,
+    properties: Option<Arc<Properties>>,
+    /// Topic and payload are slices of a read buffer.
+    borrowed: bool,
+}
+
+/// Who published a message: what hooks decide upon.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Origin {
+    /// A client over a connection, or its will.
+    Client {
+        /// Client identifier, also when the broker assigned it.
+        client_id: Arc<str>,
+        /// Remote address of the connection.
+        peer: SocketAddr,
+        /// Protocol version of the connection.
+        version: Version,
+    },
+    /// The node itself, on behalf of a function.
+    Node {
+        /// Name of the function.
+        source: Arc<str>,
+        /// How many functions deep the chain of publishes is that led here.
+        depth: u8,
+    },
+}
+
+impl Message {
+    /// A QoS 0 message without properties, not retained.
+    pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Message {
+        Message {
+            topic,
+            payload: payload.into(),
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: None,
+            borrowed: false,
+        }
+    }
+
+    /// The message with this quality of service.
+    #[must_use]
+    pub fn with_qos(mut self, qos: QoS) -> Message {
+        self.qos = qos;
+        self
+    }
+
+    /// The message with this retain flag.
+    #[must_use]
+    pub fn with_retain(mut self, retain: bool) -> Message {
+        self.retain = retain;
+        self
+    }
+
+    /// The message with these properties in place of its own.
+    #[must_use]
+    pub fn with_properties(mut self, properties: Properties) -> Message {
+        self.properties = (properties != Properties::default()).then(|| Arc::new(properties));
+        self
+    }
+
+    /// The message on another topic.
+    #[must_use]
+    pub fn with_topic(mut self, topic: TopicName) -> Message {
+        self.topic = topic;
+        self
+    }
+
+    /// The message with another payload.
+    #[must_use]
+    pub fn with_payload(mut self, payload: impl Into<Bytes>) -> Message {
+        self.payload = payload.into();
+        self
+    }
+
+    /// Where it is published.
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The payload, to keep: copied when it still points into a read buffer, shared otherwise.
+    pub fn payload_bytes(&self) -> Bytes {
+        if self.borrowed { Bytes::copy_from_slice(&self.payload) } else { self.payload.clone() }
+    }
+
+    /// Quality of service the publisher chose.
+    pub fn qos(&self) -> QoS {
+        self.qos
+    }
+
+    /// Whether the broker keeps it as the last message of its topic.
+    pub fn retain(&self) -> bool {
+        self.retain
+    }
+
+    /// Its MQTT 5 properties; `None` stands for all defaults.
+    pub fn properties(&self) -> Option<&Properties> {
+        self.properties.as_deref()
+    }
+
+    /// A message whose topic and payload may be slices of a read buffer.
+    pub(crate) fn borrowed(
+        topic: TopicName,
+        payload: Bytes,
+        qos: QoS,
+        retain: bool,
+        properties: Option<Arc<Properties>>,
+    ) -> Message {
+        Message { topic, payload, qos, retain, properties, borrowed: true }
+    }
+
+    /// The payload as it is, for encoding at once.
+    pub(crate) fn shared_payload(&self) -> Bytes {
+        self.payload.clone()
+    }
+
+    /// Roughly what keeping or sending it costs, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let properties = self.properties.as_deref().map_or(0, Properties::weight);
+        self.topic.as_str().len() + self.payload.len() + properties + 16
+    }
+}
+
+impl Clone for Message {
+    fn clone(&self) -> Message {
+        let topic = if self.borrowed { self.topic.detached() } else { self.topic.clone() };
+        Message {
+            topic,
+            payload: self.payload_bytes(),
+            qos: self.qos,
+            retain: self.retain,
+            properties: self.properties.clone(),
+            borrowed: false,
+        }
+    }
+}
+
+impl PartialEq for Message {
+    fn eq(&self, other: &Message) -> bool {
+        self.topic == other.topic
+            && self.payload == other.payload
+            && self.qos == other.qos
+            && self.retain == other.retain
+            && self.properties == other.properties
+    }
+}
+
+impl Properties {
+    fn weight(&self) -> usize {
+        let text = |text: &Option<ByteString>| text.as_ref().map_or(0, |text| text.len() + 3);
+        text(&self.content_type)
+            + self.response_topic.as_ref().map_or(0, |topic| topic.as_str().len() + 3)
+            + self.correlation_data.as_ref().map_or(0, |data| data.len() + 3)
+            + self.user.iter().map(|(name, value)| name.len() + value.len() + 5).sum::<usize>()
+    }
+}

@@ -1,0 +1,248 @@
+//! What a client's packets mean: the protocol state of one connection's incoming side. No I/O, no clock.
+
+use std::collections::HashSet;
+use std::num::{NonZeroU16, NonZeroU32};
+
+use bytestring::ByteString;
+
+use crate::message::{Message, QoS, Version};
+use crate::topic::{TopicFilter, TopicName};
+use crate::wire::{
+    DisconnectReasonCode, Packet, Publish, PublishAck2Reason, PublishAckReason, Subscribe,
+    SubscribeAckReason, SubscriptionOptions,
+};
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    version: Version,
+    /// Index is the alias less one.
+    aliases: Vec<Option<TopicName>>,
+    alias_maximum: u16,
+    receive_maximum: NonZeroU16,
+    /// QoS 2 messages that were routed and wait for PUBREL.
+    unreleased: HashSet<NonZeroU16>,
+    may_change_expiry: bool,
+}
+
+/// What to do about a packet.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Step {
+    Reply(Reply),
+    /// Publish, then answer with what [`Session::published`] says.
+    Publish {
+        message: Message,
+        answer: Answer,
+    },
+    /// The client acknowledges something the broker sent.
+    Ack(Ack),
+    Subscribe {
+        packet_id: NonZeroU16,
+        subscriptions: Vec<Result<Subscription, SubscribeAckReason>>,
+    },
+    Unsubscribe {
+        packet_id: NonZeroU16,
+        filters: Vec<TopicFilter>,
+    },
+    End(End),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    PubAck(NonZeroU16, PublishAckReason),
+    PubRec(NonZeroU16, PublishAckReason),
+    PubComp(NonZeroU16, PublishAck2Reason),
+    PingResp,
+}
+
+/// Which acknowledgement a PUBLISH gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    None,
+    PubAck(NonZeroU16),
+    PubRec(NonZeroU16),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ack {
+    /// PUBACK.
+    Acknowledged(NonZeroU16),
+    /// PUBREC.
+    Received { packet_id: NonZeroU16, failed: bool },
+    /// PUBCOMP.
+    Completed(NonZeroU16),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Subscription {
+    pub filter: TopicFilter,
+    pub options: SubscriptionOptions,
+    pub identifier: Option<NonZeroU32>,
+}
+
+/// Why a connection ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct End {
+    /// For DISCONNECT; `None` when there is nobody to tell.
+    pub reason: Option<DisconnectReasonCode>,
+    pub detail: String,
+    /// Whether the will is published.
+    pub will: bool,
+}
+
+impl End {
+    /// The broker ends the connection.
+    pub(crate) fn error(reason: DisconnectReasonCode, detail: impl Into<String>) -> End {
+        End { reason: Some(reason), detail: detail.into(), will: true }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn lost(detail: impl Into<String>) -> End {
+        End { reason: None, detail: detail.into(), will: true }
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        version: Version,
+        alias_maximum: u16,
+        receive_maximum: NonZeroU16,
+        session_expiry_seconds: u32,
+    ) -> Session {
+        Session {
+            version,
+            aliases: Vec::new(),
+            alias_maximum,
+            receive_maximum,
+            unreleased: HashSet::new(),
+            may_change_expiry: session_expiry_seconds > 0,
+        }
+    }
+
+    /// What a packet after CONNECT means.
+    pub(crate) fn handle(&mut self, packet: Packet) -> Step {
+        match packet {
+            Packet::Publish(publish) => self.publish(publish).unwrap_or_else(Step::End),
+            Packet::PubAck { packet_id } => Step::Ack(Ack::Acknowledged(packet_id)),
+            Packet::PubRec { packet_id, failed } => Step::Ack(Ack::Received { packet_id, failed }),
+            Packet::PubComp { packet_id } => Step::Ack(Ack::Completed(packet_id)),
+            Packet::PubRel { packet_id } => {
+                let reason = if self.unreleased.remove(&packet_id) {
+                    PublishAck2Reason::Success
+                } else {
+                    PublishAck2Reason::PacketIdNotFound
+                };
+                Step::Reply(Reply::PubComp(packet_id, reason))
+            }
+            Packet::Subscribe(subscribe) => self.subscribe(subscribe).unwrap_or_else(Step::End),
+            Packet::Unsubscribe { packet_id, filters } => match filters.into_iter().map(filter).collect() {
+                Ok(filters) => Step::Unsubscribe { packet_id, filters },
+                Err(end) => Step::End(end),
+            },
+            Packet::PingReq => Step::Reply(Reply::PingResp),
+            Packet::Disconnect { reason, session_expiry_seconds } => {
+                if session_expiry_seconds.is_some_and(|seconds| seconds > 0) && !self.may_change_expiry {
+                    return protocol_error("DISCONNECT sets a session expiry after CONNECT had none");
+                }
+                let will = reason != DisconnectReasonCode::NormalDisconnection;
+                Step::End(End {
+                    reason: None,
+                    detail: format!("the client disconnected ({reason:?})"),
+                    will,
+                })
+            }
+            Packet::Connect(_) => protocol_error("a second CONNECT"),
+            Packet::Auth => protocol_error("AUTH without an authentication method in CONNECT"),
+        }
+    }
+
+    /// The answer to a PUBLISH that was handed out, now that its fate is known.
+    pub(crate) fn published(&mut self, answer: Answer, reason: PublishAckReason) -> Option<Reply> {
+        match answer {
+            Answer::None => None,
+            Answer::PubAck(packet_id) => Some(Reply::PubAck(packet_id, reason)),
+            Answer::PubRec(packet_id) => {
+                // MQTT 3.1.1 cannot refuse, so there the exchange goes on.
+                if u8::from(reason) < 0x80 || self.version == Version::V311 {
+                    self.unreleased.insert(packet_id);
+                }
+                Some(Reply::PubRec(packet_id, reason))
+            }
+        }
+    }
+
+    fn publish(&mut self, publish: Publish) -> Result<Step, End> {
+        let topic = self.topic(&publish)?;
+        let answer = match (publish.qos, publish.packet_id) {
+            (QoS::AtMostOnce, _) | (_, None) => Answer::None,
+            (QoS::AtLeastOnce, Some(packet_id)) => Answer::PubAck(packet_id),
+            (QoS::ExactlyOnce, Some(packet_id)) => {
+                if self.unreleased.contains(&packet_id) {
+                    // Sent again: it was routed the first time.
+                    return Ok(Step::Reply(Reply::PubRec(packet_id, PublishAckReason::Success)));
+                }
+                if self.version == Version::V5 && self.unreleased.len() >= self.receive_maximum.get().into()
+                {
+                    let detail =
+                        format!("more than {} QoS 2 messages are not released", self.receive_maximum);
+                    return Err(End::error(DisconnectReasonCode::ReceiveMaximumExceeded, detail));
+                }
+                Answer::PubRec(packet_id)
+            }
+        };
+        Ok(Step::Publish { message: publish.into_message(topic), answer })
+    }
+
+    /// The topic of a PUBLISH, by its alias if it has one (MQTT 5, section 3.3.2.3.4).
+    fn topic(&mut self, publish: &Publish) -> Result<TopicName, End> {
+        let alias = match publish.topic_alias {
+            None => return topic_name(&publish.topic),
+            Some(alias) if alias.get() > self.alias_maximum => {
+                let detail = format!("topic alias {alias} is over the maximum of {}", self.alias_maximum);
+                return Err(End::error(DisconnectReasonCode::TopicAliasInvalid, detail));
+            }
+            Some(alias) => usize::from(alias.get()) - 1,
+        };
+        if publish.topic.is_empty() {
+            let known = self.aliases.get(alias).cloned().flatten();
+            return known.ok_or_else(|| {
+                let detail = format!("topic alias {} was never set", alias + 1);
+                End::error(DisconnectReasonCode::ProtocolError, detail)
+            });
+        }
+        let topic = topic_name(&publish.topic)?.detached();
+        if self.aliases.len() <= alias {
+            self.aliases.resize(alias + 1, None);
+        }
+        self.aliases[alias] = Some(topic.clone());
+        Ok(topic)
+    }
+
+    fn subscribe(&self, subscribe: Subscribe) -> Result<Step, End> {
+        let mut subscriptions = Vec::with_capacity(subscribe.filters.len());
+        for (text, options) in subscribe.filters {
+            let filter = filter(text)?;
+            subscriptions.push(if filter.is_shared() {
+                Err(SubscribeAckReason::SharedSubscriptionNotSupported)
+            } else {
+                Ok(Subscription { filter, options, identifier: subscribe.identifier })
+            });
+        }
+        Ok(Step::Subscribe { packet_id: subscribe.packet_id, subscriptions })
+    }
+}
+
+fn topic_name(topic: &ByteString) -> Result<TopicName, End> {
+    TopicName::new(topic.clone())
+        .map_err(|error| End::error(DisconnectReasonCode::TopicNameInvalid, format!("PUBLISH: {error}")))
+}
+
+fn filter(text: ByteString) -> Result<TopicFilter, End> {
+    match TopicFilter::new(text) {
+        Ok(filter) => Ok(filter.detached()),
+        Err(error) => Err(End::error(DisconnectReasonCode::TopicFilterInvalid, error.to_string())),
+    }
+}
+
+fn protocol_error(detail: &str) -> Step {
+    Step::End(End::error(DisconnectReasonCode::ProtocolError, detail))
+}

@@ -1,0 +1,69 @@
+//! Figures of a broker.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A snapshot of a broker's figures. Gauges are of now, everything else counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BrokerStats {
+    /// Connected clients (gauge).
+    pub connections: u64,
+    /// Clients that were connected at any time.
+    pub connections_total: u64,
+    /// Connections refused: limits, versions, malformed or missing CONNECT.
+    pub connections_refused: u64,
+    /// Connections the broker ended because of what the client sent or did not do.
+    pub protocol_errors: u64,
+    /// Subscriptions (gauge).
+    pub subscriptions: u64,
+    /// Retained messages (gauge).
+    pub retained: u64,
+    /// Messages not retained because the store was full.
+    pub retained_refused: u64,
+    /// Messages from clients, wills included, and from the node.
+    pub messages_in: u64,
+    /// Messages on their way to subscribers, once for each.
+    pub messages_out: u64,
+    /// Messages lost for a subscriber, once for each: queue full, expired, or larger than it takes.
+    pub messages_dropped: u64,
+    /// Messages refused by a hook or a limit.
+    pub messages_rejected: u64,
+    /// Messages consumed by a hook.
+    pub messages_consumed: u64,
+    /// Hooks that panicked.
+    pub hook_panics: u64,
+    /// Bytes read from clients.
+    pub bytes_in: u64,
+    /// Bytes written to clients.
+    pub bytes_out: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub connections_total: Counter,
+    pub connections_refused: Counter,
+    pub protocol_errors: Counter,
+    pub retained_refused: Counter,
+    pub messages_in: Counter,
+    pub messages_out: Counter,
+    pub messages_dropped: Counter,
+    pub messages_rejected: Counter,
+    pub messages_consumed: Counter,
+    pub hook_panics: Counter,
+    pub bytes_in: Counter,
+    pub bytes_out: Counter,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        if count > 0 {
+            self.0.fetch_add(count, Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

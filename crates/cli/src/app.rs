@@ -1,0 +1,189 @@
+//! An app on disk: its manifest, and its sources in the form that a node takes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use bytesize::ByteSize;
+use edgefaas_isolates::js;
+use edgefaas_node::control::proto;
+use edgefaas_node::manifest::{self, Function, Manifest, Permission, SourceKind};
+use prost::Message;
+
+use crate::args;
+use crate::cargo;
+use crate::client::MESSAGE_BYTES;
+use crate::exit::{Exit, Failure};
+use crate::progress::Step;
+
+/// The first 8 bytes of a WebAssembly component, and of a core module.
+const COMPONENT_MAGIC: &[u8] = b"\0asm\x0d\0\x01\0";
+const MODULE_MAGIC: &[u8] = b"\0asm\x01\0\0\0";
+
+/// An app whose manifest is valid.
+#[derive(Debug)]
+pub struct App {
+    /// The folder that paths in the manifest are relative to.
+    pub root: PathBuf,
+    /// The manifest's text, from a file or made for a single file.
+    pub text: String,
+    /// What it says.
+    pub manifest: Manifest,
+    /// It is a single file, whose folder holds other things too.
+    pub is_file: bool,
+}
+
+impl App {
+    /// Reads the manifest of a folder, or makes that of a single file.
+    pub fn load(app: &args::App) -> anyhow::Result<Self> {
+        let path = &app.path;
+        let metadata = std::fs::metadata(path).map_err(|error| {
+            let message =
+                format!("{}: {error}; name an app folder or a single source file", path.display());
+            Failure::new(Exit::Usage, message)
+        })?;
+        if metadata.is_dir() {
+            Self::folder(path, &app.allow)
+        } else if path.file_name().is_some_and(|name| name == manifest::FILE_NAME) {
+            Self::folder(&parent(path), &app.allow)
+        } else {
+            Self::single_file(path, &app.allow)
+        }
+    }
+
+    fn folder(root: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
+        let file = root.join(manifest::FILE_NAME);
+        if !allow.is_empty() {
+            let message = format!(
+                "--allow is for single files; write the permissions into {} under [functions.NAME]",
+                file.display()
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        let text = std::fs::read_to_string(&file).map_err(|error| {
+            let message = match error.kind() {
+                std::io::ErrorKind::NotFound => format!(
+                    "{} is no app: it has no {}; write one, start with `edgefaas new NAME --lang js`, or \
+                     name a single .js, .ts or .wasm file",
+                    root.display(),
+                    manifest::FILE_NAME
+                ),
+                _ => format!("{} cannot be read: {error}", file.display()),
+            };
+            Failure::new(Exit::Invalid, message)
+        })?;
+        let manifest = Manifest::parse(&text, &file.display().to_string())?;
+        Ok(Self { root: root.to_owned(), text, manifest, is_file: false })
+    }
+
+    fn single_file(path: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        match &*extension {
+            "js" | "mjs" | "ts" | "wasm" => {}
+            "yaml" | "yml" | "json" => {
+                let message = format!("{}: workflows are not supported yet", path.display());
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            _ => {
+                let message = format!(
+                    "{} cannot be deployed: name a .js, .mjs, .ts or .wasm file, or a folder with {}",
+                    path.display(),
+                    manifest::FILE_NAME
+                );
+                return Err(Failure::new(Exit::Usage, message));
+            }
+        }
+        let name = manifest::single_file_name(path)?;
+        let main = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = manifest::single_file(&name, &main, allow);
+        let manifest = Manifest::parse(&text, &format!("the manifest made for {}", path.display()))?;
+        Ok(Self { root: parent(path), text, manifest, is_file: true })
+    }
+
+    /// Builds and reads every function, in the order of their names.
+    pub async fn build(&self) -> anyhow::Result<Vec<proto::Artifact>> {
+        let mut artifacts = Vec::with_capacity(self.manifest.functions.len());
+        for (name, function) in &self.manifest.functions {
+            let source = self.source(name, function).await.with_context(|| format!("function `{name}`"))?;
+            artifacts.push(proto::Artifact { function: name.clone(), source: Some(source) });
+        }
+        Ok(artifacts)
+    }
+
+    async fn source(&self, name: &str, function: &Function) -> anyhow::Result<proto::artifact::Source> {
+        use proto::artifact::Source;
+        // Collected again to show `app`, not `app/.`.
+        let main: PathBuf = self.root.join(&function.main).components().collect();
+        match function.source_kind() {
+            SourceKind::Script => {
+                let root = self.root.clone();
+                let graph = tokio::task::spawn_blocking(move || js::collect(&main, &root)).await?;
+                let graph = graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
+                Ok(Source::Modules(modules(graph)))
+            }
+            SourceKind::Component => Ok(Source::Component(read_component(&main)?)),
+            SourceKind::Crate => {
+                let step = Step::start(format!("Building {name}"));
+                let artifact = cargo::build(&main, &step).await?;
+                Ok(Source::Component(read_component(&artifact)?))
+            }
+        }
+    }
+}
+
+/// The request that deploys `app`, if it fits into a message.
+pub fn deploy_request(app: &App, artifacts: Vec<proto::Artifact>) -> anyhow::Result<proto::DeployRequest> {
+    let request = proto::DeployRequest { manifest: app.text.clone(), artifacts };
+    if request.encoded_len() <= MESSAGE_BYTES {
+        return Ok(request);
+    }
+    let largest = request.artifacts.iter().max_by_key(|artifact| source_bytes(artifact));
+    let message = format!(
+        "the app `{}` is too large to deploy: {} of at most {}; its largest function is `{}`; for Rust, \
+         `strip = true` and `opt-level = \"s\"` in [profile.release] help",
+        app.manifest.app,
+        ByteSize::b(request.encoded_len() as u64),
+        ByteSize::b(MESSAGE_BYTES as u64),
+        largest.map_or("", |artifact| &artifact.function)
+    );
+    Err(Failure::new(Exit::Invalid, message))
+}
+
+/// Size of a function's source in bytes.
+pub fn source_bytes(artifact: &proto::Artifact) -> u64 {
+    use proto::artifact::Source;
+    match &artifact.source {
+        Some(Source::Component(bytes)) => bytes.len() as u64,
+        Some(Source::Modules(graph)) => graph.modules.iter().map(|module| module.source.len() as u64).sum(),
+        None => 0,
+    }
+}
+
+fn modules(graph: edgefaas_isolates::ModuleGraph) -> proto::ModuleGraph {
+    let module = |module: edgefaas_isolates::Module| proto::Module {
+        path: module.path,
+        source: module.source,
+        imports: module.imports.into_iter().collect(),
+    };
+    proto::ModuleGraph { entry: graph.entry, modules: graph.modules.into_iter().map(module).collect() }
+}
+
+fn read_component(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let invalid = |reason: String| Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
+    if bytes.starts_with(COMPONENT_MAGIC) {
+        return Ok(bytes);
+    }
+    Err(invalid(if bytes.starts_with(MODULE_MAGIC) {
+        "this is a WebAssembly core module, not a component; build it for wasm32-wasip2".into()
+    } else {
+        "this is no WebAssembly component".into()
+    }))
+}
+
+/// The folder of a file, `.` if it has no other.
+fn parent(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}

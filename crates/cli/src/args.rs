@@ -1,0 +1,233 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use edgefaas_node::manifest::Permission;
+
+use crate::exit;
+
+/// Turns a Linux box into a serverless node: an MQTT broker that runs WebAssembly functions.
+#[derive(Debug, Parser)]
+#[command(name = "edgefaas", version, after_help = exit::HELP, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// The node's control API [default: that of `edgefaas dev` for this folder, else http://127.0.0.1:7070]
+    #[arg(long, global = true, value_name = "URL", env = "EDGEFAAS_NODE")]
+    pub node: Option<String>,
+    /// The node's admin token [default: what a node on this machine wrote into its data directory]
+    #[arg(long, global = true, value_name = "TOKEN", env = "EDGEFAAS_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// The node's data directory; other commands read its token there
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// How results are printed
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub output: Format,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one JSON document, or one a line.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a node in the foreground
+    Run(Run),
+    /// Run a node with an app, redeploy it when a file changes and show its logs
+    Dev(Dev),
+    /// Start a new app from a template
+    New(New),
+    /// Check an app and build its functions without deploying
+    Build(Build),
+    /// Build an app and make it live
+    Deploy(Deploy),
+    /// Run a function once and print what it returns
+    Invoke(Invoke),
+    /// List the apps and functions that are live
+    List,
+    /// Show the log of a function, or of all
+    Logs(Logs),
+    /// Take an app and its functions away
+    Rm(Rm),
+    /// Make an earlier revision of an app live again
+    Rollback(Rollback),
+    /// Show how the node is
+    Status,
+    /// Set, list and remove secrets
+    #[command(subcommand)]
+    Secrets(Secrets),
+    /// WebAssembly on stdin to native code on stdout; what a node starts to compile a function
+    #[command(name = COMPILE, hide = true)]
+    Compile(Compile),
+}
+
+/// The name of the command that compiles in a child process.
+pub const COMPILE: &str = "compile-stdio";
+
+#[derive(Debug, Args)]
+pub struct Compile {
+    /// `isolates.max` of the node
+    pub max_isolates: u32,
+    /// `isolates.max_memory` of the node, in bytes
+    pub max_memory_bytes: usize,
+    /// What is compiled
+    pub kind: CodeKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CodeKind {
+    /// A core module.
+    Module,
+    /// A component.
+    Component,
+}
+
+/// Where a node listens.
+#[derive(Debug, Clone, Args)]
+pub struct Listen {
+    /// Address of the HTTP gateway; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub http: Option<SocketAddr>,
+    /// Address of the MQTT broker [default: 127.0.0.1:1883]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub mqtt: Option<SocketAddr>,
+    /// Address of the control API [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub control: Option<SocketAddr>,
+    /// Address for other nodes (not supported yet)
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub p2p: Option<SocketAddr>,
+    /// A file with the node's settings; the options above go before it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub listen: Listen,
+}
+
+#[derive(Debug, Args)]
+pub struct Dev {
+    #[command(flatten)]
+    pub listen: Listen,
+    #[command(flatten)]
+    pub app: App,
+}
+
+/// An app on disk.
+#[derive(Debug, Clone, Args)]
+pub struct App {
+    /// A folder with edgefaas.toml, or a single .js, .mjs, .ts or .wasm file
+    pub path: PathBuf,
+    /// What a single file may do, such as publish=alerts/#, call=average or objects=room-* (repeatable)
+    #[arg(long, value_name = "KIND=PATTERN")]
+    pub allow: Vec<Permission>,
+}
+
+#[derive(Debug, Args)]
+pub struct New {
+    /// The app's name and its folder
+    pub name: String,
+    /// The language of its first function
+    #[arg(long, value_enum)]
+    pub lang: Language,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Language {
+    /// Rust, compiled to a WebAssembly component.
+    Rust,
+    /// JavaScript or TypeScript; needs no toolchain.
+    Js,
+}
+
+#[derive(Debug, Args)]
+pub struct Build {
+    #[command(flatten)]
+    pub app: App,
+}
+
+#[derive(Debug, Args)]
+pub struct Deploy {
+    #[command(flatten)]
+    pub app: App,
+}
+
+#[derive(Debug, Args)]
+pub struct Invoke {
+    /// The function
+    pub name: String,
+    /// The event's body: text, @FILE, or - for stdin
+    #[arg(short, long, value_name = "DATA|@FILE|-", allow_hyphen_values = true)]
+    pub data: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// The function; all if not given
+    pub name: Option<String>,
+    /// Keep on showing new lines
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Show at most so many of the lines that are kept
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tail: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// The app
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Rollback {
+    /// The app
+    pub name: String,
+    /// The revision, or an unambiguous start of it [default: the one before the live one]
+    #[arg(long, value_name = "REVISION")]
+    pub to: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Secrets {
+    /// Set a secret; its value is read from stdin, or asked for without echo
+    Set {
+        /// The secret's name
+        name: String,
+    },
+    /// List the names of the secrets that are set
+    List,
+    /// Forget a secret
+    Rm {
+        /// The secret's name
+        name: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,18 @@
+//! `edgefaas compile-stdio`, hidden: the child process that a node compiles in.
+
+use std::process::ExitCode;
+
+use edgefaas_isolates::compile::{self, compile_stdio};
+use edgefaas_isolates::engine::{self, PoolConfig};
+
+use crate::args::{CodeKind, Compile};
+
+pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
+    let pool = PoolConfig { max_isolates: args.max_isolates, max_memory_bytes: args.max_memory_bytes };
+    let engine = engine::build(pool)?;
+    let kind = match args.kind {
+        CodeKind::Module => compile::CodeKind::Module,
+        CodeKind::Component => compile::CodeKind::Component,
+    };
+    Ok(compile_stdio(&engine, kind))
+}

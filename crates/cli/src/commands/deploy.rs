@@ -1,0 +1,44 @@
+//! `edgefaas deploy PATH`
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::app::{App, deploy_request};
+use crate::args::{Deploy, Format, Global};
+use crate::client::{self, Client};
+use crate::output;
+use crate::progress::Step;
+
+pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
+    let app = App::load(&args.app)?;
+    // Say that there is no node before a build that may take minutes.
+    let mut client = client::connect(global).await?;
+    let response = deploy(&app, &mut client).await?;
+    let deployed = response.app.unwrap_or_default();
+    if global.output == Format::Json {
+        return output::json(&json!({
+            "app": output::App::from(&deployed),
+            "unchanged": response.unchanged,
+            "warnings": response.warnings,
+        }));
+    }
+    warn(&response.warnings);
+    let what = if response.unchanged { "was live already" } else { "is live" };
+    output::write(format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)).as_bytes())?;
+    output::table(&output::FUNCTION_HEADER, output::function_rows(&deployed))
+}
+
+/// Builds an app and makes it live.
+pub async fn deploy(app: &App, client: &mut Client) -> anyhow::Result<proto::DeployResponse> {
+    let request = deploy_request(app, app.build().await?)?;
+    let _step = Step::start(format!("Deploying {}", app.manifest.app));
+    let response = client.deploy(request).await.map_err(|status| client::failure(&status))?;
+    Ok(response.into_inner())
+}
+
+/// Shows a node's warnings.
+pub fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}

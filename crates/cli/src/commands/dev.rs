@@ -1,0 +1,143 @@
+//! `edgefaas dev PATH`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use edgefaas_node::Addresses;
+use edgefaas_node::control::proto;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::app::App;
+use crate::args::{Dev, Format, Global};
+use crate::client::{self, Client};
+use crate::commands::deploy;
+use crate::commands::run::announce_ready;
+use crate::dev_file::{self, DevNode};
+use crate::exit;
+use crate::hints::hints;
+use crate::node;
+use crate::output;
+use crate::watch::{RecursiveMode, Watch};
+
+pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
+    // The functions' own lines come over the control API.
+    node::start_tracing("warn,edgefaas::function=off", global.output);
+    let app = App::load(&args.app)?;
+    let root = app.root.clone();
+    let data_dir = match &global.data_dir {
+        Some(folder) => folder.clone(),
+        None => dev_file::prepare(&root).with_context(|| cannot_write(&root))?,
+    };
+    let config = node::config(&args.listen, Some(data_dir.clone()))?;
+    node::check_ports(&config)?;
+    let shutdown = node::shutdown_signal()?;
+    let node = node::build(config).await?;
+    let addresses = node.addresses();
+    let mut serving = tokio::spawn(node.run(shutdown.clone()));
+
+    let session = session(args, global.output, app, &addresses, &data_dir, &shutdown);
+    tokio::select! {
+        served = &mut serving => Ok(served??),
+        result = session => {
+            shutdown.cancel();
+            Ok(result.and(serving.await?.map_err(anyhow::Error::from))?)
+        }
+    }
+}
+
+/// Deploys, shows logs and redeploys until the end.
+async fn session(
+    args: &Dev,
+    format: Format,
+    app: App,
+    addresses: &Addresses,
+    data_dir: &Path,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let root = app.root.clone();
+    let control = format!("http://{}", addresses.control);
+    let token_file = data_dir.join("token");
+    let token = tokio::fs::read_to_string(&token_file)
+        .await
+        .with_context(|| format!("the node's token {} cannot be read", token_file.display()))?;
+    let token = token.trim().to_owned();
+    let mut client = client::connect_to(&control, Some(&token)).await?;
+    let dev_node = DevNode { control, token, pid: std::process::id() };
+    let _written = dev_file::write(&root, &dev_node).with_context(|| cannot_write(&root))?;
+
+    let mode = if app.is_file { RecursiveMode::NonRecursive } else { RecursiveMode::Recursive };
+    // Before the first build, so that no change is missed.
+    let mut watch = Watch::start(&root, mode)?;
+    announce_ready(addresses, data_dir, format)?;
+    let _logs = AbortOnDropHandle::new(follow_logs(client.clone(), format));
+
+    let mut shown = Vec::new();
+    let mut loaded = Ok(app);
+    loop {
+        let deployed = async {
+            let app = loaded?;
+            let response = deploy::deploy(&app, &mut client).await?;
+            anyhow::Ok((app, response))
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            result = deployed => match result {
+                Ok((app, response)) => announce(&app, &response, addresses, &mut shown),
+                Err(error) => {
+                    exit::show(&error);
+                    eprintln!("not deployed; what was live stays live, and the next change is tried");
+                }
+            },
+        }
+        let changed = tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            changed = watch.changed() => changed,
+        };
+        let Some(path) = changed else { anyhow::bail!("the files of the app can no longer be watched") };
+        eprintln!("changed {}", relative(&path, &root).display());
+        loaded = App::load(&args.app);
+    }
+}
+
+fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, shown: &mut Vec<String>) {
+    deploy::warn(&response.warnings);
+    if response.unchanged {
+        eprintln!("nothing to deploy: this revision is live");
+    } else if let Some(deployed) = &response.app {
+        eprintln!("{} {} is live", deployed.name, output::short(&deployed.revision));
+    }
+    let lines = hints(&app.manifest, addresses);
+    if lines != *shown {
+        eprintln!("try:\n  {}", lines.join("\n  "));
+        *shown = lines;
+    }
+}
+
+/// Prints log lines as they come.
+fn follow_logs(mut client: Client, format: Format) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let request = proto::LogsRequest { follow: true, ..Default::default() };
+        let Ok(response) = client.logs(request).await else { return };
+        let mut lines = response.into_inner();
+        // The stream ends with the node.
+        while let Ok(Some(line)) = lines.message().await {
+            if output::log(&line, format).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn relative(path: &Path, root: &Path) -> PathBuf {
+    let root = root.canonicalize();
+    root.ok().and_then(|root| path.strip_prefix(root).ok()).unwrap_or(path).to_owned()
+}
+
+fn cannot_write(root: &Path) -> String {
+    format!(
+        "{} cannot be written; give another folder with --data-dir",
+        root.join(dev_file::FOLDER).display()
+    )
+}

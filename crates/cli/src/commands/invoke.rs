@@ -1,0 +1,69 @@
+//! `edgefaas invoke NAME`
+
+use std::io::Read;
+
+use anyhow::Context;
+use edgefaas_node::control::proto;
+use edgefaas_node::control::proto::invoke_response::Outcome;
+
+use crate::args::{Format, Global, Invoke};
+use crate::client;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::progress::Step;
+
+pub async fn run(args: &Invoke, global: &Global) -> anyhow::Result<()> {
+    let data = data(args.data.as_deref())?;
+    let mut client = client::connect(global).await?;
+    let request = proto::InvokeRequest { function: args.name.clone(), data };
+    let response = {
+        let _step = std::io::IsTerminal::is_terminal(&std::io::stderr())
+            .then(|| Step::start(format!("Running {}", args.name)));
+        client.invoke(request).await.map_err(|status| client::failure(&status))?.into_inner()
+    };
+    if global.output == Format::Json {
+        output::json(&output::invocation(&response))?;
+    }
+    match response.outcome {
+        Some(Outcome::Failure(failure)) => {
+            let proto::Failure { status, title, detail } = failure;
+            let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+            let message = format!(
+                "the function `{}` failed ({status} {title}){detail}; see `edgefaas logs {}`",
+                args.name, args.name
+            );
+            Err(Failure::new(Exit::FunctionFailed, message))
+        }
+        Some(Outcome::Reply(reply)) if global.output == Format::Table => print(reply),
+        _ => Ok(()),
+    }
+}
+
+/// The body as it is, text with a newline at its end.
+fn print(reply: proto::Reply) -> anyhow::Result<()> {
+    let proto::Reply { kind, mut body, status, .. } = reply;
+    if kind == "http" && status >= 400 {
+        eprintln!("the function answered HTTP {status}");
+    }
+    let is_text = kind != "bytes" && std::str::from_utf8(&body).is_ok();
+    if is_text && !body.is_empty() && !body.ends_with(b"\n") {
+        body.push(b'\n');
+    }
+    output::write(&body)
+}
+
+fn data(argument: Option<&str>) -> anyhow::Result<Vec<u8>> {
+    match argument {
+        None => Ok(Vec::new()),
+        Some("-") => {
+            let mut data = Vec::new();
+            std::io::stdin().read_to_end(&mut data).context("stdin cannot be read")?;
+            Ok(data)
+        }
+        Some(text) => match text.strip_prefix('@') {
+            Some(file) => std::fs::read(file)
+                .map_err(|error| Failure::new(Exit::Usage, format!("-d @{file}: {error}"))),
+            None => Ok(text.as_bytes().to_vec()),
+        },
+    }
+}

@@ -1,0 +1,23 @@
+//! `edgefaas list`
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::args::{Format, Global};
+use crate::client;
+use crate::output;
+
+pub async fn run(global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let response = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
+    let apps = response.into_inner().apps;
+    if global.output == Format::Json {
+        let apps: Vec<_> = apps.iter().map(output::App::from).collect();
+        return output::json(&json!({ "apps": apps }));
+    }
+    if apps.is_empty() {
+        eprintln!("nothing is deployed; `edgefaas deploy PATH` deploys an app or a single file");
+        return Ok(());
+    }
+    output::table(&output::FUNCTION_HEADER, apps.iter().flat_map(output::function_rows).collect())
+}

@@ -1,0 +1,56 @@
+//! One file for each command.
+
+mod build;
+mod compile;
+mod deploy;
+mod dev;
+mod invoke;
+mod list;
+mod logs;
+mod new;
+mod rm;
+mod rollback;
+mod run;
+mod secrets;
+mod status;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tokio::runtime::Builder;
+
+use crate::args::{Cli, Command};
+
+/// Runs a command to its end.
+pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Cli { global, command } = cli;
+    let done = match command {
+        Command::Run(args) => with_node(run::run(&args, &global)),
+        Command::Dev(args) => with_node(dev::run(&args, &global)),
+        Command::New(args) => new::run(&args, &global),
+        Command::Build(args) => as_client(build::run(&args, &global)),
+        Command::Deploy(args) => as_client(deploy::run(&args, &global)),
+        Command::Invoke(args) => as_client(invoke::run(&args, &global)),
+        Command::List => as_client(list::run(&global)),
+        Command::Logs(args) => as_client(logs::run(&args, &global)),
+        Command::Rm(args) => as_client(rm::run(&args, &global)),
+        Command::Rollback(args) => as_client(rollback::run(&args, &global)),
+        Command::Status => as_client(status::run(&global)),
+        Command::Compile(args) => return compile::run(&args),
+        Command::Secrets(args) => as_client(secrets::run(&args, &global)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// A client does one thing at a time and is done soon.
+fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    runtime.block_on(command)
+}
+
+/// A node serves its control API beside what the command itself does.
+fn with_node(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    runtime.block_on(command)
+}

@@ -1,0 +1,22 @@
+//! `edgefaas rm NAME`
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::args::{Format, Global, Rm};
+use crate::client;
+use crate::output;
+
+pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let request = proto::RemoveRequest { app: args.name.clone() };
+    let response = client.remove(request).await.map_err(|status| client::failure(&status))?;
+    let functions = response.into_inner().functions;
+    match global.output {
+        Format::Json => output::json(&json!({ "app": args.name, "functions": functions })),
+        Format::Table => {
+            let line = format!("{} is gone, with its functions {}\n", args.name, functions.join(", "));
+            output::write(line.as_bytes())
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! `edgefaas rollback NAME`
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::args::{Format, Global, Rollback};
+use crate::client;
+use crate::output;
+
+pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let request =
+        proto::RollbackRequest { app: args.name.clone(), revision: args.to.clone().unwrap_or_default() };
+    let response = client.rollback(request).await.map_err(|status| client::failure(&status))?;
+    let app = response.into_inner().app.unwrap_or_default();
+    if global.output == Format::Json {
+        return output::json(&json!({ "app": output::App::from(&app) }));
+    }
+    output::write(format!("{} {} is live\n", app.name, output::short(&app.revision)).as_bytes())?;
+    output::table(&output::FUNCTION_HEADER, output::function_rows(&app))
+}

@@ -1,0 +1,55 @@
+//! `edgefaas status`
+
+use std::time::Duration;
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::args::{Format, Global};
+use crate::client;
+use crate::output;
+
+pub async fn run(global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let response =
+        client.status(proto::StatusRequest {}).await.map_err(|status| client::failure(&status))?;
+    let status = response.into_inner();
+    let addresses = status.addresses.clone().unwrap_or_default();
+    if global.output == Format::Json {
+        return output::json(&json!({
+            "version": status.version,
+            "node_id": status.node_id,
+            "uptime_ms": status.uptime_ms,
+            "data_dir": status.data_dir,
+            "http": addresses.http,
+            "mqtt": addresses.mqtt,
+            "control": addresses.control,
+            "rss_bytes": status.rss_bytes,
+            "apps": status.apps,
+            "functions": status.functions,
+            "isolates_running": status.isolates_running,
+            "isolates_max": status.isolates_max,
+            "invocations": status.invocations,
+            "failures": status.failures,
+            "mqtt_connections": status.mqtt_connections,
+            "draining": status.draining,
+        }));
+    }
+    let uptime = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000)).to_string();
+    let state = if status.draining { "stopping" } else { "running" };
+    let lines = [
+        ("state", format!("{state} for {uptime}")),
+        ("version", status.version),
+        ("node", status.node_id),
+        ("data", status.data_dir),
+        ("http", addresses.http),
+        ("mqtt", format!("{}, {} connections", addresses.mqtt, status.mqtt_connections)),
+        ("control", addresses.control),
+        ("memory", output::size(status.rss_bytes)),
+        ("apps", format!("{} with {} functions", status.apps, status.functions)),
+        ("isolates", format!("{} of {}", status.isolates_running, status.isolates_max)),
+        ("runs", format!("{}, {} failed", status.invocations, status.failures)),
+    ];
+    let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
+    output::write(text.as_bytes())
+}

@@ -1,0 +1,99 @@
+//! Lines to paste into a terminal that make an app's functions run.
+
+use edgefaas_node::Addresses;
+use edgefaas_node::manifest::{Manifest, Trigger};
+
+/// One line for each way to reach each function.
+pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (name, function) in &manifest.functions {
+        for trigger in &function.triggers {
+            let line = match trigger {
+                Trigger::Mqtt { filter, .. } => format!(
+                    "mosquitto_pub -h {} -p {} -t '{}' -m '{{}}'",
+                    addresses.mqtt.ip(),
+                    addresses.mqtt.port(),
+                    example_topic(filter)
+                ),
+                Trigger::Http { path, methods } => {
+                    let method = match methods.first().map(String::as_str) {
+                        None | Some("GET") => String::new(),
+                        Some(method) => format!("-X {method} "),
+                    };
+                    format!("curl {method}'http://{}{}'", addresses.http, example_path(path))
+                }
+                Trigger::Cron { schedule } => format!("# {name} runs by itself: {schedule}"),
+            };
+            // Functions may share a filter.
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        if function.triggers.is_empty() {
+            lines.push(format!("curl -d '{{}}' 'http://{}/fn/{name}'", addresses.http));
+        }
+    }
+    lines
+}
+
+/// A topic that a filter matches.
+fn example_topic(filter: &str) -> String {
+    let levels = filter.split('/').map(|level| match level {
+        "+" | "#" => "1",
+        level => level,
+    });
+    levels.collect::<Vec<_>>().join("/")
+}
+
+/// A path that a route matches.
+fn example_path(path: &str) -> String {
+    let segments = path.split('/').map(|segment| match segment.split_once('{') {
+        Some((before, rest)) => format!("{before}1{}", rest.split_once('}').map_or("", |(_, after)| after)),
+        None => segment.to_owned(),
+    });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_trigger_has_a_line() {
+        let manifest = Manifest::parse(
+            r#"
+            app = "a"
+            [functions.f]
+            main = "f.js"
+            triggers = [
+                { mqtt = "a/+/b/#" },
+                { http = "/a/{room}/x" },
+                { http = "/b", methods = ["POST"] },
+                { cron = "* * * * *" },
+            ]
+            [functions.g]
+            main = "g.js"
+            [functions.h]
+            main = "h.js"
+            triggers = [{ mqtt = "a/+/b/#" }]
+            "#,
+            "f",
+        )
+        .unwrap();
+        let addresses = Addresses {
+            http: "127.0.0.1:8080".parse().unwrap(),
+            mqtt: "127.0.0.1:1884".parse().unwrap(),
+            control: "127.0.0.1:7070".parse().unwrap(),
+        };
+        assert_eq!(
+            hints(&manifest, &addresses),
+            [
+                "mosquitto_pub -h 127.0.0.1 -p 1884 -t 'a/1/b/1' -m '{}'",
+                "curl 'http://127.0.0.1:8080/a/1/x'",
+                "curl -X POST 'http://127.0.0.1:8080/b'",
+                "# f runs by itself: * * * * *",
+                "curl -d '{}' 'http://127.0.0.1:8080/fn/g'",
+            ]
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! Starts a node inside this process, for `run` and `dev`.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use edgefaas_isolates::Compiler;
+use edgefaas_node::config::NodeConfig;
+use edgefaas_node::{Node, Platform};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{self, Format, Listen};
+use crate::exit::{Exit, Failure};
+
+/// The settings of the file, and above them those of the command line.
+pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
+    if listen.p2p.is_some() {
+        let message = "`--p2p` is not supported yet: a node works alone; leave the option out";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let mut config = NodeConfig::load(listen.config.as_deref())
+        .map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
+    if let Some(data_dir) = data_dir {
+        config.data_dir = data_dir;
+    }
+    config.http = listen.http.unwrap_or(config.http);
+    config.mqtt = listen.mqtt.unwrap_or(config.mqtt);
+    config.control = listen.control.unwrap_or(config.control);
+    Ok(config)
+}
+
+/// All the addresses that another program holds, at once, with the way out.
+pub fn check_ports(config: &NodeConfig) -> anyhow::Result<()> {
+    let taken: Vec<String> =
+        [("--http", config.http), ("--mqtt", config.mqtt), ("--control", config.control)]
+            .into_iter()
+            .filter(|(_, address)| is_taken(*address))
+            .map(|(option, address)| format!("{address} ({option})"))
+            .collect();
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "in use by another program: {}; stop it (another `edgefaas dev` or `run`? a mosquitto on 1883?) \
+         or choose another address, such as `--mqtt 127.0.0.1:0` for any free port",
+        taken.join(", ")
+    );
+    Err(Failure::new(Exit::Failed, message))
+}
+
+fn is_taken(address: SocketAddr) -> bool {
+    matches!(TcpListener::bind(address), Err(error) if error.kind() == ErrorKind::AddrInUse)
+}
+
+/// Opens the data directory and the listeners.
+pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
+    let compiler = compiler(&config)?;
+    let platform = Platform { compiler, ..Platform::system() };
+    Node::build(config, platform).await.context("the node cannot start")
+}
+
+/// Compiling leaves tens of megabytes behind, so that it happens in a child of this same program.
+fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
+    let program = std::env::current_exe().context("this program's own file is unknown")?;
+    // The engine's choices, which native code depends on, follow from these.
+    let arguments = vec![
+        args::COMPILE.to_owned(),
+        config.isolates.max.to_string(),
+        config.isolates.max_memory.as_u64().to_string(),
+    ];
+    Ok(Compiler::Child { program, arguments })
+}
+
+/// Cancelled by SIGTERM and SIGINT. A second signal ends the process at once.
+pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let shutdown = CancellationToken::new();
+    let cancelled = shutdown.clone();
+    tokio::spawn(async move {
+        for code in [None, Some(130)] {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            match code {
+                None => cancelled.cancel(),
+                Some(code) => std::process::exit(code),
+            }
+        }
+    });
+    Ok(shutdown)
+}
+
+/// Diagnostics of the node itself go to stderr; `RUST_LOG` chooses which.
+pub fn start_tracing(default: &str, format: Format) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(console::colors_enabled_stderr())
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    // The only reason to fail is that a subscriber is there already.
+    let _ = match format {
+        Format::Json => builder.json().try_init(),
+        Format::Table => builder.try_init(),
+    };
+}

@@ -1,0 +1,227 @@
+//! What commands print: tables for people, JSON for programs. The JSON shapes are documented in
+//! `docs/cli.md` and only ever gain fields.
+
+use std::io::{self, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytesize::ByteSize;
+use chrono::{DateTime, Local};
+use comfy_table::{Table, presets};
+use edgefaas_node::control::proto;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::args::Format;
+
+/// Prints one JSON document on one line.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
+    write(&text)
+}
+
+/// Writes to stdout. A reader that went away, such as `head`, is no error of ours.
+pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => Ok(result?),
+    }
+}
+
+/// Prints rows under a header.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.to_vec()).add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    write(format!("{}\n", table.trim_fmt()).as_bytes())
+}
+
+/// The first characters of a revision, enough to name it.
+pub fn short(revision: &str) -> &str {
+    revision.get(..12).unwrap_or(revision)
+}
+
+/// A size for people.
+pub fn size(bytes: u64) -> String {
+    ByteSize::b(bytes).to_string()
+}
+
+/// An app as JSON.
+#[derive(Serialize)]
+pub struct App<'a> {
+    name: &'a str,
+    revision: &'a str,
+    deployed_unix_ms: i64,
+    functions: Vec<Function<'a>>,
+    previous_revisions: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    kind: &'a str,
+    source_bytes: u64,
+    triggers: &'a [String],
+    error: Option<&'a str>,
+    invocations: u64,
+    failures: u64,
+    rejected: u64,
+    running: u32,
+    queued: u32,
+}
+
+impl<'a> From<&'a proto::App> for App<'a> {
+    fn from(app: &'a proto::App) -> Self {
+        let function = |function: &'a proto::Function| {
+            let stats = function.stats.unwrap_or_default();
+            Function {
+                name: &function.name,
+                kind: &function.kind,
+                source_bytes: function.source_bytes,
+                triggers: &function.triggers,
+                error: Some(function.error.as_str()).filter(|error| !error.is_empty()),
+                invocations: stats.invocations,
+                failures: stats.failures,
+                rejected: stats.rejected,
+                running: stats.running,
+                queued: stats.queued,
+            }
+        };
+        Self {
+            name: &app.name,
+            revision: &app.revision,
+            deployed_unix_ms: app.deployed_unix_ms,
+            functions: app.functions.iter().map(function).collect(),
+            previous_revisions: &app.previous_revisions,
+        }
+    }
+}
+
+/// One table row for each function of an app.
+pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
+    let row = |function: &proto::Function| {
+        let stats = function.stats.unwrap_or_default();
+        let state = match function.error.as_str() {
+            "" => "ok".to_owned(),
+            error => format!("broken: {error}"),
+        };
+        vec![
+            app.name.clone(),
+            function.name.clone(),
+            function.kind.clone(),
+            size(function.source_bytes),
+            stats.invocations.to_string(),
+            stats.failures.to_string(),
+            state,
+            function.triggers.join("; "),
+        ]
+    };
+    app.functions.iter().map(row).collect()
+}
+
+/// The header of [`function_rows`].
+pub const FUNCTION_HEADER: [&str; 8] =
+    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "STATE", "TRIGGERS"];
+
+/// An invocation as JSON.
+pub fn invocation(response: &proto::InvokeResponse) -> Value {
+    use proto::invoke_response::Outcome;
+    let timing = response.timing.unwrap_or_default();
+    let mut value = json!({
+        "invocation_id": response.invocation_id,
+        "timing": {
+            "queue_us": timing.queue_us, "start_us": timing.start_us, "exec_us": timing.exec_us,
+        },
+    });
+    match &response.outcome {
+        Some(Outcome::Reply(reply)) => value["reply"] = reply_json(reply),
+        Some(Outcome::Failure(proto::Failure { status, title, detail })) => {
+            value["failure"] = json!({ "status": status, "title": title, "detail": detail });
+        }
+        None => {}
+    }
+    value
+}
+
+/// The body under `json`, `text` or `base64`, whichever holds it.
+fn reply_json(reply: &proto::Reply) -> Value {
+    let mut value = json!({ "kind": reply.kind });
+    if reply.kind == "http" {
+        let header = |header: &proto::Header| json!([header.name, header.value]);
+        value["status"] = reply.status.into();
+        value["headers"] = reply.headers.iter().map(header).collect();
+    }
+    let parsed =
+        if reply.kind == "json" { serde_json::from_slice::<Value>(&reply.body).ok() } else { None };
+    match (parsed, std::str::from_utf8(&reply.body)) {
+        (Some(parsed), _) => value["json"] = parsed,
+        (None, Ok(_)) if reply.kind == "none" => {}
+        (None, Ok(text)) if reply.kind != "bytes" => value["text"] = text.into(),
+        _ => value["base64"] = STANDARD.encode(&reply.body).into(),
+    }
+    value
+}
+
+/// Prints a log line.
+pub fn log(line: &proto::LogLine, format: Format) -> anyhow::Result<()> {
+    match format {
+        Format::Json => json(&log_json(line)),
+        Format::Table => write(log_text(line).as_bytes()),
+    }
+}
+
+fn log_json(line: &proto::LogLine) -> Value {
+    let mut value = json!({
+        "time_unix_ms": line.time_unix_ms,
+        "function": line.function,
+        "invocation_id": line.invocation_id,
+        "level": line.level,
+        "message": line.message,
+    });
+    if line.lost_before > 0 {
+        value["lost_before"] = line.lost_before.into();
+    }
+    value
+}
+
+fn log_text(line: &proto::LogLine) -> String {
+    let time = DateTime::from_timestamp_millis(line.time_unix_ms).unwrap_or_default().with_timezone(&Local);
+    let level = console::style(format!("{:5}", line.level.to_uppercase()));
+    let level = match line.level.as_str() {
+        "error" => level.red(),
+        "warn" => level.yellow(),
+        "info" => level.green(),
+        _ => level.dim(),
+    };
+    let lost = match line.lost_before {
+        0 => String::new(),
+        lost => format!("… {lost} lines were lost here\n"),
+    };
+    let time = console::style(time.format("%H:%M:%S%.3f")).dim();
+    format!("{lost}{time} {level} {}  {}\n", console::style(&line.function).cyan(), line.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(kind: &str, body: &[u8]) -> Value {
+        reply_json(&proto::Reply { kind: kind.into(), body: body.to_vec(), ..Default::default() })
+    }
+
+    #[test]
+    fn every_reply_has_a_json_form() {
+        assert_eq!(reply("none", b""), json!({ "kind": "none" }));
+        assert_eq!(reply("json", br#"{"a":1}"#), json!({ "kind": "json", "json": { "a": 1 } }));
+        assert_eq!(reply("text", b"hi"), json!({ "kind": "text", "text": "hi" }));
+        assert_eq!(reply("bytes", b"hi"), json!({ "kind": "bytes", "base64": "aGk=" }));
+        assert_eq!(
+            reply("http", b"\xff"),
+            json!({ "kind": "http", "status": 0, "headers": [], "base64": "/w==" })
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! The binary without a node: arguments, manifests, builds and templates.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The binary in an environment that says nothing about nodes.
+fn edgefaas(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_edgefaas"));
+    command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .env_remove("EDGEFAAS_NODE")
+        .env_remove("EDGEFAAS_TOKEN")
+        .env("EDGEFAAS_DATA_DIR", folder.join("no-data"));
+    command
+}
+
+fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = edgefaas(folder).args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("the process was not killed"), text(stdout), text(stderr))
+}
+
+/// Address of a port that nobody listens on.
+fn closed_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// True if a test that needs the target can run; else it says so.
+fn has_wasm_target(folder: &Path) -> bool {
+    let probe = Command::new("rustc")
+        .current_dir(folder)
+        .args(["--print", "target-libdir", "--target", "wasm32-wasip2"])
+        .output();
+    let has = probe.is_ok_and(|probe| Path::new(String::from_utf8_lossy(&probe.stdout).trim()).exists());
+    if !has {
+        assert!(std::env::var_os("EDGEFAAS_NO_SKIP").is_none(), "needs the target wasm32-wasip2");
+        println!("skipped: needs the target wasm32-wasip2");
+    }
+    has
+}
+
+fn write_crate(folder: &Path, lib: &str, source: &str) {
+    fs::create_dir_all(folder.join("src")).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"average\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[lib]\n{lib}\n[workspace]\n"
+    );
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    fs::write(folder.join("src/lib.rs"), source).unwrap();
+    fs::write(folder.join("edgefaas.toml"), "app = \"a\"\n[functions.average]\nmain = \".\"\n").unwrap();
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_2() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, expected) in [
+        (vec!["frobnicate"], "unrecognized subcommand 'frobnicate'"),
+        (vec!["new", "x"], "--lang"),
+        (vec!["new", "X y", "--lang", "js"], "`X y` is no name"),
+        (vec!["new", "1x", "--lang", "rust"], "`1x` cannot name a crate"),
+        (vec!["deploy", "absent.js"], "absent.js: No such file"),
+        (vec!["deploy", ".", "--allow", "publsh=a"], "did you mean `publish`?"),
+        (vec!["deploy", ".", "--allow", "publish=a"], "--allow is for single files"),
+        (vec!["run", "--http", "8080"], "invalid value '8080'"),
+        (vec!["run", "--p2p", "127.0.0.1:7071"], "`--p2p` is not supported yet"),
+        (vec!["logs", "--tail", "0"], "0 is not in 1.."),
+        (vec!["list", "--node", "https://127.0.0.1:1"], "TLS to the control API is not supported yet"),
+        (vec!["list", "--node", "not a url"], "is no URL of a node"),
+        (vec!["invoke", "f", "-d", "@absent.json"], "-d @absent.json: No such file"),
+        (vec!["secrets", "set", "a b"], "`a b` is no name of a secret"),
+    ] {
+        let (code, stdout, stderr) = run(folder.path(), &args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+        assert_eq!(stdout, "", "{args:?}");
+    }
+}
+
+#[test]
+fn workflows_and_other_files_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, expected) in
+        [("flow.yaml", "workflows are not supported yet"), ("a.py", "a.py cannot be deployed")]
+    {
+        fs::write(folder.path().join(file), "x").unwrap();
+        let (code, _, stderr) = run(folder.path(), &["deploy", file]);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+}
+
+#[test]
+fn help_lists_commands_and_exit_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, stdout, _) = run(folder.path(), &["--help"]);
+    assert_eq!(code, 0);
+    for word in ["run", "dev", "deploy", "rollback", "secrets", "Exit codes:", "3  no node answers"] {
+        assert!(stdout.contains(word), "{word}: {stdout}");
+    }
+}
+
+#[test]
+fn no_node_is_3_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("hello.js"), "export default () => 1;\n").unwrap();
+    let address = closed_port();
+    for args in [
+        vec!["list"],
+        vec!["status"],
+        vec!["logs", "f"],
+        vec!["rm", "a"],
+        vec!["rollback", "a"],
+        vec!["invoke", "f"],
+        vec!["deploy", "hello.js"],
+        vec!["secrets", "list"],
+    ] {
+        let (code, stdout, stderr) = run(folder.path(), &[&args[..], &["--node", &address]].concat());
+        assert_eq!(code, 3, "{args:?}: {stderr}");
+        let expected = format!("error: no node answers at http://{address}: Connection refused");
+        assert!(stderr.contains(&expected), "{args:?}: {stderr}");
+        assert!(stderr.contains("start one with `edgefaas run`"), "{args:?}: {stderr}");
+        assert_eq!(stdout, "");
+    }
+}
+
+#[test]
+fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nretry = { attempts = 3 }\ntrigers = []\n";
+    fs::write(folder.path().join("edgefaas.toml"), text).unwrap();
+    for path in [".", "edgefaas.toml"] {
+        let (code, stdout, stderr) = run(folder.path(), &["build", path]);
+        assert_eq!(code, 7, "{stderr}");
+        assert_eq!(stdout, "");
+        assert_eq!(
+            stderr,
+            "error: `retry` is not supported yet\n \
+             --> ./edgefaas.toml:4:1\n  \
+             |\n\
+             4 | retry = { attempts = 3 }\n  \
+             | ^^^^^\n  \
+             = help: a failed invocation is not run again; remove the key\n\n\
+             error: unknown key `trigers` in [functions.f]\n \
+             --> ./edgefaas.toml:5:1\n  \
+             |\n\
+             5 | trigers = []\n  \
+             | ^^^^^^^\n  \
+             = help: did you mean `triggers`? Known are `main`, `triggers`, `limits`, `permissions`, \
+             `config`, `secrets`, `placement`, `isolation`, `retry`\n"
+        );
+    }
+}
+
+#[test]
+fn a_folder_without_a_manifest_is_7() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, stderr) = run(folder.path(), &["build", "."]);
+    assert_eq!(code, 7);
+    assert!(stderr.contains("it has no edgefaas.toml") && stderr.contains("edgefaas new"), "{stderr}");
+}
+
+#[test]
+fn new_js_app_builds() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, stdout, stderr) = run(folder.path(), &["new", "hello", "--lang", "js"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(stdout.contains("wrote hello/functions/hello.js\n"), "{stdout}");
+    assert!(stdout.ends_with("next: edgefaas dev hello\n"), "{stdout}");
+    let (code, stdout, stderr) = run(folder.path(), &["build", "hello", "-o", "json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let built: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(built["app"], "hello");
+    assert_eq!(built["functions"][0]["name"], "hello");
+
+    let (code, _, stderr) = run(folder.path(), &["new", "hello", "--lang", "js"]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("`hello` exists already"), "{stderr}");
+}
+
+#[test]
+fn new_rust_app_has_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, stdout, _) = run(folder.path(), &["new", "average", "--lang", "rust", "-o", "json"]);
+    assert_eq!(code, 0);
+    let new: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    for file in new["files"].as_array().unwrap() {
+        let text = fs::read_to_string(folder.path().join("average").join(file.as_str().unwrap())).unwrap();
+        assert!(!text.is_empty() && !text.contains("{{"), "{file}: {text}");
+    }
+    assert!(folder.path().join("average/.gitignore").exists());
+}
+
+#[test]
+fn a_single_file_is_an_app_named_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("hello.js"), "export default () => 1;\n").unwrap();
+    let args = ["build", "hello.js", "--allow", "publish=a/#", "--allow", "objects=*", "-o", "json"];
+    let (code, stdout, stderr) = run(folder.path(), &args);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(stdout, "{\"app\":\"hello\",\"functions\":[{\"name\":\"hello\",\"source_bytes\":24}]}\n");
+
+    fs::write(folder.path().join("My Fn.js"), "export default () => 1;\n").unwrap();
+    let (code, _, stderr) = run(folder.path(), &["build", "My Fn.js"]);
+    assert_eq!(code, 7);
+    assert!(stderr.contains("would be called `My Fn`"), "{stderr}");
+}
+
+#[test]
+fn what_is_no_component_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (bytes, expected) in [
+        (&b"hello"[..], "this is no WebAssembly component"),
+        (b"\0asm\x01\0\0\0", "this is a WebAssembly core module, not a component"),
+    ] {
+        fs::write(folder.path().join("f.wasm"), bytes).unwrap();
+        let (code, _, stderr) = run(folder.path(), &["build", "f.wasm"]);
+        assert_eq!(code, 7);
+        assert!(stderr.contains("function `f`: ") && stderr.contains(expected), "{stderr}");
+    }
+}
+
+#[test]
+fn a_crate_is_built_wherever_its_target_folder_is() {
+    let folder = tempfile::tempdir().unwrap();
+    if !has_wasm_target(folder.path()) {
+        return;
+    }
+    write_crate(folder.path(), "crate-type = [\"cdylib\"]", "pub fn f() {}\n");
+    let target = tempfile::tempdir().unwrap();
+    let output = edgefaas(folder.path())
+        .args(["build", ".", "-o", "json"])
+        .env("CARGO_TARGET_DIR", target.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let built: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(built["functions"][0]["source_bytes"].as_u64().unwrap() > 8, "{built}");
+    assert!(!folder.path().join("target").exists());
+
+    write_crate(folder.path(), "", "pub fn f() {}\n");
+    let (code, _, stderr) = run(folder.path(), &["build", "."]);
+    assert_eq!(code, 7);
+    assert!(stderr.contains("builds no component: add `crate-type = [\"cdylib\"]`"), "{stderr}");
+}
+
+#[test]
+fn a_failing_build_shows_what_cargo_says() {
+    let folder = tempfile::tempdir().unwrap();
+    if !has_wasm_target(folder.path()) {
+        return;
+    }
+    write_crate(folder.path(), "crate-type = [\"cdylib\"]", "pub fn f() -> u32 { \"x\" }\n");
+    let (code, _, stderr) = run(folder.path(), &["build", "."]);
+    assert_eq!(code, 7);
+    assert!(stderr.contains("function `average`: cargo build failed"), "{stderr}");
+    assert!(stderr.contains("mismatched types") && stderr.contains("src/lib.rs:1:21"), "{stderr}");
+}
+
+#[test]
+fn a_crate_that_is_none_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "app = \"a\"\n[functions.f]\nmain = \"absent\"\n";
+    fs::write(folder.path().join("edgefaas.toml"), text).unwrap();
+    let (code, _, stderr) = run(folder.path(), &["build", "."]);
+    assert_eq!(code, 7);
+    assert!(stderr.contains("./absent/Cargo.toml: No such file"), "{stderr}");
+}

@@ -1,0 +1,369 @@
+//! The client commands against a control server that answers as a node would, over real sockets: what
+//! they send, what they print and how they exit.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use edgefaas_node::control::proto::control_server::{Control, ControlServer};
+use edgefaas_node::control::proto::{self, invoke_response::Outcome};
+use tokio::process::Command;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Code, Request, Response, Status};
+
+const TOKEN: &str = "correct-horse";
+
+type Answer<T> = Result<Response<T>, Status>;
+type Lines = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
+
+/// Keeps what it was sent. Functions are named after how they end.
+#[derive(Clone, Default)]
+struct Server {
+    deployed: Arc<Mutex<Vec<proto::DeployRequest>>>,
+    secrets: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+fn app(name: &str) -> proto::App {
+    let function = proto::Function {
+        name: "comfort".into(),
+        kind: "javascript".into(),
+        source_bytes: 2048,
+        triggers: vec!["mqtt a/+".into()],
+        stats: Some(proto::FunctionStats { invocations: 7, failures: 1, ..Default::default() }),
+        ..Default::default()
+    };
+    proto::App {
+        name: name.into(),
+        revision: "0123456789abcdef0123".into(),
+        deployed_unix_ms: 1_700_000_000_000,
+        functions: vec![function],
+        previous_revisions: vec!["fedcba".into()],
+    }
+}
+
+#[tonic::async_trait]
+impl Control for Server {
+    type LogsStream = Lines;
+
+    async fn deploy(&self, request: Request<proto::DeployRequest>) -> Answer<proto::DeployResponse> {
+        let request = request.into_inner();
+        if request.manifest.contains("taken") {
+            return Err(Status::already_exists("the name `taken` belongs to the app `other`"));
+        }
+        self.deployed.lock().unwrap().push(request);
+        let warnings = vec!["`comfort` has no triggers".into()];
+        Ok(Response::new(proto::DeployResponse { app: Some(app("hello")), unchanged: false, warnings }))
+    }
+
+    async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
+        let proto::InvokeRequest { function, data } = request.into_inner();
+        let reply = |kind: &str, body: Vec<u8>| {
+            Outcome::Reply(proto::Reply { kind: kind.into(), body, ..Default::default() })
+        };
+        let outcome = match function.as_str() {
+            "echo" => reply("text", data),
+            "json" => reply("json", br#"{"a":[1]}"#.to_vec()),
+            "raw" => reply("bytes", vec![0, 255]),
+            "nothing" => reply("none", Vec::new()),
+            "fails" => Outcome::Failure(proto::Failure {
+                status: 500,
+                title: "Function failed".into(),
+                detail: "TypeError: x is undefined at functions/f.js:3:7".into(),
+            }),
+            "busy" => return Err(Status::new(Code::ResourceExhausted, "its queue of 1000 is full")),
+            "draining" => return Err(Status::unavailable("the node is stopping")),
+            name => return Err(Status::not_found(format!("no function `{name}`; there is `echo`"))),
+        };
+        Ok(Response::new(proto::InvokeResponse {
+            invocation_id: "01".into(),
+            outcome: Some(outcome),
+            timing: Some(proto::Timing { queue_us: 1, start_us: 2, exec_us: 3 }),
+        }))
+    }
+
+    async fn list(&self, _: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+        Ok(Response::new(proto::ListResponse { apps: vec![app("greenhouse")] }))
+    }
+
+    async fn logs(&self, request: Request<proto::LogsRequest>) -> Answer<Lines> {
+        let request = request.into_inner();
+        let line = |message: &str| {
+            Ok(proto::LogLine {
+                function: request.function.clone(),
+                level: "info".into(),
+                message: message.into(),
+                ..Default::default()
+            })
+        };
+        let lines = vec![line("first"), line(&format!("tail {}", request.tail))];
+        Ok(Response::new(Box::pin(tokio_stream::iter(lines))))
+    }
+
+    async fn remove(&self, request: Request<proto::RemoveRequest>) -> Answer<proto::RemoveResponse> {
+        match request.into_inner().app.as_str() {
+            "greenhouse" => Ok(Response::new(proto::RemoveResponse { functions: vec!["comfort".into()] })),
+            name => Err(Status::not_found(format!("no app `{name}`"))),
+        }
+    }
+
+    async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Answer<proto::RollbackResponse> {
+        let proto::RollbackRequest { app: name, revision } = request.into_inner();
+        let app = proto::App { revision, ..app(&name) };
+        Ok(Response::new(proto::RollbackResponse { app: Some(app) }))
+    }
+
+    async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
+        let status =
+            proto::StatusResponse { version: "9.9.9".into(), uptime_ms: 61_000, ..Default::default() };
+        Ok(Response::new(status))
+    }
+
+    async fn set_secret(
+        &self,
+        request: Request<proto::SetSecretRequest>,
+    ) -> Answer<proto::SetSecretResponse> {
+        let proto::SetSecretRequest { name, value } = request.into_inner();
+        self.secrets.lock().unwrap().push((name, value));
+        Ok(Response::new(proto::SetSecretResponse {}))
+    }
+
+    async fn list_secrets(
+        &self,
+        _: Request<proto::ListSecretsRequest>,
+    ) -> Answer<proto::ListSecretsResponse> {
+        let names = self.secrets.lock().unwrap().iter().map(|(name, _)| name.clone()).collect();
+        Ok(Response::new(proto::ListSecretsResponse { names }))
+    }
+
+    async fn remove_secret(
+        &self,
+        request: Request<proto::RemoveSecretRequest>,
+    ) -> Answer<proto::RemoveSecretResponse> {
+        Err(Status::not_found(format!("the secret `{}` is not set", request.into_inner().name)))
+    }
+}
+
+struct Fixture {
+    server: Server,
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Server::default();
+        #[allow(clippy::result_large_err)]
+        let check = |request: Request<()>| match request.metadata().get("authorization") {
+            Some(value) if value.as_bytes() == format!("Bearer {TOKEN}").as_bytes() => Ok(request),
+            Some(_) => Err(Status::unauthenticated("wrong token")),
+            None => Err(Status::unauthenticated("no token")),
+        };
+        let control = ControlServer::with_interceptor(server.clone(), check);
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(control)
+                .serve_with_incoming(TcpListenerStream::new(listener)),
+        );
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("data")).unwrap();
+        std::fs::write(folder.path().join("data/token"), format!("{TOKEN}\n")).unwrap();
+        Self { server, address, folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgefaas"));
+        command
+            .args(args)
+            .current_dir(self.path())
+            .stdin(Stdio::null())
+            .env_remove("EDGEFAAS_TOKEN")
+            .env("EDGEFAAS_NODE", self.address.to_string())
+            .env("EDGEFAAS_DATA_DIR", self.path().join("data"));
+        command
+    }
+
+    async fn run(&self, args: &[&str]) -> (i32, String, String) {
+        finish(self.command(args)).await
+    }
+
+    async fn json(&self, args: &[&str]) -> serde_json::Value {
+        let (code, stdout, stderr) = self.run(&[args, &["-o", "json"]].concat()).await;
+        assert_eq!(code, 0, "{stderr}");
+        serde_json::from_str(&stdout).unwrap()
+    }
+}
+
+async fn finish(mut command: Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[tokio::test]
+async fn the_token_is_found_given_or_missed() {
+    let fixture = Fixture::start().await;
+    assert_eq!(fixture.run(&["list"]).await.0, 0, "the token of the default data directory");
+
+    let (code, _, stderr) = fixture.run(&["list", "--token", "wrong"]).await;
+    assert_eq!(code, 4);
+    assert!(stderr.contains("wrong token") && stderr.contains("--token"), "{stderr}");
+
+    let elsewhere = fixture.path().join("elsewhere");
+    let mut command = fixture.command(&["list"]);
+    command.env("EDGEFAAS_DATA_DIR", &elsewhere);
+    let (code, _, stderr) = finish(command).await;
+    assert_eq!(code, 4);
+    assert!(stderr.contains("no token"), "{stderr}");
+
+    let mut command = fixture.command(&["list", "--data-dir", "data"]);
+    command.env("EDGEFAAS_DATA_DIR", &elsewhere);
+    assert_eq!(finish(command).await.0, 0);
+    let mut command = fixture.command(&["list"]);
+    command.env("EDGEFAAS_DATA_DIR", &elsewhere).env("EDGEFAAS_TOKEN", TOKEN);
+    assert_eq!(finish(command).await.0, 0);
+}
+
+#[tokio::test]
+async fn commands_inside_the_folder_of_dev_find_its_node() {
+    let fixture = Fixture::start().await;
+    let below = fixture.path().join("app/functions");
+    std::fs::create_dir_all(&below).unwrap();
+    std::fs::create_dir(fixture.path().join("app/.edgefaas")).unwrap();
+    let node = serde_json::json!({
+        "control": format!("http://{}", fixture.address), "token": TOKEN, "pid": std::process::id(),
+    });
+    std::fs::write(fixture.path().join("app/.edgefaas/dev.json"), node.to_string()).unwrap();
+    let mut command = fixture.command(&["list"]);
+    command.current_dir(&below).env_remove("EDGEFAAS_NODE").env("EDGEFAAS_DATA_DIR", "nowhere");
+    let (code, stdout, stderr) = finish(command).await;
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("greenhouse"), "{stdout}");
+}
+
+#[tokio::test]
+async fn invocations_print_the_reply_and_exit_by_their_end() {
+    let fixture = Fixture::start().await;
+    for (args, code, stdout) in [
+        (vec!["invoke", "echo", "-d", "hi"], 0, "hi\n"),
+        (vec!["invoke", "echo", "-d", "-5"], 0, "-5\n"),
+        (vec!["invoke", "json"], 0, "{\"a\":[1]}\n"),
+        (vec!["invoke", "nothing"], 0, ""),
+        (vec!["invoke", "fails"], 5, ""),
+        (vec!["invoke", "absent"], 6, ""),
+        (vec!["invoke", "busy"], 8, ""),
+        (vec!["invoke", "draining"], 8, ""),
+    ] {
+        let result = fixture.run(&args).await;
+        assert_eq!((result.0, result.1.as_str()), (code, stdout), "{args:?}: {}", result.2);
+    }
+    let raw = fixture.command(&["invoke", "raw"]).output().await.unwrap();
+    assert_eq!(raw.stdout, [0, 255], "bytes are not touched");
+
+    let (_, _, stderr) = fixture.run(&["invoke", "fails"]).await;
+    assert!(stderr.contains("`fails` failed (500 Function failed): TypeError"), "{stderr}");
+    let (_, _, stderr) = fixture.run(&["invoke", "absent"]).await;
+    assert_eq!(stderr, "error: no function `absent`; there is `echo`\n");
+
+    std::fs::write(fixture.path().join("body"), "from a file").unwrap();
+    assert_eq!(fixture.run(&["invoke", "echo", "-d", "@body"]).await.1, "from a file\n");
+    let mut command = fixture.command(&["invoke", "echo", "-d", "-"]);
+    command.stdin(std::fs::File::open(fixture.path().join("body")).unwrap());
+    assert_eq!(finish(command).await.1, "from a file\n");
+
+    let value = fixture.json(&["invoke", "json"]).await;
+    assert_eq!(value["reply"], serde_json::json!({ "kind": "json", "json": { "a": [1] } }));
+    assert_eq!(value["timing"]["exec_us"], 3);
+    let (code, stdout, _) = fixture.run(&["invoke", "fails", "-o", "json"]).await;
+    assert_eq!(code, 5);
+    let value: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(value["failure"]["status"], 500);
+}
+
+#[tokio::test]
+async fn a_deploy_sends_manifest_and_sources() {
+    let fixture = Fixture::start().await;
+    std::fs::write(fixture.path().join("hello.js"), "export default () => 1;\n").unwrap();
+    let (code, stdout, stderr) = fixture.run(&["deploy", "hello.js", "--allow", "publish=a/#"]).await;
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.starts_with("hello 0123456789ab is live\n"), "{stdout}");
+    assert!(stdout.contains("comfort") && stdout.contains("mqtt a/+"), "{stdout}");
+    assert!(stderr.contains("warning: `comfort` has no triggers"), "{stderr}");
+    {
+        let deployed = fixture.server.deployed.lock().unwrap();
+        assert!(deployed[0].manifest.contains("publish = [\"a/#\"]"), "{}", deployed[0].manifest);
+        let Some(proto::artifact::Source::Modules(graph)) = &deployed[0].artifacts[0].source else {
+            panic!("a script is sent as modules");
+        };
+        assert_eq!(graph.entry, "hello.js");
+        assert_eq!(graph.modules[0].source, "export default () => 1;\n");
+    }
+
+    std::fs::write(fixture.path().join("taken.js"), "export default () => 1;\n").unwrap();
+    let (code, _, stderr) = fixture.run(&["deploy", "taken.js"]).await;
+    assert_eq!(code, 7);
+    assert!(stderr.contains("belongs to the app `other`"), "{stderr}");
+}
+
+#[tokio::test]
+async fn lists_logs_status_and_the_rest() {
+    let fixture = Fixture::start().await;
+    let (_, stdout, _) = fixture.run(&["list"]).await;
+    let mut lines = stdout.lines();
+    assert_eq!(
+        lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
+        ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "STATE", "TRIGGERS"]
+    );
+    assert_eq!(
+        lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
+        ["greenhouse", "comfort", "javascript", "2.0", "KiB", "7", "1", "ok", "mqtt", "a/+"]
+    );
+    let list = fixture.json(&["list"]).await;
+    assert_eq!(list["apps"][0]["functions"][0]["invocations"], 7);
+    assert_eq!(list["apps"][0]["previous_revisions"][0], "fedcba");
+
+    let (_, stdout, _) = fixture.run(&["logs", "comfort", "--tail", "5"]).await;
+    assert!(stdout.contains("INFO  comfort  first\n"), "{stdout}");
+    assert!(stdout.contains("comfort  tail 5\n"), "{stdout}");
+    let (_, stdout, _) = fixture.run(&["logs", "-o", "json"]).await;
+    let messages: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[1]["message"], "tail 0");
+
+    let (_, stdout, _) = fixture.run(&["status"]).await;
+    assert!(stdout.contains("running for 1m 1s") && stdout.contains("9.9.9"), "{stdout}");
+    assert_eq!(fixture.json(&["status"]).await["version"], "9.9.9");
+
+    assert_eq!(
+        fixture.run(&["rollback", "a", "--to", "fed"]).await.1.lines().next(),
+        Some("a fed is live")
+    );
+    assert_eq!(
+        fixture.run(&["rm", "greenhouse"]).await.1,
+        "greenhouse is gone, with its functions comfort\n"
+    );
+    assert_eq!(fixture.run(&["rm", "absent"]).await.0, 6);
+}
+
+#[tokio::test]
+async fn a_secret_is_read_from_stdin() {
+    let fixture = Fixture::start().await;
+    std::fs::write(fixture.path().join("value"), "s3cret\n").unwrap();
+    let mut command = fixture.command(&["secrets", "set", "api_key"]);
+    command.stdin(std::fs::File::open(fixture.path().join("value")).unwrap());
+    let (code, stdout, stderr) = finish(command).await;
+    assert_eq!((code, stdout.as_str()), (0, "api_key is set\n"), "{stderr}");
+    assert_eq!(*fixture.server.secrets.lock().unwrap(), [("api_key".into(), "s3cret".into())]);
+    assert_eq!(fixture.run(&["secrets", "list"]).await.1, "api_key\n");
+    assert_eq!(fixture.run(&["secrets", "rm", "api_key"]).await.0, 6, "as the server says");
+    assert_eq!(fixture.run(&["secrets", "set", "empty"]).await.0, 2, "an empty value is a mistake");
+}

@@ -1,0 +1,85 @@
+//! A register whose last writer wins.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{Hlc, ReplicaId, Timestamp};
+
+/// A value and when it was written; the later write wins.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Register {
+    written: Option<Written>,
+}
+
+/// Ordered by time; the value only decides between writes that claim the same time and replica, which
+/// no well-behaved replica makes, so that even then all replicas agree.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Written {
+    at: Timestamp,
+    value: Bytes,
+}
+
+impl Register {
+    /// The value; none if it was never set.
+    pub fn get(&self) -> Option<&Bytes> {
+        self.written.as_ref().map(|written| &written.value)
+    }
+
+    /// When the value was written; a clock that reads it back from a store should observe it.
+    pub fn written_at(&self) -> Option<Timestamp> {
+        self.written.as_ref().map(|written| written.at)
+    }
+
+    /// Sets the value and gives it as a delta. The write is stamped `now`, or just after the value it
+    /// replaces if that has a later time: who overwrites a value has seen it.
+    pub fn set(&mut self, value: Bytes, replica: ReplicaId, now: Hlc) -> Self {
+        let hlc = match &self.written {
+            Some(current) => now.max(current.at.hlc.successor()),
+            None => now,
+        };
+        self.written = Some(Written { at: Timestamp { hlc, replica }, value });
+        self.clone()
+    }
+
+    /// Takes in another state or delta; true if that changed anything.
+    pub fn merge(&mut self, other: Self) -> bool {
+        let newer = other.written > self.written;
+        if newer {
+            self.written = other.written;
+        }
+        newer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ReplicaId = ReplicaId::new(1, 0);
+    const B: ReplicaId = ReplicaId::new(2, 0);
+
+    fn at(wall_ms: u64) -> Hlc {
+        Hlc { wall_ms, logical: 0 }
+    }
+
+    #[test]
+    fn a_local_write_wins_over_what_it_saw_even_if_its_clock_is_behind() {
+        let (mut a, mut b) = (Register::default(), Register::default());
+        let ahead = a.set("ahead".into(), A, at(1_000));
+        b.merge(ahead);
+        let behind = b.set("behind".into(), B, at(5));
+        a.merge(behind);
+        assert_eq!(a.get().unwrap(), "behind");
+        assert_eq!(a, b);
+    }
+
+    #[test]
+    fn writes_of_the_same_time_are_decided_by_the_replica() {
+        let (mut a, mut b) = (Register::default(), Register::default());
+        let (x, y) = (a.set("x".into(), A, at(7)), b.set("y".into(), B, at(7)));
+        assert!(a.merge(y));
+        assert!(!b.merge(x));
+        assert_eq!(a, b);
+        assert_eq!(a.get().unwrap(), "y");
+    }
+}

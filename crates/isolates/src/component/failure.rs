@@ -1,0 +1,53 @@
+//! Telling what ended a component's run.
+
+use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
+use wasmtime_wasi::I32Exit;
+
+use super::ComponentState;
+use crate::outcome::{Limits, RunError};
+
+/// The run's error in our words: the limit that was hit first, then the trap.
+pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits) -> RunError {
+    if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
+        tracing::warn!(error = %full, "the isolate pool is full");
+        return RunError::NoCapacity { limit: 0 };
+    }
+    // A refused memory.grow makes the guest abort: the trap itself would only say "unreachable".
+    if state.out_of_memory {
+        return RunError::OutOfMemory { limit_bytes: limits.memory_bytes };
+    }
+    let backtrace = error.downcast_ref::<WasmBacktrace>();
+    let frame = backtrace.and_then(user_frame);
+    let stack = backtrace.map(|backtrace| backtrace.to_string());
+    if let Some((location, message)) = state.stdio.panic() {
+        return RunError::Trapped {
+            message: format!("panicked: {message}"),
+            location: Some(location),
+            stack,
+        };
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::StackOverflow) => RunError::StackOverflow { location: frame },
+        Some(trap) => RunError::Trapped { message: trap.to_string(), location: frame, stack },
+        None => match error.downcast_ref::<I32Exit>() {
+            Some(exit) => RunError::Trapped {
+                message: format!("the function ended its process with exit code {}", exit.0),
+                location: frame,
+                stack,
+            },
+            None => RunError::Internal(error.root_cause().to_string()),
+        },
+    }
+}
+
+/// The first frame with a source position outside the toolchain and its libraries.
+fn user_frame(backtrace: &WasmBacktrace) -> Option<String> {
+    backtrace.frames().iter().flat_map(|frame| frame.symbols()).find_map(|symbol| {
+        let file = symbol.file()?;
+        let foreign = file.starts_with("/rustc/") || file.contains("/registry/src/");
+        (!foreign).then(|| {
+            let (line, column) = (symbol.line().unwrap_or(0), symbol.column().unwrap_or(0));
+            format!("{file}:{line}:{column}")
+        })
+    })
+}

@@ -1,0 +1,225 @@
+//! All isolates of a node: one engine, one pool, one clock, two languages.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+use wasmtime::Engine;
+
+use crate::compile::{CodeCache, CompileError, Compiler};
+use crate::component::{ComponentError, ComponentProgram, ComponentRunner, check_header};
+use crate::engine::{self, EngineError, EpochClock, PoolConfig};
+use crate::event::Event;
+use crate::host::Host;
+use crate::js::{self, JsEngine, JsProgram};
+use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
+use crate::source::ModuleGraph;
+
+/// How isolates are set up.
+#[derive(Debug, Clone)]
+pub struct IsolatesConfig {
+    /// Sizes of the pool.
+    pub pool: PoolConfig,
+    /// Where compiling happens.
+    pub compiler: Compiler,
+    /// Where compiled code is kept, and the node's key for it; nowhere without.
+    pub code_cache: Option<(PathBuf, [u8; 32])>,
+}
+
+/// What a function is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FunctionSource {
+    /// A WebAssembly component of the world in `wit/`.
+    Component(Bytes),
+    /// JavaScript or TypeScript modules.
+    JavaScript(ModuleGraph),
+}
+
+impl FunctionSource {
+    /// `component` or `javascript`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Component(_) => "component",
+            Self::JavaScript(_) => "javascript",
+        }
+    }
+
+    /// The size of what the user wrote or built, in bytes.
+    pub fn size_bytes(&self) -> usize {
+        match self {
+            Self::Component(wasm) => wasm.len(),
+            Self::JavaScript(graph) => graph.modules.iter().map(|module| module.source.len()).sum(),
+        }
+    }
+}
+
+/// A function that is ready to run: compiled, linked and, for JavaScript, with its top level evaluated.
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Program(Arc<ProgramKind>);
+
+enum ProgramKind {
+    Component(ComponentProgram),
+    JavaScript(Arc<JsEngine>, JsProgram),
+}
+
+/// Why a source can't be a function.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// A component that is none, or of another world.
+    #[error(transparent)]
+    Component(#[from] ComponentError),
+    /// Compiling failed.
+    #[error("{name} cannot be compiled: {reason}")]
+    Compile {
+        /// The function.
+        name: String,
+        /// Why.
+        reason: CompileError,
+    },
+    /// JavaScript that does not parse, link or load.
+    #[error(transparent)]
+    JavaScript(#[from] js::PrepareError),
+    /// The node is at fault.
+    #[error("the JavaScript engine cannot be started: {0}")]
+    Engine(String),
+}
+
+/// The isolates of a node.
+pub struct Isolates {
+    engine: Engine,
+    code: Arc<CodeCache>,
+    components: Arc<ComponentRunner>,
+    // Made at the first JavaScript function: a node without one saves its time and memory.
+    javascript: OnceCell<Arc<JsEngine>>,
+    clock: EpochClock,
+    pool: PoolConfig,
+    running: AtomicU32,
+}
+
+impl Isolates {
+    /// Sets up engine, pool and clock. Nothing is compiled yet.
+    pub fn new(config: &IsolatesConfig) -> Result<Self, EngineError> {
+        let engine = engine::build(config.pool)?;
+        let failed = |reason: String| EngineError::new(config.pool.max_isolates, reason);
+        let components = ComponentRunner::new(&engine).map_err(|error| failed(format!("{error:#}")))?;
+        let clock = EpochClock::start(engine.clone()).map_err(|error| failed(error.to_string()))?;
+        Ok(Self {
+            code: Arc::new(CodeCache::new(config.compiler.clone(), config.code_cache.clone())),
+            components: Arc::new(components),
+            javascript: OnceCell::new(),
+            clock,
+            pool: config.pool,
+            running: AtomicU32::new(0),
+            engine,
+        })
+    }
+
+    /// Compiles, links and checks a source; `name` is what errors call it. Work that takes long is done
+    /// on the runtime's blocking threads; dropping the future lets it end there unseen.
+    pub async fn prepare(&self, name: &str, source: &FunctionSource) -> Result<Program, PrepareError> {
+        match source {
+            FunctionSource::Component(wasm) => {
+                check_header(name, wasm)?;
+                let (engine, code) = (self.engine.clone(), self.code.clone());
+                let (components, name, wasm) = (self.components.clone(), name.to_owned(), wasm.clone());
+                blocking(move || {
+                    let component = code.component(&engine, &wasm).map_err(|reason| match reason {
+                        CompileError::Invalid(reason) => {
+                            ComponentError::Invalid { name: name.clone(), reason }.into()
+                        }
+                        reason => PrepareError::Compile { name: name.clone(), reason },
+                    })?;
+                    let program = components.prepare(&name, &component)?;
+                    Ok(Program(Arc::new(ProgramKind::Component(program))))
+                })
+                .await
+            }
+            FunctionSource::JavaScript(graph) => {
+                let javascript = self.javascript().await?;
+                let _running = self.clock.running();
+                let program = javascript.prepare(graph).await?;
+                Ok(Program(Arc::new(ProgramKind::JavaScript(javascript.clone(), program))))
+            }
+        }
+    }
+
+    /// Runs one invocation in an isolate of its own, which is gone afterwards. Dropping the future ends
+    /// the run.
+    pub async fn run(
+        &self,
+        program: &Program,
+        meta: &InvocationMeta,
+        event: Event,
+        limits: Limits,
+        host: Box<dyn Host>,
+    ) -> Completion {
+        let _clock = self.clock.running();
+        let _count = Count::up(&self.running);
+        let mut completion = match &*program.0 {
+            ProgramKind::Component(program) => {
+                self.components.run(program, meta, event, limits, host).await
+            }
+            ProgramKind::JavaScript(engine, program) => {
+                engine.run(program, meta, event, limits, host).await
+            }
+        };
+        if let Err(RunError::NoCapacity { limit }) = &mut completion.result {
+            *limit = self.pool.max_isolates;
+        }
+        completion
+    }
+
+    /// How many isolates run now.
+    pub fn running(&self) -> u32 {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// How many may run.
+    pub fn max_isolates(&self) -> u32 {
+        self.pool.max_isolates
+    }
+
+    async fn javascript(&self) -> Result<&Arc<JsEngine>, PrepareError> {
+        self.javascript
+            .get_or_try_init(|| async {
+                let (engine, code, pool) = (self.engine.clone(), self.code.clone(), self.pool);
+                blocking(move || {
+                    let failed = |reason: String| PrepareError::Engine(reason);
+                    let wasm = js::engine_code_wasm().map_err(|error| failed(error.to_string()))?;
+                    let module = code.module(&engine, &wasm).map_err(|error| failed(error.to_string()))?;
+                    let javascript = JsEngine::new(&engine, module, pool);
+                    javascript.map(Arc::new).map_err(|error| failed(error.to_string()))
+                })
+                .await
+            })
+            .await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
+) -> Result<T, PrepareError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(PrepareError::Engine(format!("a task ended early: {error}"))),
+    }
+}
+
+struct Count<'a>(&'a AtomicU32);
+
+impl<'a> Count<'a> {
+    fn up(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,228 @@
+//! A node's settings: a TOML file, and above it the command line.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::Deserialize;
+
+/// Settings of a node. Every one has a default, so that an empty file is a good one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Where the node keeps everything. Only one node may use it at a time.
+    pub data_dir: PathBuf,
+    /// Where compiled code is kept; `cache` in the data directory if it is not set. It can be made again, so
+    /// that it need not be on the SD card.
+    pub cache_dir: Option<PathBuf>,
+    /// The HTTP gateway.
+    pub http: SocketAddr,
+    /// The MQTT listener.
+    pub mqtt: SocketAddr,
+    /// The control API, metrics and health.
+    pub control: SocketAddr,
+    /// Threads that serve connections and run isolates; 0 means one a core.
+    pub workers: usize,
+    /// How long a stopping node waits for what runs.
+    #[serde(with = "humantime_serde")]
+    pub drain_grace: Duration,
+    /// Isolates.
+    pub isolates: IsolatesSection,
+    /// The store.
+    pub store: StoreSection,
+    /// The broker.
+    pub broker: BrokerSection,
+    /// The logs of functions.
+    pub logs: LogsSection,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        Self {
+            data_dir: default_data_dir(),
+            cache_dir: None,
+            http: loopback(8080),
+            mqtt: loopback(1883),
+            control: loopback(7070),
+            workers: 0,
+            drain_grace: Duration::from_secs(10),
+            isolates: IsolatesSection::default(),
+            store: StoreSection::default(),
+            broker: BrokerSection::default(),
+            logs: LogsSection::default(),
+        }
+    }
+}
+
+/// `[isolates]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IsolatesSection {
+    /// How many isolates may exist at once, over all functions.
+    pub max: u32,
+    /// The most memory an isolate may have; functions' own limits are at most this.
+    pub max_memory: ByteSize,
+}
+
+impl Default for IsolatesSection {
+    fn default() -> Self {
+        Self { max: 1000, max_memory: ByteSize::mib(256) }
+    }
+}
+
+/// `[store]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreSection {
+    /// What a power cut may cost: changes are synced to the disk at least this often. They reach the
+    /// operating system before anyone is answered, whatever this is.
+    #[serde(with = "humantime_serde")]
+    pub sync_interval: Duration,
+    /// Free space below which writes are refused, so that the store is never caught half-way.
+    pub reserve: ByteSize,
+    /// Memory for the store's block cache.
+    pub cache: ByteSize,
+}
+
+impl Default for StoreSection {
+    fn default() -> Self {
+        Self { sync_interval: Duration::from_secs(1), reserve: ByteSize::mib(64), cache: ByteSize::mib(8) }
+    }
+}
+
+/// `[broker]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BrokerSection {
+    /// The largest MQTT packet that is taken or sent.
+    pub max_packet: ByteSize,
+    /// Connections at once.
+    pub max_connections: usize,
+}
+
+impl Default for BrokerSection {
+    fn default() -> Self {
+        Self { max_packet: ByteSize::mib(1), max_connections: 10_000 }
+    }
+}
+
+/// `[logs]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogsSection {
+    /// Lines kept for each function.
+    pub lines_per_function: usize,
+    /// Bytes kept for each function.
+    pub bytes_per_function: ByteSize,
+}
+
+impl Default for LogsSection {
+    fn default() -> Self {
+        Self { lines_per_function: 1000, bytes_per_function: ByteSize::kib(256) }
+    }
+}
+
+/// A configuration that can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("the configuration {path} cannot be read: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the configuration {path} is not valid:\n{reason}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Place and reason.
+        reason: Box<toml::de::Error>,
+    },
+    /// An address that others can reach, without credentials.
+    #[error(
+        "{listener} = {address} can be reached from other machines, which needs credentials and TLS; \
+         neither is supported yet: use a loopback address such as 127.0.0.1:{port}",
+        port = address.port()
+    )]
+    NotLoopback {
+        /// Which listener.
+        listener: &'static str,
+        /// Its address.
+        address: SocketAddr,
+    },
+    /// A number that makes no sense.
+    #[error("{key} = {value} is out of range: {allowed}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+impl NodeConfig {
+    /// Reads `file`, or gives the defaults without one.
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = file else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path)
+            .map_err(|reason| ConfigError::Read { path: path.to_owned(), reason })?;
+        toml::from_str(&text)
+            .map_err(|reason| ConfigError::Parse { path: path.to_owned(), reason: Box::new(reason) })
+    }
+
+    /// Holds the settings against what a node can do.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        for (listener, address) in [("http", self.http), ("mqtt", self.mqtt), ("control", self.control)] {
+            if !address.ip().is_loopback() {
+                return Err(ConfigError::NotLoopback { listener, address });
+            }
+        }
+        let out_of_range =
+            |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
+        if !(1..=100_000).contains(&self.isolates.max) {
+            return out_of_range("isolates.max", self.isolates.max.to_string(), "1 to 100000");
+        }
+        let memory = self.isolates.max_memory;
+        if !(ByteSize::mib(1)..=ByteSize::gib(4)).contains(&memory) {
+            return out_of_range("isolates.max_memory", memory.to_string(), "1MiB to 4GiB");
+        }
+        let packet = self.broker.max_packet;
+        if !(ByteSize::b(128)..=ByteSize::b(268_435_455)).contains(&packet) {
+            return out_of_range("broker.max_packet", packet.to_string(), "128B to 268435455B");
+        }
+        if self.workers > 1024 {
+            return out_of_range("workers", self.workers.to_string(), "0 (one a core) to 1024");
+        }
+        Ok(())
+    }
+
+    /// How many workers there are: as set, or one a core.
+    pub fn worker_count(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, Into::into),
+            count => count,
+        }
+    }
+}
+
+/// `$EDGEFAAS_DATA_DIR`; else `/var/lib/edgefaas` for root; else `$XDG_DATA_HOME/edgefaas` or
+/// `~/.local/share/edgefaas`.
+pub fn default_data_dir() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(dir) = set("EDGEFAAS_DATA_DIR") {
+        return dir;
+    }
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/edgefaas");
+    }
+    set("XDG_DATA_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/share")))
+        .map_or_else(|| PathBuf::from(".edgefaas"), |base| base.join("edgefaas"))
+}

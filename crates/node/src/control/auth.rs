@@ -1,0 +1,92 @@
+//! Who may use the control port: whoever can read the token file.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::problem::{MEDIA_TYPE, Problem};
+
+/// The token's file in the data directory.
+pub const TOKEN_FILE: &str = "token";
+/// Paths that need no token.
+const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
+
+/// The token can't be read or made.
+#[derive(Debug, thiserror::Error)]
+#[error("the admin token {path} cannot be read or made: {reason}")]
+pub struct TokenError {
+    path: PathBuf,
+    reason: std::io::Error,
+}
+
+/// The node's admin token: read from the data directory, or drawn and written there at the first start,
+/// readable only by its owner.
+pub fn admin_token(data_dir: &Path) -> Result<String, TokenError> {
+    let path = data_dir.join(TOKEN_FILE);
+    let failed = |reason| TokenError { path: path.clone(), reason };
+    match std::fs::read_to_string(&path) {
+        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let token = blake3::Hash::from_bytes(rand::random()).to_hex().to_string();
+    // Written beside and renamed: a node that dies half-way leaves no half token.
+    let temporary = path.with_extension("new");
+    let _ = std::fs::remove_file(&temporary);
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(failed)?;
+    writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&temporary, &path).map_err(failed)?;
+    Ok(token)
+}
+
+/// Refuses every request without the token, but those for health.
+pub(super) fn guard(routes: Router, token: &str) -> Router {
+    // Hashes are compared, which takes the same time wherever a guess goes wrong.
+    let wanted = blake3::hash(token.as_bytes());
+    routes.layer(from_fn(move |request: Request, next: Next| async move {
+        if OPEN_PATHS.contains(&request.uri().path()) || bears(request.headers(), &wanted) {
+            return next.run(request).await;
+        }
+        refuse(request.headers())
+    }))
+}
+
+fn bears(headers: &HeaderMap, wanted: &blake3::Hash) -> bool {
+    let token = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    token.is_some_and(|token| blake3::hash(token.as_bytes()) == *wanted)
+}
+
+fn refuse(headers: &HeaderMap) -> Response {
+    const DETAIL: &str = "the control port needs `authorization: Bearer TOKEN`; \
+                          the token is in the file `token` of the node's data directory";
+    let grpc = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"));
+    if grpc {
+        return tonic::Status::unauthenticated(DETAIL).into_http();
+    }
+    let problem = Problem::new(401, "Not authorized", DETAIL).to_json();
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),
+        (http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+    ];
+    (StatusCode::UNAUTHORIZED, headers, problem).into_response()
+}

@@ -1,0 +1,115 @@
+//! Between the node's types and the messages of the control API.
+
+use std::collections::BTreeMap;
+
+use edgefaas_isolates::{FunctionSource, Module, ModuleGraph, Reply};
+
+use super::proto;
+use crate::invocation::{Outcome, Timing};
+use crate::logs::LogLine;
+use crate::problem::Problem;
+use crate::registry::{LiveApp, LiveFunction};
+
+/// The sources of a deploy by function.
+pub fn sources(artifacts: Vec<proto::Artifact>) -> Result<BTreeMap<String, FunctionSource>, String> {
+    let mut sources = BTreeMap::new();
+    for artifact in artifacts {
+        let source = match artifact.source {
+            Some(proto::artifact::Source::Component(wasm)) => FunctionSource::Component(wasm.into()),
+            Some(proto::artifact::Source::Modules(graph)) => {
+                FunctionSource::JavaScript(module_graph(graph))
+            }
+            None => return Err(format!("the artifact of function `{}` is empty", artifact.function)),
+        };
+        if sources.insert(artifact.function.clone(), source).is_some() {
+            return Err(format!("function `{}` has two artifacts", artifact.function));
+        }
+    }
+    Ok(sources)
+}
+
+fn module_graph(graph: proto::ModuleGraph) -> ModuleGraph {
+    let module = |module: proto::Module| {
+        let mut imports: Vec<_> = module.imports.into_iter().collect();
+        // The revision's digest must not depend on the order of a map.
+        imports.sort();
+        Module { path: module.path, source: module.source, imports }
+    };
+    ModuleGraph { entry: graph.entry, modules: graph.modules.into_iter().map(module).collect() }
+}
+
+/// An app as it is listed.
+pub fn app(app: &LiveApp) -> proto::App {
+    proto::App {
+        name: app.name.to_string(),
+        revision: app.revision.clone(),
+        deployed_unix_ms: app.deployed_unix_ms as i64,
+        functions: app.functions.iter().map(|live| function(live)).collect(),
+        previous_revisions: app.previous.clone(),
+    }
+}
+
+fn function(live: &LiveFunction) -> proto::Function {
+    let (running, queued) = live.admission.load();
+    let (invocations, failures, rejected) = live.metrics.totals();
+    proto::Function {
+        name: live.name.to_string(),
+        kind: live.kind.clone(),
+        source_bytes: live.source_bytes,
+        triggers: live.spec.triggers.iter().map(ToString::to_string).collect(),
+        error: live.failure().unwrap_or_default(),
+        stats: Some(proto::FunctionStats { invocations, failures, rejected, running, queued }),
+    }
+}
+
+/// How an invocation ended.
+pub fn outcome(outcome: Outcome) -> proto::InvokeResponse {
+    let Outcome { id, result, timing } = outcome;
+    let result = match result {
+        Ok(answer) => proto::invoke_response::Outcome::Reply(reply(answer)),
+        Err(error) => {
+            let Problem { title, status, detail, .. } = Problem::of(&error, None);
+            let (status, title) = (status.into(), title.to_owned());
+            proto::invoke_response::Outcome::Failure(proto::Failure { status, title, detail })
+        }
+    };
+    let Timing { queue, start, execution } = timing;
+    let us = |duration: std::time::Duration| duration.as_micros() as u64;
+    proto::InvokeResponse {
+        invocation_id: id,
+        outcome: Some(result),
+        timing: Some(proto::Timing { queue_us: us(queue), start_us: us(start), exec_us: us(execution) }),
+    }
+}
+
+fn reply(reply: Reply) -> proto::Reply {
+    let plain = |kind: &str, body: Vec<u8>| proto::Reply { kind: kind.into(), body, ..Default::default() };
+    match reply {
+        Reply::None => plain("none", Vec::new()),
+        Reply::Json(text) => plain("json", text.into()),
+        Reply::Text(text) => plain("text", text.into()),
+        Reply::Bytes(bytes) => plain("bytes", bytes.into()),
+        Reply::Http(response) => proto::Reply {
+            kind: "http".into(),
+            body: response.body.into(),
+            status: response.status.into(),
+            headers: response
+                .headers
+                .into_iter()
+                .map(|(name, value)| proto::Header { name, value })
+                .collect(),
+        },
+    }
+}
+
+/// A log line.
+pub fn log_line(line: LogLine, lost_before: u64) -> proto::LogLine {
+    proto::LogLine {
+        time_unix_ms: line.time_unix_ms as i64,
+        function: line.function.to_string(),
+        invocation_id: line.invocation,
+        level: line.level.as_str().to_owned(),
+        message: line.message,
+        lost_before,
+    }
+}

@@ -1,0 +1,111 @@
+//! The control port: gRPC for the CLI, and metrics and health over plain HTTP.
+
+mod auth;
+mod convert;
+mod http;
+mod service;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use auth::{TokenError, admin_token};
+
+use crate::dispatch::{Dispatcher, Workers};
+use crate::logs::Logs;
+use crate::metrics::{Metrics, NodeReading};
+use crate::node::Addresses;
+use crate::registry::Registry;
+use crate::secrets::Secrets;
+use edgefaas_broker::Broker;
+
+/// Messages, server and client generated from `proto/edgefaas/control/v1/control.proto`.
+#[allow(missing_docs, clippy::all, rust_2018_idioms)]
+pub mod proto {
+    tonic::include_proto!("edgefaas.control.v1");
+
+    /// The file descriptors, for reflection.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/control.fds"));
+}
+
+/// The largest message that is taken, in bytes: a deploy carries all sources of an app.
+pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// What the control port shows and steers.
+pub struct ControlParts {
+    /// Runs functions.
+    pub dispatcher: Arc<Dispatcher>,
+    /// Holds functions.
+    pub registry: Arc<Registry>,
+    /// Where functions run.
+    pub workers: Arc<Workers>,
+    /// What they logged.
+    pub logs: Arc<Logs>,
+    /// What they may be told.
+    pub secrets: Arc<Secrets>,
+    /// The figures.
+    pub metrics: Arc<Metrics>,
+    /// The broker.
+    pub broker: Broker,
+    /// The node's facts.
+    pub facts: NodeFacts,
+    /// The token that every call needs.
+    pub token: String,
+}
+
+/// What does not change while a node runs.
+#[derive(Debug, Clone)]
+pub struct NodeFacts {
+    /// The node's id.
+    pub node_id: String,
+    /// Where it keeps everything.
+    pub data_dir: String,
+    /// Where it listens.
+    pub addresses: Addresses,
+    /// When it started.
+    pub started: Instant,
+    /// Isolates at most.
+    pub isolates_max: u32,
+}
+
+impl ControlParts {
+    /// The node's figures of now.
+    fn reading(&self) -> NodeReading {
+        NodeReading {
+            uptime: self.facts.started.elapsed(),
+            rss_bytes: rss_bytes(),
+            isolates_running: self.dispatcher.isolates_running(),
+            functions: self.registry.routes().functions().count(),
+            broker: self.broker.stats(),
+        }
+    }
+}
+
+/// Serves the control port until `cancel` fires; streams that are still open then are cut after `grace`.
+pub async fn serve(
+    listener: TcpListener,
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+    grace: Duration,
+) -> Result<(), std::io::Error> {
+    let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
+    let guarded = auth::guard(routes, &parts.token);
+    let stopping = cancel.clone();
+    let serving = axum::serve(listener, guarded)
+        .with_graceful_shutdown(async move { stopping.cancelled().await })
+        .into_future();
+    tokio::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => ended,
+        () = async { cancel.cancelled().await; tokio::time::sleep(grace).await } => Ok(()),
+    }
+}
+
+/// Resident memory of this process, in bytes; 0 where the system does not say.
+pub fn rss_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}

@@ -1,0 +1,270 @@
+//! The control service over gRPC, with health and reflection.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use bytes::Bytes;
+use edgefaas_isolates::{DirectCall, Event, Trigger};
+use futures_util::Stream;
+use tokio::sync::{broadcast, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::proto::control_server::{Control, ControlServer};
+use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
+use crate::invocation::{Invocation, InvocationError, Principal};
+use crate::logs::LogLine;
+use crate::registry::DeployError;
+use crate::secrets::SecretError;
+
+/// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
+/// itself, which says so.
+const STREAM_LINES: usize = 64;
+
+/// The gRPC routes: control, health and reflection.
+pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) -> Router {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let service = ControlServer::new(ControlService { parts, cancel })
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    health.set_serving::<ControlServer<ControlService>>().await;
+    let mut routes = tonic::service::Routes::new(service).add_service(health_service);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1();
+    match reflection {
+        Ok(reflection) => routes = routes.add_service(reflection),
+        Err(error) => tracing::error!(%error, "gRPC reflection is off"),
+    }
+    routes.into_axum_router()
+}
+
+struct ControlService {
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Control for ControlService {
+    type LogsStream = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
+
+    async fn deploy(&self, request: Request<proto::DeployRequest>) -> Answer<proto::DeployResponse> {
+        let request = request.into_inner();
+        let sources = convert::sources(request.artifacts).map_err(Status::invalid_argument)?;
+        // On a task of its own: a client that goes away must not leave a deploy half-way.
+        let registry = self.parts.registry.clone();
+        let deploy = tokio::spawn(async move { registry.deploy(request.manifest, sources).await });
+        let deployed = deploy
+            .await
+            .map_err(|error| Status::internal(format!("the deploy ended early: {error}")))?
+            .map_err(deploy_status)?;
+        let routes = self.parts.registry.routes();
+        let warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
+        Ok(Response::new(proto::DeployResponse {
+            app: Some(convert::app(&deployed.app)),
+            unchanged: deployed.unchanged,
+            warnings,
+        }))
+    }
+
+    async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
+        let proto::InvokeRequest { function, data } = request.into_inner();
+        let event = Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
+        let invocation = Invocation::new(function, Principal::Operator, event);
+        let dispatcher = self.parts.dispatcher.clone();
+        let admitted = dispatcher.admit(invocation).map_err(|error| invoke_status(&error))?;
+        let outcome = self.parts.workers.run(async move { dispatcher.run(admitted).await }).await;
+        let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
+        Ok(Response::new(convert::outcome(outcome)))
+    }
+
+    async fn list(&self, _: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+        let routes = self.parts.registry.routes();
+        let apps = routes.apps().map(|app| convert::app(app)).collect();
+        Ok(Response::new(proto::ListResponse { apps }))
+    }
+
+    async fn logs(&self, request: Request<proto::LogsRequest>) -> Answer<Self::LogsStream> {
+        let proto::LogsRequest { function, follow, tail } = request.into_inner();
+        let function = (!function.is_empty()).then_some(function);
+        if let Some(name) = &function {
+            let routes = self.parts.registry.routes();
+            if routes.function(name).is_none() {
+                let near = routes.near_functions(name);
+                let error = InvocationError::UnknownFunction { name: name.clone(), near };
+                return Err(invoke_status(&error));
+            }
+        }
+        // Subscribed first, so that no line falls between the kept ones and the live ones.
+        let live = follow.then(|| self.parts.logs.follow());
+        let kept = self.parts.logs.kept(function.as_deref(), (tail > 0).then_some(tail as usize));
+        let (lines, stream) = mpsc::channel(STREAM_LINES);
+        tokio::spawn(send_lines(kept, live, function, lines, self.cancel.clone()));
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn remove(&self, request: Request<proto::RemoveRequest>) -> Answer<proto::RemoveResponse> {
+        let registry = self.parts.registry.clone();
+        let app = request.into_inner().app;
+        let remove = tokio::spawn(async move { registry.remove(&app).await });
+        let functions = remove
+            .await
+            .map_err(|error| Status::internal(format!("the removal ended early: {error}")))?
+            .map_err(deploy_status)?;
+        Ok(Response::new(proto::RemoveResponse { functions }))
+    }
+
+    async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Answer<proto::RollbackResponse> {
+        let registry = self.parts.registry.clone();
+        let proto::RollbackRequest { app, revision } = request.into_inner();
+        let rollback = tokio::spawn(async move { registry.rollback(&app, &revision).await });
+        let app = rollback
+            .await
+            .map_err(|error| Status::internal(format!("the rollback ended early: {error}")))?
+            .map_err(deploy_status)?;
+        Ok(Response::new(proto::RollbackResponse { app: Some(convert::app(&app)) }))
+    }
+
+    async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
+        let parts = &self.parts;
+        let reading = parts.reading();
+        let (invocations, failures) = parts.dispatcher.totals();
+        let facts = &parts.facts;
+        Ok(Response::new(proto::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node_id: facts.node_id.clone(),
+            uptime_ms: reading.uptime.as_millis() as u64,
+            data_dir: facts.data_dir.clone(),
+            addresses: Some(proto::Addresses {
+                http: facts.addresses.http.to_string(),
+                mqtt: facts.addresses.mqtt.to_string(),
+                control: facts.addresses.control.to_string(),
+            }),
+            rss_bytes: reading.rss_bytes,
+            apps: parts.registry.routes().apps().count() as u32,
+            functions: reading.functions as u32,
+            isolates_running: reading.isolates_running,
+            isolates_max: facts.isolates_max,
+            invocations,
+            failures,
+            mqtt_connections: reading.broker.connections as u32,
+            draining: parts.dispatcher.is_draining(),
+        }))
+    }
+
+    async fn set_secret(
+        &self,
+        request: Request<proto::SetSecretRequest>,
+    ) -> Answer<proto::SetSecretResponse> {
+        let proto::SetSecretRequest { name, value } = request.into_inner();
+        self.parts.secrets.set(&name, value).await.map_err(secret_status)?;
+        Ok(Response::new(proto::SetSecretResponse {}))
+    }
+
+    async fn list_secrets(
+        &self,
+        _: Request<proto::ListSecretsRequest>,
+    ) -> Answer<proto::ListSecretsResponse> {
+        Ok(Response::new(proto::ListSecretsResponse { names: self.parts.secrets.names() }))
+    }
+
+    async fn remove_secret(
+        &self,
+        request: Request<proto::RemoveSecretRequest>,
+    ) -> Answer<proto::RemoveSecretResponse> {
+        self.parts.secrets.remove(&request.into_inner().name).await.map_err(secret_status)?;
+        Ok(Response::new(proto::RemoveSecretResponse {}))
+    }
+}
+
+/// Sends the kept lines, then the live ones until the client goes or the node stops.
+async fn send_lines(
+    kept: Vec<LogLine>,
+    live: Option<broadcast::Receiver<LogLine>>,
+    function: Option<String>,
+    lines: mpsc::Sender<Result<proto::LogLine, Status>>,
+    cancel: CancellationToken,
+) {
+    let mut last = 0;
+    for line in kept {
+        last = line.number;
+        if lines.send(Ok(convert::log_line(line, 0))).await.is_err() {
+            return;
+        }
+    }
+    let Some(mut live) = live else { return };
+    let mut lost = 0;
+    loop {
+        let received = tokio::select! {
+            received = live.recv() => received,
+            () = lines.closed() => return,
+            () = cancel.cancelled() => return,
+        };
+        match received {
+            Ok(line) if line.number <= last => {}
+            Ok(line) if function.as_deref().is_some_and(|name| *name != *line.function) => {}
+            Ok(line) => {
+                if lines.send(Ok(convert::log_line(line, std::mem::take(&mut lost)))).await.is_err() {
+                    return;
+                }
+            }
+            Err(broadcast::error::RecvError::Lagged(count)) => lost += count,
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+/// What a deploy should make one look at: functions that are named and not there.
+fn warnings(app: &crate::registry::LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for function in &app.functions {
+        for called in &function.spec.permissions.call {
+            if !called.contains('*') && !exists(called) {
+                warnings.push(format!("`{}` may call `{called}`, which is not deployed", function.name));
+            }
+        }
+    }
+    warnings
+}
+
+fn deploy_status(error: DeployError) -> Status {
+    let text = error.to_string();
+    match error {
+        DeployError::Manifest(_)
+        | DeployError::MissingSource { .. }
+        | DeployError::UnknownSource { .. }
+        | DeployError::WrongKind { .. }
+        | DeployError::TooMuchMemory { .. }
+        | DeployError::Prepare { .. } => Status::invalid_argument(text),
+        DeployError::NameTaken { .. } | DeployError::Route(_) => Status::already_exists(text),
+        DeployError::UnknownApp { .. } | DeployError::UnknownRevision { .. } => Status::not_found(text),
+        DeployError::NoEarlierRevision { .. } => Status::failed_precondition(text),
+        DeployError::Commit { .. } => Status::resource_exhausted(text),
+        DeployError::Store(_) => Status::internal(text),
+    }
+}
+
+fn invoke_status(error: &InvocationError) -> Status {
+    let text = error.to_string();
+    match error {
+        InvocationError::UnknownFunction { .. } => Status::not_found(text),
+        InvocationError::PayloadTooLarge { .. } => Status::invalid_argument(text),
+        InvocationError::QueueFull { .. } => Status::resource_exhausted(text),
+        InvocationError::Draining => Status::unavailable(text),
+        _ => Status::internal(text),
+    }
+}
+
+fn secret_status(error: SecretError) -> Status {
+    let text = error.to_string();
+    match error {
+        SecretError::Name { .. } | SecretError::TooLarge { .. } => Status::invalid_argument(text),
+        SecretError::Unknown { .. } => Status::not_found(text),
+        SecretError::Commit { .. } => Status::resource_exhausted(text),
+    }
+}

@@ -1,0 +1,239 @@
+//! The host calls of one invocation.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_broker::topic::TopicName;
+use edgefaas_broker::{Message, Properties, QoS};
+use edgefaas_crdt::FieldType;
+use edgefaas_isolates::{
+    DirectCall, Event, Host, HostError, HostFuture, LogLevel, PublishRequest, Reply, Trigger,
+};
+use parking_lot::Mutex;
+
+use super::Dispatcher;
+use super::effects::{Effects, EffectsFull, Pending};
+use crate::invocation::{Invocation, InvocationError, Principal};
+use crate::objects::{FieldKey, MAX_VALUE_BYTES, name_error, read_field};
+use crate::registry::LiveFunction;
+
+/// Answers a function while it runs, and holds back what it does.
+pub struct InvocationHost {
+    dispatcher: Arc<Dispatcher>,
+    function: Arc<LiveFunction>,
+    invocation: String,
+    trace_parent: Option<String>,
+    depth: u8,
+    effects: Arc<Mutex<Effects>>,
+}
+
+impl InvocationHost {
+    /// The host of `invocation`, which leaves its effects in `effects`.
+    pub fn new(
+        dispatcher: Arc<Dispatcher>,
+        function: Arc<LiveFunction>,
+        invocation: &Invocation,
+        effects: Arc<Mutex<Effects>>,
+    ) -> Self {
+        Self {
+            dispatcher,
+            function,
+            invocation: invocation.id.clone(),
+            trace_parent: invocation.trace_parent.clone(),
+            depth: invocation.depth,
+            effects,
+        }
+    }
+
+    fn key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
+        if let Some(reason) = name_error("object", object).or_else(|| name_error("field", field)) {
+            return Err(HostError::Invalid(reason));
+        }
+        if !self.function.spec.permissions.allows_object(object) {
+            return Err(self.not_permitted("object", object, "objects"));
+        }
+        let app = self.function.app.to_string();
+        Ok(FieldKey { app, object: object.to_owned(), field: field.to_owned() })
+    }
+
+    fn not_permitted(&self, kind: &str, name: &str, key: &str) -> HostError {
+        HostError::NotPermitted(format!(
+            "function `{}` may not use {kind} `{name}`: its permissions.{key} in the manifest do not name it",
+            self.function.name
+        ))
+    }
+
+    /// The field on disk, if it is of the wanted type.
+    fn stored(&self, key: &FieldKey, wanted: FieldType) -> Result<Option<edgefaas_crdt::Field>, HostError> {
+        let stored = read_field(&self.dispatcher.store.spaces().fields, key)
+            .map_err(|error| HostError::Failed(error.to_string()))?;
+        if let Some(field) = &stored {
+            let fits = match wanted {
+                FieldType::Counter => field.counter(&key.field).map(drop),
+                FieldType::Register => field.register(&key.field).map(drop),
+            };
+            fits.map_err(|error| HostError::Invalid(format!("object `{}`: {error}", key.object)))?;
+        }
+        Ok(stored)
+    }
+}
+
+impl Host for InvocationHost {
+    fn publish(&mut self, request: PublishRequest) -> Result<(), HostError> {
+        let invalid = |reason: String| HostError::Invalid(reason);
+        let topic = TopicName::new(request.topic).map_err(|error| invalid(error.to_string()))?;
+        if !self.function.spec.permissions.allows_publish(topic.as_str()) {
+            return Err(self.not_permitted("topic", topic.as_str(), "publish"));
+        }
+        let qos = match request.qos {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            2 => QoS::ExactlyOnce,
+            other => return Err(invalid(format!("qos {other} is not 0, 1 or 2"))),
+        };
+        let response_topic = request
+            .response_topic
+            .map(TopicName::new)
+            .transpose()
+            .map_err(|error| invalid(format!("response topic: {error}")))?;
+        let properties = Properties {
+            content_type: request.content_type.map(Into::into),
+            response_topic,
+            correlation_data: request.correlation_data,
+            user: request.user_properties.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            ..Properties::default()
+        };
+        let message = Message::new(topic, request.payload)
+            .with_qos(qos)
+            .with_retain(request.retain)
+            .with_properties(properties);
+        self.effects.lock().publish(message).map_err(full)
+    }
+
+    fn call(
+        &mut self,
+        function: String,
+        data: Bytes,
+    ) -> Result<HostFuture<Result<Reply, HostError>>, HostError> {
+        if !self.function.spec.permissions.allows_call(&function) {
+            return Err(self.not_permitted("function", &function, "call"));
+        }
+        let caller = self.function.name.to_string();
+        let event =
+            Event { trigger: Trigger::Call(DirectCall { caller: Some(caller.clone()) }), body: data };
+        let mut call = Invocation::new(function, Principal::Function { name: caller }, event);
+        call.parent = Some(self.invocation.clone());
+        call.trace_parent = self.trace_parent.clone();
+        call.depth = self.depth.saturating_add(1);
+        let dispatcher = self.dispatcher.clone();
+        let admitted = dispatcher.admit(call).map_err(call_error)?;
+        Ok(Box::pin(async move { dispatcher.run(admitted).await.result.map_err(call_error) }))
+    }
+
+    fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
+        let key = self.key(object, field)?;
+        let mut effects = self.effects.lock();
+        let pending = match effects.pending(&key) {
+            Some(Pending::Added(before)) => *before,
+            Some(Pending::Set(_)) => return Err(wrong_pending(&key, "register", "counter")),
+            None => {
+                self.stored(&key, FieldType::Counter)?;
+                0
+            }
+        };
+        let sum = pending.checked_add(amount).ok_or_else(|| {
+            HostError::Invalid(format!("field `{field}`: {pending} and {amount} more do not fit 64 bits"))
+        })?;
+        effects.write(key, Pending::Added(sum)).map_err(full)
+    }
+
+    fn counter_value(&mut self, object: &str, field: &str) -> Result<i64, HostError> {
+        let key = self.key(object, field)?;
+        let pending = match self.effects.lock().pending(&key) {
+            Some(Pending::Added(amount)) => *amount,
+            Some(Pending::Set(_)) => return Err(wrong_pending(&key, "register", "counter")),
+            None => 0,
+        };
+        let stored = self.stored(&key, FieldType::Counter)?;
+        let value = stored.and_then(|field| field.counter(&key.field).map(|c| c.value()).ok()).unwrap_or(0);
+        Ok(value.saturating_add(pending))
+    }
+
+    fn register_set(&mut self, object: &str, field: &str, value: Bytes) -> Result<(), HostError> {
+        let key = self.key(object, field)?;
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(HostError::Invalid(format!(
+                "field `{field}`: the value has {} bytes; at most {MAX_VALUE_BYTES} are allowed",
+                value.len()
+            )));
+        }
+        let mut effects = self.effects.lock();
+        match effects.pending(&key) {
+            Some(Pending::Set(_)) => {}
+            Some(Pending::Added(_)) => return Err(wrong_pending(&key, "counter", "register")),
+            None => drop(self.stored(&key, FieldType::Register)?),
+        }
+        effects.write(key, Pending::Set(value)).map_err(full)
+    }
+
+    fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
+        let key = self.key(object, field)?;
+        match self.effects.lock().pending(&key) {
+            Some(Pending::Set(value)) => return Ok(Some(value.clone())),
+            Some(Pending::Added(_)) => return Err(wrong_pending(&key, "counter", "register")),
+            None => {}
+        }
+        let stored = self.stored(&key, FieldType::Register)?;
+        let value = stored.and_then(|field| {
+            field.register(&key.field).ok().and_then(|r| r.get().map(|value| value.to_vec()))
+        });
+        Ok(value.map(Bytes::from))
+    }
+
+    fn log(&mut self, level: LogLevel, message: String) {
+        let message = self.dispatcher.secrets.mask(&self.function.spec.secrets, message);
+        self.dispatcher.logs.add(&self.function.name, &self.invocation, level, message);
+    }
+
+    fn config(&mut self, key: &str) -> Option<String> {
+        self.function.spec.config.get(key).map(|value| value.to_string())
+    }
+
+    fn config_keys(&mut self) -> Vec<String> {
+        self.function.spec.config.keys().cloned().collect()
+    }
+
+    fn secret(&mut self, name: &str) -> Option<String> {
+        let named = self.function.spec.secrets.iter().any(|secret| secret == name);
+        named.then(|| self.dispatcher.secrets.get(name)).flatten()
+    }
+
+    fn secret_names(&mut self) -> Vec<String> {
+        let names = self.function.spec.secrets.iter();
+        names.filter(|name| self.dispatcher.secrets.get(name).is_some()).cloned().collect()
+    }
+}
+
+fn full(error: EffectsFull) -> HostError {
+    HostError::Overloaded(error.to_string())
+}
+
+fn wrong_pending(key: &FieldKey, actual: &str, wanted: &str) -> HostError {
+    HostError::Invalid(format!(
+        "object `{}`: field `{}` is a {actual}, not a {wanted}",
+        key.object, key.field
+    ))
+}
+
+fn call_error(error: InvocationError) -> HostError {
+    let text = error.detail();
+    match error {
+        InvocationError::UnknownFunction { .. } => HostError::NotFound(text),
+        InvocationError::PayloadTooLarge { .. } => HostError::Invalid(text),
+        InvocationError::QueueFull { .. }
+        | InvocationError::DroppedFromQueue { .. }
+        | InvocationError::NoIsolate { .. }
+        | InvocationError::Draining => HostError::Overloaded(text),
+        _ => HostError::Failed(text),
+    }
+}

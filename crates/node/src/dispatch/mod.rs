@@ -1,0 +1,318 @@
+//! The path of an invocation: route, admit, run, commit, reply.
+
+mod admission;
+mod effects;
+mod host;
+mod workers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use edgefaas_broker::{Broker, Message, Origin};
+use edgefaas_isolates::{Isolates, Limits, LogLevel, Reply};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+pub use admission::{Admission, Ticket};
+pub use workers::Workers;
+
+use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
+use crate::logs::Logs;
+use crate::platform::Clock;
+use crate::registry::{LiveFunction, Registry};
+use crate::secrets::Secrets;
+use crate::store::{Durability, Store};
+use effects::Effects;
+use host::InvocationHost;
+
+/// Runs invocations, wherever they come from.
+pub struct Dispatcher {
+    registry: Arc<Registry>,
+    isolates: Arc<Isolates>,
+    store: Arc<Store>,
+    logs: Arc<Logs>,
+    secrets: Arc<Secrets>,
+    clock: Clock,
+    broker: Broker,
+    isolate_permits: Semaphore,
+    draining: AtomicBool,
+    under_way: TaskTracker,
+    invocations: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// What a dispatcher works with.
+pub struct DispatcherParts {
+    /// Routes and functions.
+    pub registry: Arc<Registry>,
+    /// Where functions run.
+    pub isolates: Arc<Isolates>,
+    /// Where changes are committed.
+    pub store: Arc<Store>,
+    /// Where functions log.
+    pub logs: Arc<Logs>,
+    /// What functions may be told.
+    pub secrets: Arc<Secrets>,
+    /// The time.
+    pub clock: Clock,
+    /// Where functions publish.
+    pub broker: Broker,
+}
+
+/// An invocation that has its place: it runs or waits for its turn.
+pub struct Admitted {
+    invocation: Invocation,
+    function: Arc<LiveFunction>,
+    ticket: Ticket,
+    since: Instant,
+    _under_way: TaskTrackerToken,
+}
+
+impl Admitted {
+    /// The function's name.
+    pub fn function_name(&self) -> Arc<str> {
+        self.function.name.clone()
+    }
+}
+
+impl Dispatcher {
+    /// A dispatcher that is open.
+    pub fn new(parts: DispatcherParts) -> Self {
+        let DispatcherParts { registry, isolates, store, logs, secrets, clock, broker } = parts;
+        Self {
+            isolate_permits: Semaphore::new(isolates.max_isolates() as usize),
+            registry,
+            isolates,
+            store,
+            logs,
+            secrets,
+            clock,
+            broker,
+            draining: AtomicBool::new(false),
+            under_way: TaskTracker::new(),
+            invocations: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Routes, admits, runs and commits one invocation. Dropping the future ends it; what it had not
+    /// committed by then is lost.
+    pub async fn dispatch(self: &Arc<Self>, invocation: Invocation) -> Outcome {
+        let id = invocation.id.clone();
+        match self.admit(invocation) {
+            Ok(admitted) => self.run(admitted).await,
+            Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
+        }
+    }
+
+    /// Finds the function and gives the invocation its place, without waiting.
+    pub fn admit(&self, invocation: Invocation) -> Result<Admitted, InvocationError> {
+        let routes = self.registry.routes();
+        let Some(function) = routes.function(&invocation.function) else {
+            let near = routes.near_functions(&invocation.function);
+            return Err(InvocationError::UnknownFunction { name: invocation.function, near });
+        };
+        self.admit_to(function.clone(), invocation)
+    }
+
+    /// Gives the invocation its place at a function that is known already.
+    pub fn admit_to(
+        &self,
+        function: Arc<LiveFunction>,
+        invocation: Invocation,
+    ) -> Result<Admitted, InvocationError> {
+        let name = || function.name.to_string();
+        // What runs already may still call others: it is to finish.
+        if self.draining.load(Ordering::Relaxed) && invocation.depth == 0 {
+            return Err(InvocationError::Draining);
+        }
+        if invocation.depth > MAX_DEPTH {
+            return Err(InvocationError::TooDeep { function: name(), depth: invocation.depth });
+        }
+        let (actual_bytes, limit_bytes) = (invocation.event.body.len(), function.spec.limits.payload_bytes);
+        if actual_bytes > limit_bytes {
+            return Err(InvocationError::PayloadTooLarge { function: name(), actual_bytes, limit_bytes });
+        }
+        let Ok(ticket) = function.admission.enter() else {
+            function.metrics.record_rejected();
+            let capacity = function.admission.capacity();
+            return Err(InvocationError::QueueFull { function: name(), capacity });
+        };
+        let under_way = self.under_way.token();
+        Ok(Admitted { invocation, function, ticket, since: Instant::now(), _under_way: under_way })
+    }
+
+    /// Waits for the turn, runs and commits.
+    pub async fn run(self: &Arc<Self>, admitted: Admitted) -> Outcome {
+        let Admitted { invocation, function, ticket, since, _under_way } = admitted;
+        let id = invocation.id.clone();
+        let mut timing = Timing::default();
+        let result = self.run_admitted(invocation, &function, ticket, since, &mut timing).await;
+        let outcome = Outcome { id, result, timing };
+        self.invocations.fetch_add(1, Ordering::Relaxed);
+        function.metrics.record(&outcome);
+        if let Err(error) = &outcome.result {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            self.log_failure(&function, &outcome.id, error);
+        }
+        outcome
+    }
+
+    async fn run_admitted(
+        self: &Arc<Self>,
+        invocation: Invocation,
+        function: &Arc<LiveFunction>,
+        ticket: Ticket,
+        since: Instant,
+        timing: &mut Timing,
+    ) -> Result<Reply, InvocationError> {
+        let limits = &function.spec.limits;
+        let name = || function.name.to_string();
+        let _permit = match ticket {
+            Ticket::Ready(permit) => permit,
+            waiting @ Ticket::Waiting(_) => {
+                match tokio::time::timeout(limits.timeout, waiting.turn()).await {
+                    Ok(Ok(permit)) => permit,
+                    Ok(Err(_)) => return Err(InvocationError::DroppedFromQueue { function: name() }),
+                    Err(_) => {
+                        return Err(InvocationError::QueueTimeout {
+                            function: name(),
+                            limit: limits.timeout,
+                        });
+                    }
+                }
+            }
+        };
+        let _isolate = self.isolate(function, invocation.depth).await?;
+        timing.queue = since.elapsed();
+        let program = function
+            .program(&self.isolates, &self.store)
+            .await
+            .map_err(|reason| InvocationError::NotRunnable { function: name(), reason })?;
+
+        let run_limits = Limits {
+            memory_bytes: limits.memory_bytes,
+            timeout: limits.timeout,
+            reply_bytes: limits.reply_bytes,
+        };
+        let meta = edgefaas_isolates::InvocationMeta {
+            id: invocation.id.clone(),
+            function: name(),
+            deadline_unix_ms: self.clock.now_unix_ms() + limits.timeout.as_millis() as u64,
+        };
+        let effects = Arc::new(Mutex::new(Effects::default()));
+        let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
+        let depth = invocation.depth;
+        let completion =
+            self.isolates.run(program, &meta, invocation.event, run_limits, Box::new(host)).await;
+        timing.start = completion.start;
+        timing.execution = completion.execution;
+        let reply = completion.result.map_err(|error| InvocationError::Run { function: name(), error })?;
+        let effects = std::mem::take(&mut *effects.lock());
+        self.commit(function, effects, depth).await?;
+        Ok(reply)
+    }
+
+    /// The right to one of the node's isolates. A nested call does not wait for one: its caller holds one
+    /// already, and all of them waiting for each other would end only with their deadlines.
+    async fn isolate(
+        &self,
+        function: &LiveFunction,
+        depth: u8,
+    ) -> Result<tokio::sync::SemaphorePermit<'_>, InvocationError> {
+        let none = || InvocationError::NoIsolate {
+            function: function.name.to_string(),
+            max: self.isolates.max_isolates(),
+        };
+        if depth > 0 {
+            return self.isolate_permits.try_acquire().map_err(|_| none());
+        }
+        let limit = function.spec.limits.timeout;
+        match tokio::time::timeout(limit, self.isolate_permits.acquire()).await {
+            Ok(permit) => permit.map_err(|_| none()),
+            Err(_) => Err(InvocationError::QueueTimeout { function: function.name.to_string(), limit }),
+        }
+    }
+
+    /// Commits what the invocation changed, then lets go of what it published.
+    async fn commit(
+        &self,
+        function: &Arc<LiveFunction>,
+        effects: Effects,
+        depth: u8,
+    ) -> Result<(), InvocationError> {
+        let (batch, publishes) = effects.into_parts();
+        if !batch.is_empty() {
+            self.store
+                .committer()
+                .commit(batch, Durability::Written)
+                .await
+                .map_err(|error| InvocationError::Commit { function: function.name.to_string(), error })?;
+        }
+        for message in publishes {
+            self.publish(&function.name, depth + 1, message);
+        }
+        Ok(())
+    }
+
+    /// Publishes on behalf of a function.
+    pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) {
+        let origin = Origin::Node { source: source.clone(), depth };
+        let _ = self.broker.publish(&origin, message);
+    }
+
+    fn log_failure(&self, function: &LiveFunction, invocation: &str, error: &InvocationError) {
+        let mut text = format!("{}: {}", error.title(), error.detail());
+        if let Some(stack) = error.stack() {
+            text.push('\n');
+            text.push_str(stack.trim_end());
+        }
+        let text = self.secrets.mask(&function.spec.secrets, text);
+        self.logs.add(&function.name, invocation, LogLevel::Error, text);
+    }
+
+    /// Logs that an event found no room and is lost.
+    pub fn log_dropped(&self, function: &LiveFunction, error: &InvocationError) {
+        self.logs.add(&function.name, "", LogLevel::Warn, format!("{}: {error}", error.title()));
+    }
+
+    /// Turns new invocations away and waits for those under way; true if they all ended within `grace`.
+    pub async fn drain(&self, grace: Duration) -> bool {
+        self.draining.store(true, Ordering::Relaxed);
+        self.under_way.close();
+        tokio::time::timeout(grace, self.under_way.wait()).await.is_ok()
+    }
+
+    /// New invocations are turned away.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// How many invocations are under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Invocations that ran since the start, and those of them that failed.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.invocations.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+    }
+
+    /// How many isolates run now.
+    pub fn isolates_running(&self) -> u32 {
+        self.isolates.running()
+    }
+
+    /// Where functions publish.
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// The functions.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+}

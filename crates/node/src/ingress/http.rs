@@ -1,0 +1,258 @@
+//! The HTTP gateway: `/fn/NAME[/rest]` and the paths of http triggers.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_isolates::{Event, HttpRequest, HttpResponse, RunError, Trigger};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::reply::body_of;
+use crate::dispatch::Dispatcher;
+use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
+use crate::problem::{self, Problem};
+use crate::registry::LiveFunction;
+
+/// The longest time for a request's head to come in.
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+/// The longest time for a request's body to come in.
+const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Headers that belong to a connection and not to a message (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+type HttpReply = Response<Full<Bytes>>;
+
+/// Serves one connection until its client closes it, or `cancel` fires and the request under way is
+/// answered.
+pub async fn serve(stream: TcpStream, dispatcher: Arc<Dispatcher>, cancel: CancellationToken) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let dispatcher = dispatcher.clone();
+        async move { Ok::<_, Infallible>(handle(&dispatcher, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = cancel.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an HTTP connection ended");
+    }
+}
+
+async fn handle(dispatcher: &Arc<Dispatcher>, request: Request<Incoming>) -> HttpReply {
+    let (function, path) = match route(dispatcher, &request) {
+        Ok(found) => found,
+        Err(reply) => return *reply,
+    };
+    let limit_bytes = function.spec.limits.payload_bytes;
+    let (head, body) = request.into_parts();
+    let body = match read_body(&head.headers, body, limit_bytes).await {
+        Ok(body) => body,
+        Err(BodyError::TooLarge { actual_bytes }) => {
+            let function = function.name.to_string();
+            let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
+            return problem_reply(&Problem::of(&error, None));
+        }
+        Err(BodyError::TooSlow) => {
+            let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
+            return problem_reply(&Problem::new(408, "Request timeout", detail));
+        }
+        Err(BodyError::Broken(reason)) => {
+            let detail = format!("the body could not be read: {reason}");
+            return problem_reply(&Problem::new(400, "Bad request body", detail));
+        }
+    };
+    let trace_parent = header_text(&head.headers, "traceparent");
+    let event = Event {
+        trigger: Trigger::Http(HttpRequest {
+            method: head.method.as_str().to_owned(),
+            path,
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            headers: header_list(&head.headers),
+        }),
+        body,
+    };
+    let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
+    invocation.trace_parent = trace_parent;
+    let id = invocation.id.clone();
+    let outcome = match dispatcher.admit_to(function, invocation) {
+        Ok(admitted) => dispatcher.run(admitted).await,
+        Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
+    };
+    outcome_reply(outcome)
+}
+
+/// The function a request is for and the path it sees, or the answer that there is none.
+fn route(
+    dispatcher: &Dispatcher,
+    request: &Request<Incoming>,
+) -> Result<(Arc<LiveFunction>, String), Box<HttpReply>> {
+    let path = request.uri().path();
+    let routes = dispatcher.registry().routes();
+    if let Some(rest) = path.strip_prefix("/fn/") {
+        let (name, rest) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+        return match routes.function(name) {
+            Some(function) => Ok((function.clone(), rest.to_owned())),
+            None => {
+                let near = routes.near_functions(name);
+                let error = InvocationError::UnknownFunction { name: name.to_owned(), near };
+                Err(Box::new(problem_reply(&Problem::of(&error, None))))
+            }
+        };
+    }
+    let Some(route) = routes.http(path) else {
+        let detail = format!(
+            "nothing is mounted at {path}; functions are at /fn/NAME and at the paths of their http triggers"
+        );
+        return Err(Box::new(problem_reply(&Problem::new(404, "Not found", detail))));
+    };
+    let method = request.method().as_str();
+    match route.target(method) {
+        Some(function) => Ok((function.clone(), path.to_owned())),
+        None => {
+            let allowed = route.allowed();
+            let detail = format!("{path} does not take {method}; it takes {allowed}");
+            let mut reply = problem_reply(&Problem::new(405, "Method not allowed", detail));
+            if let Ok(allowed) = HeaderValue::from_str(&allowed) {
+                reply.headers_mut().insert(ALLOW, allowed);
+            }
+            Err(Box::new(reply))
+        }
+    }
+}
+
+enum BodyError {
+    TooLarge { actual_bytes: usize },
+    TooSlow,
+    Broken(String),
+}
+
+async fn read_body(headers: &HeaderMap, body: Incoming, limit_bytes: usize) -> Result<Bytes, BodyError> {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if let Some(actual_bytes) = declared.filter(|length| *length > limit_bytes) {
+        return Err(BodyError::TooLarge { actual_bytes });
+    }
+    if declared == Some(0) {
+        return Ok(Bytes::new());
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit_bytes).collect()).await {
+        Err(_) => Err(BodyError::TooSlow),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(BodyError::TooLarge { actual_bytes: limit_bytes + 1 })
+        }
+        Ok(Err(error)) => Err(BodyError::Broken(error.to_string())),
+    }
+}
+
+fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// All headers as text; bytes that are none become replacement characters.
+fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
+}
+
+fn outcome_reply(outcome: Outcome) -> HttpReply {
+    let Outcome { id, result, timing } = outcome;
+    let made = result.and_then(|reply| match body_of(reply) {
+        Ok((body, media_type)) => {
+            let mut response = Response::new(Full::new(body));
+            match media_type {
+                Some(media_type) => {
+                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+                }
+                None => *response.status_mut() = StatusCode::NO_CONTENT,
+            }
+            Ok(response)
+        }
+        Err(response) => own_response(response),
+    });
+    let mut reply = match made {
+        Ok(reply) => reply,
+        Err(error) => {
+            let mut reply = problem_reply(&Problem::of(&error, Some(&id)));
+            if error.status() == 429 {
+                reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            reply
+        }
+    };
+    let headers = reply.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(INVOCATION_ID, id);
+    }
+    if let Ok(timing) = HeaderValue::from_str(&server_timing(timing)) {
+        headers.append(SERVER_TIMING, timing);
+    }
+    reply
+}
+
+/// The response that a function made itself, without what is ours to say.
+fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
+    let invalid = |reason: String| InvocationError::Run {
+        function: String::new(),
+        error: RunError::InvalidReply { reason },
+    };
+    let status = StatusCode::from_u16(made.status).map_err(|error| invalid(error.to_string()))?;
+    let mut reply = Response::new(Full::new(made.body));
+    *reply.status_mut() = status;
+    for (name, value) in made.headers {
+        let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(&value).ok());
+        let Some((name, value)) = parsed else {
+            return Err(invalid(format!("`{name}: {value}` is not a valid header")));
+        };
+        if !HOP_BY_HOP.contains(&name.as_str()) {
+            reply.headers_mut().append(name, value);
+        }
+    }
+    Ok(reply)
+}
+
+fn problem_reply(problem: &Problem) -> HttpReply {
+    let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
+    *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+    reply
+}
+
+/// `Server-Timing` with durations in milliseconds.
+fn server_timing(timing: Timing) -> String {
+    let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
+    format!(
+        "queue;dur={:.3}, start;dur={:.3}, exec;dur={:.3}",
+        ms(timing.queue),
+        ms(timing.start),
+        ms(timing.execution)
+    )
+}

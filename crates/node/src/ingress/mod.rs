@@ -1,0 +1,7 @@
+//! Where events come in: HTTP, MQTT and the clock. Each turns its event into an invocation and the
+//! outcome into its own kind of answer.
+
+pub mod cron;
+pub mod http;
+pub mod mqtt;
+mod reply;

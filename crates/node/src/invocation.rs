@@ -1,0 +1,277 @@
+//! One run of a function: what is asked for, and how it ended.
+
+use std::time::Duration;
+
+use edgefaas_isolates::{Event, Reply, RunError};
+
+use crate::store::CommitError;
+
+/// How deep functions may call or trigger one another.
+pub const MAX_DEPTH: u8 = 16;
+
+/// A run that somebody asks for.
+#[derive(Debug, Clone)]
+pub struct Invocation {
+    /// A ULID: sorts by time.
+    pub id: String,
+    /// The function's name.
+    pub function: String,
+    /// On whose behalf.
+    pub principal: Principal,
+    /// The invocation that made this one, if one did.
+    pub parent: Option<String>,
+    /// W3C trace context (`traceparent`), if the caller sent one.
+    pub trace_parent: Option<String>,
+    /// 1 for the first try.
+    pub attempt: u32,
+    /// How many functions have called or triggered one another before this one.
+    pub depth: u8,
+    /// What it is to handle.
+    pub event: Event,
+}
+
+impl Invocation {
+    /// A first try that nobody else made.
+    pub fn new(function: String, principal: Principal, event: Event) -> Self {
+        Self {
+            id: ulid::Ulid::generate().to_string(),
+            function,
+            principal,
+            parent: None,
+            trace_parent: None,
+            attempt: 1,
+            depth: 0,
+            event,
+        }
+    }
+}
+
+/// On whose behalf a function runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Principal {
+    /// Whoever holds the control API's token.
+    Operator,
+    /// A client of the HTTP gateway.
+    Http,
+    /// An MQTT client, by its id.
+    Mqtt {
+        /// The client id.
+        client_id: String,
+    },
+    /// Another function.
+    Function {
+        /// Its name.
+        name: String,
+    },
+    /// The node's clock.
+    Schedule,
+}
+
+/// How an invocation ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The invocation's id.
+    pub id: String,
+    /// The answer, or why there is none.
+    pub result: Result<Reply, InvocationError>,
+    /// Where the time went.
+    pub timing: Timing,
+}
+
+/// Where an invocation's time went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Waiting for its turn.
+    pub queue: Duration,
+    /// Making the isolate.
+    pub start: Duration,
+    /// In the function.
+    pub execution: Duration,
+}
+
+/// Why an invocation has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvocationError {
+    /// There is no such function.
+    #[error("there is no function `{name}`{}", near_names(near))]
+    UnknownFunction {
+        /// The name asked for.
+        name: String,
+        /// Names like it.
+        near: Vec<String>,
+    },
+    /// The payload is over the function's limit.
+    #[error("the payload for `{function}` has {actual_bytes} bytes; limits.payload is {limit_bytes}")]
+    PayloadTooLarge {
+        /// The function.
+        function: String,
+        /// The payload's size; at least, where its end was not awaited.
+        actual_bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// The function's queue is full.
+    #[error("the queue of `{function}` is full ({capacity} are waiting); try again later")]
+    QueueFull {
+        /// The function.
+        function: String,
+        /// How many wait.
+        capacity: u32,
+    },
+    /// It waited, and made room for a newer one.
+    #[error("the queue of `{function}` is full and this invocation was the oldest in it")]
+    DroppedFromQueue {
+        /// The function.
+        function: String,
+    },
+    /// The time ran out before it was its turn.
+    #[error("`{function}` did not get its turn within {limit:?}")]
+    QueueTimeout {
+        /// The function.
+        function: String,
+        /// The function's limit.
+        limit: Duration,
+    },
+    /// Functions call or trigger one another without end.
+    #[error(
+        "`{function}` is {depth} calls deep, at most {MAX_DEPTH} are allowed: \
+         functions call or trigger one another in a circle"
+    )]
+    TooDeep {
+        /// The function.
+        function: String,
+        /// How deep.
+        depth: u8,
+    },
+    /// No isolate is free for a nested call.
+    #[error("no isolate is free for `{function}` (isolates.max = {max}); try again later")]
+    NoIsolate {
+        /// The function.
+        function: String,
+        /// How many there are.
+        max: u32,
+    },
+    /// The node is stopping.
+    #[error("the node is stopping; try again on another or later")]
+    Draining,
+    /// The function's source can't be run.
+    #[error("`{function}` cannot run: {reason}")]
+    NotRunnable {
+        /// The function.
+        function: String,
+        /// Why.
+        reason: String,
+    },
+    /// The function ran and failed.
+    #[error("{error}")]
+    Run {
+        /// The function.
+        function: String,
+        /// How.
+        error: RunError,
+    },
+    /// It ran, but what it changed could not be kept; nothing of it was.
+    #[error("`{function}` ran but its changes could not be committed: {error}")]
+    Commit {
+        /// The function.
+        function: String,
+        /// Why.
+        error: CommitError,
+    },
+}
+
+impl InvocationError {
+    /// The HTTP status code that says it.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::UnknownFunction { .. } => 404,
+            Self::PayloadTooLarge { .. } => 413,
+            Self::QueueFull { .. } | Self::DroppedFromQueue { .. } | Self::NoIsolate { .. } => 429,
+            Self::QueueTimeout { .. } => 504,
+            Self::TooDeep { .. } => 508,
+            Self::Draining => 503,
+            Self::NotRunnable { .. } => 500,
+            Self::Run { error: RunError::TimedOut { .. }, .. } => 504,
+            Self::Run { error: RunError::NoCapacity { .. }, .. } => 429,
+            Self::Run { .. } => 500,
+            Self::Commit { error: CommitError::DiskFull { .. }, .. } => 507,
+            Self::Commit { .. } => 500,
+        }
+    }
+
+    /// A few words for the kind of error; the same for every error of the kind.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Self::UnknownFunction { .. } => "Unknown function",
+            Self::PayloadTooLarge { .. } => "Payload too large",
+            Self::QueueFull { .. } | Self::DroppedFromQueue { .. } => "Queue full",
+            Self::NoIsolate { .. } => "No isolate free",
+            Self::QueueTimeout { .. } => "Timed out in the queue",
+            Self::TooDeep { .. } => "Too many nested calls",
+            Self::Draining => "Node is stopping",
+            Self::NotRunnable { .. } => "Function cannot run",
+            Self::Run { error, .. } => match error {
+                RunError::Failed { .. } => "Function failed",
+                RunError::TimedOut { .. } => "Function timed out",
+                RunError::OutOfMemory { .. } => "Function ran out of memory",
+                RunError::StackOverflow { .. } => "Function overflowed its stack",
+                RunError::Trapped { .. } => "Function trapped",
+                RunError::NeverSettles => "Function never settles",
+                RunError::ReplyTooLarge { .. } => "Reply too large",
+                RunError::InvalidReply { .. } => "Reply cannot be sent",
+                RunError::NoCapacity { .. } => "No isolate free",
+                RunError::Internal(_) => "Internal error",
+            },
+            Self::Commit { error: CommitError::DiskFull { .. }, .. } => "Disk full",
+            Self::Commit { .. } => "Commit failed",
+        }
+    }
+
+    /// The message and, where it is known, the user's own place in the code.
+    pub fn detail(&self) -> String {
+        let location = match self {
+            Self::Run {
+                error: RunError::Failed { location, .. } | RunError::Trapped { location, .. },
+                ..
+            } => location.as_deref(),
+            _ => None,
+        };
+        match location {
+            Some(location) => format!("{self} at {location}"),
+            None => self.to_string(),
+        }
+    }
+
+    /// The stack for the log, if there is one.
+    pub fn stack(&self) -> Option<&str> {
+        match self {
+            Self::Run {
+                error: RunError::Failed { stack, .. } | RunError::Trapped { stack, .. }, ..
+            } => stack.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The outcome's label in metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Run { error: RunError::TimedOut { .. }, .. } | Self::QueueTimeout { .. } => "timeout",
+            Self::Run { error: RunError::OutOfMemory { .. }, .. } => "out_of_memory",
+            Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",
+            Self::Run { error: RunError::Trapped { .. }, .. } => "trap",
+            Self::Commit { .. } => "commit",
+            Self::QueueFull { .. } | Self::DroppedFromQueue { .. } | Self::NoIsolate { .. } => "rejected",
+            _ => "error",
+        }
+    }
+}
+
+fn near_names(near: &[String]) -> String {
+    match near {
+        [] => "; `edgefaas list` shows those there are".to_owned(),
+        names => format!(
+            "; did you mean {}?",
+            names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" or ")
+        ),
+    }
+}

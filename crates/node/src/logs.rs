@@ -1,0 +1,186 @@
+//! What functions log: a bounded ring for each, and a live stream for who follows.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use edgefaas_isolates::LogLevel;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::platform::Clock;
+
+/// The longest message that is kept; the rest is cut off and said so.
+pub const MAX_MESSAGE_BYTES: usize = 8 << 10;
+/// Lines that a follower may be behind before it loses some.
+const FOLLOW_LINES: usize = 1024;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// Counts all lines of the node, from 1.
+    pub number: u64,
+    /// When, in milliseconds since the Unix epoch.
+    pub time_unix_ms: u64,
+    /// The function.
+    pub function: Arc<str>,
+    /// The invocation, if it is one's.
+    pub invocation: String,
+    /// How severe.
+    pub level: LogLevel,
+    /// The text.
+    pub message: String,
+}
+
+/// The rings of all functions.
+pub struct Logs {
+    clock: Clock,
+    limits: RingLimits,
+    rings: Mutex<HashMap<Arc<str>, Ring>>,
+    numbers: AtomicU64,
+    follow: broadcast::Sender<LogLine>,
+}
+
+/// How much is kept for each function.
+#[derive(Debug, Clone, Copy)]
+pub struct RingLimits {
+    /// Lines.
+    pub lines: usize,
+    /// Bytes of their messages.
+    pub bytes: usize,
+}
+
+#[derive(Default)]
+struct Ring {
+    lines: VecDeque<LogLine>,
+    bytes: usize,
+}
+
+impl Logs {
+    /// Empty rings.
+    pub fn new(clock: Clock, limits: RingLimits) -> Self {
+        let (follow, _) = broadcast::channel(FOLLOW_LINES);
+        Self { clock, limits, rings: Mutex::default(), numbers: AtomicU64::new(0), follow }
+    }
+
+    /// Keeps a line, and passes it to the node's own log by `tracing`.
+    pub fn add(&self, function: &Arc<str>, invocation: &str, level: LogLevel, message: String) {
+        let message = cut(message);
+        trace(function, invocation, level, &message);
+        let line = LogLine {
+            number: self.numbers.fetch_add(1, Ordering::Relaxed) + 1,
+            time_unix_ms: self.clock.now_unix_ms(),
+            function: function.clone(),
+            invocation: invocation.to_owned(),
+            level,
+            message,
+        };
+        if self.follow.receiver_count() > 0 {
+            // Nobody listening any more is no loss.
+            let _ = self.follow.send(line.clone());
+        }
+        let mut rings = self.rings.lock();
+        let ring = rings.entry(function.clone()).or_default();
+        ring.bytes += line.message.len();
+        ring.lines.push_back(line);
+        while ring.lines.len() > self.limits.lines || ring.bytes > self.limits.bytes {
+            let Some(oldest) = ring.lines.pop_front() else { break };
+            ring.bytes -= oldest.message.len();
+        }
+    }
+
+    /// The lines that are kept, oldest first: of `function`, or of all; at most the last `tail`.
+    pub fn kept(&self, function: Option<&str>, tail: Option<usize>) -> Vec<LogLine> {
+        let rings = self.rings.lock();
+        let mut lines: Vec<LogLine> = match function {
+            Some(name) => {
+                rings.get(name).map(|ring| ring.lines.iter().cloned().collect()).unwrap_or_default()
+            }
+            None => rings.values().flat_map(|ring| ring.lines.iter().cloned()).collect(),
+        };
+        drop(rings);
+        lines.sort_unstable_by_key(|line| line.number);
+        if let Some(tail) = tail {
+            lines.drain(..lines.len().saturating_sub(tail));
+        }
+        lines
+    }
+
+    /// Every line from now on. A receiver that is too slow is told how many it lost.
+    pub fn follow(&self) -> broadcast::Receiver<LogLine> {
+        self.follow.subscribe()
+    }
+
+    /// Forgets a function that is gone.
+    pub fn forget(&self, function: &str) {
+        self.rings.lock().remove(function);
+    }
+}
+
+fn cut(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        let end = message.floor_char_boundary(MAX_MESSAGE_BYTES);
+        let cut_bytes = message.len() - end;
+        message.truncate(end);
+        message.push_str(&format!("… ({cut_bytes} bytes cut)"));
+    }
+    message
+}
+
+fn trace(function: &str, invocation: &str, level: LogLevel, message: &str) {
+    const TARGET: &str = "edgefaas::function";
+    match level {
+        LogLevel::Trace => tracing::trace!(target: TARGET, function, invocation, "{message}"),
+        LogLevel::Debug => tracing::debug!(target: TARGET, function, invocation, "{message}"),
+        LogLevel::Info => tracing::info!(target: TARGET, function, invocation, "{message}"),
+        LogLevel::Warn => tracing::warn!(target: TARGET, function, invocation, "{message}"),
+        LogLevel::Error => tracing::error!(target: TARGET, function, invocation, "{message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logs(lines: usize, bytes: usize) -> Logs {
+        Logs::new(Clock::new(|| 7), RingLimits { lines, bytes })
+    }
+
+    #[test]
+    fn a_ring_keeps_the_newest_lines_within_both_limits() {
+        let logs = logs(3, 10);
+        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
+        for message in ["a", "b", "c", "d"] {
+            logs.add(&one, "i", LogLevel::Info, message.into());
+        }
+        logs.add(&two, "i", LogLevel::Warn, "12345678901".into());
+        logs.add(&two, "i", LogLevel::Warn, "123456".into());
+        let messages =
+            |function| logs.kept(function, None).into_iter().map(|line| line.message).collect::<Vec<_>>();
+        assert_eq!(messages(Some("one")), ["b", "c", "d"]);
+        assert_eq!(messages(Some("two")), ["123456"]);
+        assert_eq!(messages(None), ["b", "c", "d", "123456"]);
+        assert_eq!(logs.kept(Some("one"), Some(1))[0].message, "d");
+        logs.forget("one");
+        assert!(logs.kept(Some("one"), None).is_empty());
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character_and_says_so() {
+        let logs = logs(10, 1 << 20);
+        let function: Arc<str> = "f".into();
+        logs.add(&function, "i", LogLevel::Info, "ä".repeat(MAX_MESSAGE_BYTES));
+        let line = &logs.kept(None, None)[0];
+        assert!(line.message.ends_with("… (8192 bytes cut)"), "{}", &line.message[8000..]);
+    }
+
+    #[tokio::test]
+    async fn followers_see_what_comes_after_them() {
+        let logs = logs(10, 100);
+        let function: Arc<str> = "f".into();
+        logs.add(&function, "i", LogLevel::Info, "before".into());
+        let mut follower = logs.follow();
+        logs.add(&function, "i", LogLevel::Info, "after".into());
+        assert_eq!(follower.recv().await.expect("a line").message, "after");
+    }
+}

@@ -1,0 +1,434 @@
+//! From the text of a manifest to [`Manifest`].
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use edgefaas_broker::TopicFilter;
+use edgefaas_broker::topic::validate_filter;
+use toml::de::DeTable;
+
+use super::check::{NAME_RULE, http_path_error, is_name, is_secret_name, parse_cron};
+use super::diagnostic::{ManifestError, Problems};
+use super::permissions::{PermissionKind, Permissions};
+use super::reader::{Item, Table};
+use super::{Function, Limits, Manifest, Queue, QueueOrder, SourceKind, Trigger, WhenFull, source_kind};
+
+/// A larger text is not looked at.
+const MANIFEST_BYTES: usize = 1 << 20;
+
+const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=4 << 30;
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+const BACKOFF: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
+/// Half of the control API's message limit, so that a deployed function can be invoked with it.
+const BODY_BYTES: RangeInclusive<u64> = 1..=32 << 20;
+const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
+const QUEUE_CAPACITY: RangeInclusive<u32> = 1..=100_000;
+const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
+
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
+/// Extensions of sources that people try, none of which is run.
+const OTHER_SOURCES: [&str; 13] =
+    ["rs", "jsx", "tsx", "cjs", "cts", "mts", "py", "go", "c", "cpp", "rb", "wat", "json"];
+
+pub(super) fn manifest(text: &str, file: &str) -> Result<Manifest, ManifestError> {
+    let mut problems = Problems::default();
+    if text.len() > MANIFEST_BYTES {
+        let help = "keep data out of `config`; functions can read it from objects";
+        problems.add(&(0..0), "the manifest is larger than 1 MiB".into(), Some(help.into()));
+        return Err(problems.into_error(file, "").expect("a problem was added"));
+    }
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let message = error.message().trim().replace('\n', ", ");
+        problems.add(&error.span().unwrap_or(0..0), message, None);
+    }
+    // What was recovered from broken syntax would only add errors that are none.
+    let manifest = if errors.is_empty() { app(document.get_ref(), &mut problems) } else { None };
+    match (problems.into_error(file, text), manifest) {
+        (None, Some(manifest)) => Ok(manifest),
+        (Some(error), _) => Err(error),
+        (None, None) => unreachable!("what is missing was reported"),
+    }
+}
+
+fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
+    let top = Table::new(document, "in the manifest", &["app", "functions", "workflows"], problems);
+    let app = match top.get("app") {
+        Some(item) => item.text(problems).and_then(|name| checked_name(name, &item.span, problems)),
+        None => {
+            let help = "start the file with a line such as: app = \"greenhouse\"";
+            problems.add(&(0..0), "the manifest has no `app`".into(), Some(help.into()));
+            None
+        }
+    };
+    if let Some(item) = top.get("workflows") {
+        workflows(&item, problems);
+    }
+    let mut functions = BTreeMap::new();
+    let found = top.get("functions").map(|item| item.entries(problems));
+    if found.as_ref().is_none_or(Vec::is_empty) {
+        let help = "add a table such as: [functions.hello] with main = \"hello.js\"";
+        let span = top.get("functions").map_or(0..0, |item| item.key_span);
+        problems.add(&span, "the manifest has no functions".into(), Some(help.into()));
+    }
+    let mut paths = HttpPaths::default();
+    for item in found.unwrap_or_default() {
+        let name = checked_name(item.key, &item.key_span, problems);
+        if let (Some(name), Some(function)) = (name, function(&item, &mut paths, problems)) {
+            functions.insert(name, function);
+        }
+    }
+    Some(Manifest { app: app?, functions })
+}
+
+fn checked_name(name: &str, span: &std::ops::Range<usize>, problems: &mut Problems) -> Option<String> {
+    if is_name(name) {
+        return Some(name.to_owned());
+    }
+    problems.add(span, format!("`{name}` is no name"), Some(NAME_RULE.into()));
+    None
+}
+
+fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> Option<Function> {
+    const KNOWN: [&str; 9] = [
+        "main",
+        "triggers",
+        "limits",
+        "permissions",
+        "config",
+        "secrets",
+        "placement",
+        "isolation",
+        "retry",
+    ];
+    let place = format!("in [functions.{}]", item.key);
+    let table = item.table(&place, &KNOWN, problems)?;
+
+    let main = match table.get("main") {
+        Some(item) => main(&item, problems),
+        None => {
+            let help = "name a .js, .mjs or .ts file, a .wasm component or the folder of a Rust crate";
+            let message = format!("the function `{}` has no `main`", item.key);
+            problems.add(&item.key_span, message, Some(help.into()));
+            None
+        }
+    };
+    let triggers = table.get("triggers").map(|item| item.items(problems)).unwrap_or_default();
+    let triggers = triggers.iter().filter_map(|item| trigger(item, paths, problems)).collect();
+    let limits = table.get("limits").map(|item| limits(&item, problems)).unwrap_or_default();
+    let permissions = table.get("permissions").map(|item| permissions(&item, problems)).unwrap_or_default();
+    let config = table.get("config").map(|item| config(&item, problems)).unwrap_or_default();
+    let secrets = table.get("secrets").map(|item| secrets(&item, problems)).unwrap_or_default();
+
+    if let Some(item) = table.get("placement")
+        && item.text(problems).is_some()
+    {
+        not_supported(&item, "a single node runs everything itself; remove the key", problems);
+    }
+    if let Some(item) = table.get("isolation")
+        && let Some(isolation @ ("reuse" | "shared")) = item.word(&["fresh", "reuse", "shared"], problems)
+    {
+        let message = format!("`isolation = \"{isolation}\"` is not supported yet");
+        let help = "every invocation has an isolate of its own: remove the key or write \"fresh\"";
+        problems.add(&item.span, message, Some(help.into()));
+    }
+    if let Some(item) = table.get("retry")
+        && let Some(retry) = item.table("in `retry`", &["attempts", "backoff"], problems)
+    {
+        retry.get("attempts").map(|item| item.count(ATTEMPTS, problems));
+        retry.get("backoff").map(|item| item.duration(BACKOFF, problems));
+        not_supported(&item, "a failed invocation is not run again; remove the key", problems);
+    }
+    Some(Function { main: main?, triggers, limits, permissions, config, secrets })
+}
+
+fn main(item: &Item<'_>, problems: &mut Problems) -> Option<String> {
+    let path = item.text(problems)?;
+    let mut refuse = |message: String, help: &str| {
+        problems.add(&item.span, message, Some(help.into()));
+        None
+    };
+    if path.is_empty() || path.contains(['\\', '\0']) || path.starts_with('/') {
+        let help = "write a path relative to the folder of the manifest, with `/`";
+        return refuse(format!("`main` cannot be `{}`", path.escape_debug()), help);
+    }
+    if path.split('/').any(|part| part == "..") {
+        let help = "a function's sources are inside the folder of the manifest";
+        return refuse(format!("`main` leaves the app folder: `{path}`"), help);
+    }
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension).unwrap_or_default();
+    if source_kind(path) == SourceKind::Crate && OTHER_SOURCES.contains(&extension) {
+        let help = match extension {
+            "rs" => "name the folder of the crate, the one with Cargo.toml",
+            "cjs" | "cts" | "mts" => "write it as an ES module with the extension .js, .mjs or .ts",
+            _ => "name a .js, .mjs or .ts file, a .wasm component or the folder of a Rust crate",
+        };
+        return refuse(format!("a .{extension} file cannot be a function"), help);
+    }
+    Some(path.to_owned())
+}
+
+fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> Option<Trigger> {
+    const KINDS: [(&str, &[&str]); 4] = [
+        ("mqtt", &["mqtt", "qos", "consume", "order_by"]),
+        ("http", &["http", "methods", "auth"]),
+        ("cron", &["cron"]),
+        ("object", &["object", "field"]),
+    ];
+    let all = KINDS.map(|(_, keys)| keys).concat();
+    let kinds: Vec<_> = KINDS.iter().filter(|(kind, _)| item.has(kind)).collect();
+    let &[(kind, known)] = kinds.as_slice() else {
+        let message = match kinds.as_slice() {
+            [(first, _), (second, _), ..] => {
+                format!("a trigger cannot have both `{first}` and `{second}`")
+            }
+            _ => "a trigger needs one of the keys `mqtt`, `http`, `cron` and `object`".to_owned(),
+        };
+        if item.table("in a trigger", &all, problems).is_some() {
+            let help = "write one table for each trigger, such as { mqtt = \"sensors/+\" }";
+            problems.add(&item.span, message, Some(help.into()));
+        }
+        return None;
+    };
+    let table = item.table(&format!("in a trigger of the kind `{kind}`"), known, problems)?;
+    let main = table.get(kind)?;
+    match *kind {
+        "mqtt" => mqtt_trigger(&main, &table, problems),
+        "http" => http_trigger(&main, &table, paths, problems),
+        "cron" => {
+            let schedule = main.text(problems)?;
+            if let Err(error) = parse_cron(schedule) {
+                let help = "write five fields (minute hour day month weekday), or six with seconds first";
+                let message = format!("`{schedule}` is no cron schedule: {error}");
+                problems.add(&main.span, message, Some(help.into()));
+                return None;
+            }
+            Some(Trigger::Cron { schedule: schedule.to_owned() })
+        }
+        _ => {
+            main.text(problems)?;
+            table.get("field").map(|item| item.text(problems));
+            not_supported(&main, "objects do not trigger functions; remove the trigger", problems);
+            None
+        }
+    }
+}
+
+fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> Option<Trigger> {
+    if let Some(item) = table.get("qos")
+        && let Some(qos @ 1..) = item.count(0..=2, problems)
+    {
+        let help = "messages of every QoS trigger the function, at most once: remove the key or write 0";
+        problems.add(&item.span, format!("`qos = {qos}` is not supported yet"), Some(help.into()));
+    }
+    if let Some(item) = table.get("order_by")
+        && item.word(&["topic"], problems).is_some()
+    {
+        not_supported(&item, "messages of one topic may run side by side; remove the key", problems);
+    }
+    let consume = table.get("consume").and_then(|item| item.boolean(problems)).unwrap_or(false);
+    let filter = main.text(problems)?;
+    if let Err(error) = validate_filter(filter) {
+        problems.add(&main.span, format!("`{filter}`: {error}"), None);
+        return None;
+    }
+    if filter.starts_with("$share/") {
+        let help = "a trigger runs its function once per message anyway; write the filter alone";
+        problems.add(&main.span, "a trigger cannot be a shared subscription".into(), Some(help.into()));
+        return None;
+    }
+    Some(Trigger::Mqtt { filter: filter.to_owned(), consume })
+}
+
+fn http_trigger(
+    main: &Item<'_>,
+    table: &Table<'_>,
+    paths: &mut HttpPaths,
+    problems: &mut Problems,
+) -> Option<Trigger> {
+    if let Some(item) = table.get("auth")
+        && let Some(auth @ ("token" | "jwt")) = item.word(&["none", "token", "jwt"], problems)
+    {
+        let help = "remove the key or write \"none\"; check the request in the function";
+        problems.add(&item.span, format!("`auth = \"{auth}\"` is not supported yet"), Some(help.into()));
+    }
+    let mut methods = Vec::new();
+    if let Some(item) = table.get("methods") {
+        let items = item.items(problems);
+        if item.is_array() && items.is_empty() {
+            let help = "name some, or remove the key to take any";
+            problems.add(&item.span, "`methods` is empty".into(), Some(help.into()));
+        }
+        for item in items {
+            let Some(method) = item.word(&METHODS, problems) else { continue };
+            if !methods.iter().any(|known| known == method) {
+                methods.push(method.to_owned());
+            }
+        }
+    }
+    let path = main.text(problems)?;
+    if let Some(reason) = http_path_error(path) {
+        let message = format!("`{path}` cannot be a trigger's path: {reason}");
+        let help = "write a path such as \"/greenhouse/{room}\"; /fn, /workflows, /invocations and \
+                    /mqtt are taken";
+        problems.add(&main.span, message, Some(help.into()));
+        return None;
+    }
+    paths.add(main, path, &methods, problems);
+    Some(Trigger::Http { path: path.to_owned(), methods })
+}
+
+/// The paths of a manifest so far, to see those that clash.
+#[derive(Default)]
+struct HttpPaths {
+    router: matchit::Router<()>,
+    methods: BTreeMap<String, Vec<String>>,
+}
+
+impl HttpPaths {
+    fn add(&mut self, item: &Item<'_>, path: &str, methods: &[String], problems: &mut Problems) {
+        let clash = match self.methods.get_mut(path) {
+            Some(taken) => {
+                let clash = taken.is_empty()
+                    || methods.is_empty()
+                    || methods.iter().any(|method| taken.contains(method));
+                taken.extend_from_slice(methods);
+                clash.then(|| path.to_owned())
+            }
+            None => match self.router.insert(path, ()) {
+                Ok(()) => {
+                    self.methods.insert(path.to_owned(), methods.to_vec());
+                    None
+                }
+                Err(matchit::InsertError::Conflict { with }) => Some(with),
+                Err(_) => None,
+            },
+        };
+        if let Some(with) = clash {
+            let message = format!("`{path}` clashes with the trigger `{with}`");
+            let help = "one function answers a path and method; change the path or the methods";
+            problems.add(&item.span, message, Some(help.into()));
+        }
+    }
+}
+
+fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
+    const KNOWN: [&str; 6] = ["memory", "timeout", "concurrency", "payload", "reply", "queue"];
+    let default = Limits::default();
+    let Some(table) = item.table("in `limits`", &KNOWN, problems) else { return default };
+    let mut size = |key, allowed, default| {
+        table.get(key).and_then(|item| item.size(allowed, problems)).unwrap_or(default)
+    };
+    let memory_bytes = size("memory", MEMORY_BYTES, default.memory_bytes);
+    let payload_bytes = size("payload", BODY_BYTES, default.payload_bytes);
+    let reply_bytes = size("reply", BODY_BYTES, default.reply_bytes);
+    let timeout = table.get("timeout").and_then(|item| item.duration(TIMEOUT, problems));
+    let concurrency = table.get("concurrency").and_then(|item| item.count(CONCURRENCY, problems));
+    Limits {
+        memory_bytes,
+        timeout: timeout.unwrap_or(default.timeout),
+        concurrency: concurrency.unwrap_or(default.concurrency),
+        payload_bytes,
+        reply_bytes,
+        queue: table.get("queue").map(|item| queue(&item, problems)).unwrap_or_default(),
+    }
+}
+
+fn queue(item: &Item<'_>, problems: &mut Problems) -> Queue {
+    let mut queue = Queue::default();
+    let Some(table) = item.table("in `queue`", &["capacity", "order", "when_full"], problems) else {
+        return queue;
+    };
+    if let Some(capacity) = table.get("capacity").and_then(|item| item.count(QUEUE_CAPACITY, problems)) {
+        queue.capacity = capacity;
+    }
+    if let Some(item) = table.get("order")
+        && item.word(&["fifo", "lifo"], problems) == Some("lifo")
+    {
+        queue.order = QueueOrder::Lifo;
+    }
+    if let Some(item) = table.get("when_full") {
+        match item.word(&["reject", "drop-oldest", "block"], problems) {
+            Some("drop-oldest") => queue.when_full = WhenFull::DropOldest,
+            Some("block") => {
+                let message = "`when_full = \"block\"` is not supported yet".into();
+                problems.add(&item.span, message, Some("write \"reject\" or \"drop-oldest\"".into()));
+            }
+            _ => {}
+        }
+    }
+    queue
+}
+
+fn permissions(item: &Item<'_>, problems: &mut Problems) -> Permissions {
+    let known = ["publish", "call", "objects", "http"];
+    let Some(table) = item.table("in `permissions`", &known, problems) else {
+        return Permissions::default();
+    };
+    if let Some(item) = table.get("http")
+        && !item.texts(problems).is_empty()
+    {
+        let message = "`permissions.http` is not supported yet".into();
+        let help = "functions cannot make HTTP requests; remove the key";
+        problems.add(&item.key_span, message, Some(help.into()));
+    }
+    let mut patterns = |kind: PermissionKind| {
+        let texts = table.get(kind.as_str()).map(|item| item.texts(problems)).unwrap_or_default();
+        let mut patterns = Vec::with_capacity(texts.len());
+        for (pattern, span) in texts {
+            match kind.pattern_error(pattern) {
+                Some(reason) => problems.add(&span, format!("`{pattern}` in `{kind}`: {reason}"), None),
+                None => patterns.push(pattern.to_owned()),
+            }
+        }
+        patterns
+    };
+    let publish = patterns(PermissionKind::Publish).into_iter().map(TopicFilter::new);
+    Permissions {
+        publish: publish.filter_map(Result::ok).collect(),
+        call: patterns(PermissionKind::Call),
+        objects: patterns(PermissionKind::Objects),
+    }
+}
+
+fn config(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, serde_json::Value> {
+    let entries = item.entries(problems);
+    entries.iter().filter_map(|item| Some((item.key.to_owned(), item.json(problems)?))).collect()
+}
+
+fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (name, span) in item.texts(problems) {
+        if !is_secret_name(name) {
+            let help = "a secret's name has 1 to 256 of letters, digits, `_`, `-` and `.`";
+            problems.add(&span, format!("`{name}` is no name of a secret"), Some(help.into()));
+        } else if names.iter().any(|known| known == name) {
+            problems.add(&span, format!("the secret `{name}` is named twice"), None);
+        } else {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// `workflows = ["workflows/*.yaml"]` names the files, `[workflows.NAME]` gives one permissions.
+fn workflows(item: &Item<'_>, problems: &mut Problems) {
+    if item.is_array() {
+        item.texts(problems);
+    } else {
+        for workflow in item.entries(problems) {
+            let place = format!("in [workflows.{}]", workflow.key);
+            if let Some(table) = workflow.table(&place, &["permissions"], problems)
+                && let Some(item) = table.get("permissions")
+            {
+                permissions(&item, problems);
+            }
+        }
+    }
+    not_supported(item, "this node runs functions only; remove the key", problems);
+}
+
+fn not_supported(item: &Item<'_>, help: &str, problems: &mut Problems) {
+    problems.add(&item.key_span, format!("`{}` is not supported yet", item.key), Some(help.into()));
+}

@@ -1,0 +1,141 @@
+//! What a function may reach. Nothing is allowed that is not named.
+
+use std::fmt;
+use std::str::FromStr;
+
+use edgefaas_broker::TopicFilter;
+use edgefaas_broker::topic::validate_filter;
+
+use super::check::{glob_error, glob_matches};
+use super::reader::suggestion;
+
+/// The permissions of one function.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// Filters of the topics it may publish to.
+    pub publish: Vec<TopicFilter>,
+    /// Patterns of function names, in which `*` stands for any characters.
+    pub call: Vec<String>,
+    /// Patterns of object names, in which `*` stands for any characters, `/` among them.
+    pub objects: Vec<String>,
+}
+
+impl Permissions {
+    /// May it publish to this topic name?
+    pub fn allows_publish(&self, topic: &str) -> bool {
+        self.publish.iter().any(|filter| filter.matches(topic))
+    }
+
+    /// May it call this function?
+    pub fn allows_call(&self, function: &str) -> bool {
+        self.call.iter().any(|pattern| glob_matches(pattern, function))
+    }
+
+    /// May it read and write this object?
+    pub fn allows_object(&self, object: &str) -> bool {
+        self.objects.iter().any(|pattern| glob_matches(pattern, object))
+    }
+}
+
+/// One permission as written on a command line: `KIND=PATTERN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permission {
+    /// The key of `permissions` it belongs to.
+    pub kind: PermissionKind,
+    /// What it allows.
+    pub pattern: String,
+}
+
+/// The keys of `permissions` that the node knows how to grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PermissionKind {
+    /// Topics to publish to.
+    Publish,
+    /// Functions to call.
+    Call,
+    /// Objects to read and write.
+    Objects,
+}
+
+impl PermissionKind {
+    const ALL: [Self; 3] = [Self::Publish, Self::Call, Self::Objects];
+
+    /// Its key in the manifest.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Publish => "publish",
+            Self::Call => "call",
+            Self::Objects => "objects",
+        }
+    }
+
+    /// Why a pattern of this kind is no good, if it is not.
+    pub(super) fn pattern_error(self, pattern: &str) -> Option<String> {
+        match self {
+            Self::Publish => validate_filter(pattern).err().map(|error| error.to_string()),
+            Self::Call | Self::Objects => glob_error(pattern).map(str::to_owned),
+        }
+    }
+}
+
+impl fmt::Display for PermissionKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.as_str())
+    }
+}
+
+/// Why a permission on the command line was not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PermissionError {
+    /// There is no `=`.
+    #[error("`{text}` is no permission; write KIND=PATTERN, such as publish=alerts/#")]
+    Form {
+        /// What was given.
+        text: String,
+    },
+    /// The part before `=` is not a kind.
+    #[error("`{kind}` is no kind of permission; {help}")]
+    Kind {
+        /// What was given.
+        kind: String,
+        /// What there is.
+        help: String,
+    },
+    /// The kind exists but cannot be granted yet.
+    #[error("the permission `{kind}` is not supported yet")]
+    NotSupported {
+        /// Which one.
+        kind: String,
+    },
+    /// The part after `=` is no good.
+    #[error("the pattern `{pattern}` of the permission `{kind}` is no good: {reason}")]
+    Pattern {
+        /// The kind it was for.
+        kind: PermissionKind,
+        /// What was given.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl FromStr for Permission {
+    type Err = PermissionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (kind, pattern) =
+            text.split_once('=').ok_or_else(|| PermissionError::Form { text: text.into() })?;
+        if kind == "http" {
+            return Err(PermissionError::NotSupported { kind: kind.into() });
+        }
+        let known = PermissionKind::ALL.map(PermissionKind::as_str);
+        let kind = PermissionKind::ALL
+            .into_iter()
+            .find(|known| known.as_str() == kind)
+            .ok_or_else(|| PermissionError::Kind { kind: kind.into(), help: suggestion(kind, &known) })?;
+        match kind.pattern_error(pattern) {
+            Some(reason) => Err(PermissionError::Pattern { kind, pattern: pattern.into(), reason }),
+            None => Ok(Self { kind, pattern: pattern.into() }),
+        }
+    }
+}

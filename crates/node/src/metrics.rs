@@ -1,0 +1,207 @@
+//! The node's figures, in Prometheus' text format at `/metrics`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::invocation::{Outcome, Timing};
+
+/// Seconds: from a warm start to the default time limit.
+const DURATION_BUCKETS: [f64; 16] = [
+    0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0,
+    2.5, 10.0, 30.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FunctionLabel {
+    function: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    function: String,
+    outcome: &'static str,
+}
+
+/// Every figure of the node.
+pub struct Metrics {
+    registry: Registry,
+    outcomes: Family<OutcomeLabels, Counter>,
+    durations: Family<FunctionLabel, Histogram, fn() -> Histogram>,
+    queue_durations: Family<FunctionLabel, Histogram, fn() -> Histogram>,
+    gauges: NodeGauges,
+}
+
+/// Figures that are read when somebody asks for them.
+#[derive(Debug, Clone, Default)]
+struct NodeGauges {
+    uptime_seconds: Gauge,
+    resident_memory_bytes: Gauge,
+    isolates_running: Gauge,
+    functions: Gauge,
+    mqtt_connections: Gauge,
+    mqtt_subscriptions: Gauge,
+    mqtt_retained: Gauge,
+    mqtt_received: Counter,
+    mqtt_sent: Counter,
+    mqtt_dropped: Counter,
+    mqtt_protocol_errors: Counter,
+}
+
+/// What [`Metrics::encode`] is given of the rest of the node.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NodeReading {
+    /// Since the start.
+    pub uptime: Duration,
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// Isolates in use.
+    pub isolates_running: u32,
+    /// Functions that are live.
+    pub functions: usize,
+    /// The broker's figures.
+    pub broker: edgefaas_broker::BrokerStats,
+}
+
+/// The figures of one function; kept when a new revision goes live.
+#[derive(Clone)]
+pub struct FunctionMetrics {
+    function: String,
+    outcomes: Family<OutcomeLabels, Counter>,
+    succeeded: Counter<u64, AtomicU64>,
+    duration: Histogram,
+    queue_duration: Histogram,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(DURATION_BUCKETS);
+        let outcomes = Family::default();
+        let durations = Family::new_with_constructor(histogram);
+        let queue_durations = Family::new_with_constructor(histogram);
+        let gauges = NodeGauges::default();
+        let mut registry = Registry::with_prefix("edgefaas");
+        registry.register("invocations", "Invocations by how they ended", outcomes.clone());
+        registry.register_with_unit(
+            "invocation_duration",
+            "Making the isolate and running the function",
+            Unit::Seconds,
+            durations.clone(),
+        );
+        registry.register_with_unit(
+            "queue_duration",
+            "Waiting for the turn",
+            Unit::Seconds,
+            queue_durations.clone(),
+        );
+        let node = &gauges;
+        for (name, help, gauge) in [
+            ("uptime_seconds", "Since the node started", &node.uptime_seconds),
+            ("resident_memory_bytes", "Resident memory of the node", &node.resident_memory_bytes),
+            ("isolates_running", "Isolates in use", &node.isolates_running),
+            ("functions", "Functions that are live", &node.functions),
+            ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
+            ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
+            ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
+        for (name, help, counter) in [
+            ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
+            ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
+            ("mqtt_messages_dropped", "Messages lost because a queue was full", &node.mqtt_dropped),
+            ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+        Self { registry, outcomes, durations, queue_durations, gauges }
+    }
+}
+
+impl Metrics {
+    /// The figures of a function, made or found again.
+    pub fn function(&self, function: &str) -> FunctionMetrics {
+        let label = FunctionLabel { function: function.to_owned() };
+        let ok = OutcomeLabels { function: function.to_owned(), outcome: "ok" };
+        FunctionMetrics {
+            function: function.to_owned(),
+            outcomes: self.outcomes.clone(),
+            succeeded: self.outcomes.get_or_create(&ok).clone(),
+            duration: self.durations.get_or_create(&label).clone(),
+            queue_duration: self.queue_durations.get_or_create(&label).clone(),
+        }
+    }
+
+    /// Forgets a function that is gone.
+    pub fn forget(&self, function: &str) {
+        let label = FunctionLabel { function: function.to_owned() };
+        self.durations.remove(&label);
+        self.queue_durations.remove(&label);
+        for outcome in OUTCOMES {
+            self.outcomes.remove(&OutcomeLabels { function: function.to_owned(), outcome });
+        }
+    }
+
+    /// Everything in Prometheus' text format.
+    pub fn encode(&self, reading: &NodeReading) -> Result<String, std::fmt::Error> {
+        let set = |gauge: &Gauge, value: u64| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        let (gauges, broker) = (&self.gauges, &reading.broker);
+        set(&gauges.uptime_seconds, reading.uptime.as_secs());
+        set(&gauges.resident_memory_bytes, reading.rss_bytes);
+        set(&gauges.isolates_running, reading.isolates_running.into());
+        set(&gauges.functions, reading.functions as u64);
+        set(&gauges.mqtt_connections, broker.connections);
+        set(&gauges.mqtt_subscriptions, broker.subscriptions);
+        set(&gauges.mqtt_retained, broker.retained);
+        // The broker counts by itself; these only show its totals.
+        let show = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
+        show(&gauges.mqtt_received, broker.messages_in);
+        show(&gauges.mqtt_sent, broker.messages_out);
+        show(&gauges.mqtt_dropped, broker.messages_dropped);
+        show(&gauges.mqtt_protocol_errors, broker.protocol_errors);
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// Every label that [`InvocationError::label`](crate::invocation::InvocationError::label) gives, and `ok`.
+const OUTCOMES: [&str; 8] =
+    ["ok", "error", "timeout", "out_of_memory", "stack_overflow", "trap", "commit", "rejected"];
+
+impl FunctionMetrics {
+    /// Counts an invocation that ran.
+    pub fn record(&self, outcome: &Outcome) {
+        match &outcome.result {
+            Ok(_) => drop(self.succeeded.inc()),
+            Err(error) => drop(self.counter(error.label()).inc()),
+        }
+        let Timing { queue, start, execution } = outcome.timing;
+        self.queue_duration.observe(queue.as_secs_f64());
+        self.duration.observe((start + execution).as_secs_f64());
+    }
+
+    /// Counts an invocation that was turned away.
+    pub fn record_rejected(&self) {
+        self.counter("rejected").inc();
+    }
+
+    /// Invocations that ran, those of them that failed, and those that were turned away.
+    pub fn totals(&self) -> (u64, u64, u64) {
+        let count = |outcome: &'static str| self.counter(outcome).get();
+        let rejected = count("rejected");
+        let failures: u64 = OUTCOMES[1..7].iter().map(|outcome| count(outcome)).sum();
+        (self.succeeded.get() + failures, failures, rejected)
+    }
+
+    fn counter(&self, outcome: &'static str) -> Counter {
+        self.outcomes.get_or_create(&OutcomeLabels { function: self.function.clone(), outcome }).clone()
+    }
+}

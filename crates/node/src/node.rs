@@ -1,0 +1,384 @@
+//! The composition root: everything a node is made of is put together here, and taken apart in order.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_broker::{Broker, BrokerConfig};
+use edgefaas_isolates::engine::{EngineError, PoolConfig};
+use edgefaas_isolates::{Isolates, IsolatesConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{ConfigError, NodeConfig};
+use crate::control::{self, ControlParts, NodeFacts, TokenError};
+use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
+use crate::ingress::mqtt::CoordinationHook;
+use crate::ingress::{cron, http};
+use crate::logs::{Logs, RingLimits};
+use crate::metrics::Metrics;
+use crate::platform::Platform;
+use crate::registry::Registry;
+use crate::secrets::Secrets;
+use crate::store::{DirLock, LockError, Store, StoreError, StoreOptions};
+
+/// How long connections may take to end after everything under way has.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// How long to leave a listener alone that can't accept, when the process is out of files, say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where a node listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// The HTTP gateway.
+    pub http: SocketAddr,
+    /// MQTT.
+    pub mqtt: SocketAddr,
+    /// The control API.
+    pub control: SocketAddr,
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "http://{} mqtt://{} control http://{}", self.http, self.mqtt, self.control)
+    }
+}
+
+/// A node could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The configuration is no good.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory can't be had.
+    #[error(transparent)]
+    DataDir(#[from] LockError),
+    /// An address can't be listened on.
+    #[error(
+        "the {listener} listener cannot use {address}: {reason}; choose another with --{listener} ADDR:PORT"
+    )]
+    Listen {
+        /// Which listener.
+        listener: &'static str,
+        /// Its address.
+        address: SocketAddr,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// The store can't be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The token can't be had.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The isolates can't be set up.
+    #[error(transparent)]
+    Isolates(#[from] EngineError),
+    /// The cache's folder or key can't be made.
+    #[error("the cache {path} cannot be used: {reason}")]
+    Cache {
+        /// Its folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// A thread can't be started.
+    #[error("a worker thread could not be started: {0}")]
+    Workers(std::io::Error),
+}
+
+/// A node ended other than it should.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The control port failed.
+    #[error("the control port failed: {0}")]
+    Control(std::io::Error),
+    /// The store could not be closed.
+    #[error("the store could not be closed: {0}")]
+    Close(StoreError),
+}
+
+/// A node that listens already and is ready to run.
+pub struct Node {
+    addresses: Addresses,
+    drain_grace: Duration,
+    listeners: Listeners,
+    platform: Platform,
+    workers: Arc<Workers>,
+    dispatcher: Arc<Dispatcher>,
+    registry: Arc<Registry>,
+    broker: Broker,
+    control: Arc<ControlParts>,
+    store: Arc<Store>,
+    // Given up last.
+    _lock: DirLock,
+}
+
+struct Listeners {
+    http: TcpListener,
+    mqtt: TcpListener,
+    control: TcpListener,
+}
+
+impl Node {
+    /// Puts a node together: takes the data directory, binds the listeners, opens the store, brings back
+    /// what was deployed. Nothing is served before [`run`](Self::run).
+    pub async fn build(config: NodeConfig, platform: Platform) -> Result<Self, BuildError> {
+        let started = Instant::now();
+        config.check()?;
+        let lock = DirLock::take(&config.data_dir)?;
+        let listeners = Listeners {
+            http: listen("http", config.http).await?,
+            mqtt: listen("mqtt", config.mqtt).await?,
+            control: listen("control", config.control).await?,
+        };
+        let addresses = listeners.addresses(&config);
+        let token = control::admin_token(&config.data_dir)?;
+
+        let clock = platform.clock.clone();
+        let store = Arc::new(Store::open(&store_options(&config), clock.clone())?);
+        let max_memory_bytes = config.isolates.max_memory.as_u64() as usize;
+        let isolates = Arc::new(Isolates::new(&IsolatesConfig {
+            pool: PoolConfig { max_isolates: config.isolates.max, max_memory_bytes },
+            compiler: platform.compiler.clone(),
+            code_cache: Some(code_cache(&config)?),
+        })?);
+        let logs = Arc::new(Logs::new(
+            clock.clone(),
+            RingLimits {
+                lines: config.logs.lines_per_function,
+                bytes: config.logs.bytes_per_function.as_u64() as usize,
+            },
+        ));
+        let metrics = Arc::new(Metrics::default());
+        let secrets = Arc::new(Secrets::open(store.clone())?);
+        let registry = Arc::new(Registry::open(
+            store.clone(),
+            isolates.clone(),
+            logs.clone(),
+            metrics.clone(),
+            clock.clone(),
+            max_memory_bytes,
+        )?);
+        let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
+        let dispatcher = Arc::new_cyclic(|dispatcher| {
+            let hook = CoordinationHook::new(dispatcher.clone(), workers.clone());
+            let broker = Broker::new(broker_config(&config), vec![Arc::new(hook)]);
+            Dispatcher::new(DispatcherParts {
+                registry: registry.clone(),
+                isolates: isolates.clone(),
+                store: store.clone(),
+                logs: logs.clone(),
+                secrets: secrets.clone(),
+                clock,
+                broker,
+            })
+        });
+        let broker = dispatcher.broker().clone();
+        let control = Arc::new(ControlParts {
+            dispatcher: dispatcher.clone(),
+            registry: registry.clone(),
+            workers: workers.clone(),
+            logs,
+            secrets,
+            metrics,
+            broker: broker.clone(),
+            facts: NodeFacts {
+                node_id: store.node_id(),
+                data_dir: config.data_dir.display().to_string(),
+                addresses,
+                started,
+                isolates_max: isolates.max_isolates(),
+            },
+            token,
+        });
+        Ok(Self {
+            addresses,
+            drain_grace: config.drain_grace,
+            listeners,
+            platform,
+            workers,
+            dispatcher,
+            registry,
+            broker,
+            control,
+            store,
+            _lock: lock,
+        })
+    }
+
+    /// Where it listens; the ports are the real ones even where 0 was configured.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// What is deployed on it.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The token of the control port.
+    pub fn token(&self) -> &str {
+        &self.control.token
+    }
+
+    /// Serves until `shutdown` fires, then drains: stops listening, lets what runs finish within the
+    /// grace period, closes connections, writes everything to the disk.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
+        let Listeners { http, mqtt, control } = self.listeners;
+        // In the order in which they end: listeners, then connections.
+        let listening = CancellationToken::new();
+        let connected = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+
+        let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
+        let open = connected.clone();
+        tasks.spawn(accept(http, listening.clone(), move |stream, _| {
+            workers.spawn_connection(on_this_runtime(stream, {
+                let (dispatcher, open) = (dispatcher.clone(), open.clone());
+                move |stream| http::serve(stream, dispatcher, open)
+            }));
+        }));
+        let (workers, broker) = (self.workers.clone(), self.broker.clone());
+        let open = connected.clone();
+        tasks.spawn(accept(mqtt, listening.clone(), move |stream, peer| {
+            workers.spawn_connection(on_this_runtime(stream, {
+                let (broker, open) = (broker.clone(), open.clone());
+                move |stream| async move {
+                    let _ = stream.set_nodelay(true);
+                    broker.serve(stream, peer, open).await;
+                }
+            }));
+        }));
+        tasks.spawn(cron::run(
+            self.dispatcher.clone(),
+            self.workers.clone(),
+            self.platform.clock.clone(),
+            listening.clone(),
+        ));
+        let registry = self.registry.clone();
+        let warming = self.workers.clone();
+        tasks.spawn(async move {
+            let _ = warming.run(async move { registry.warm().await }).await;
+        });
+        let mut serving = Box::pin(control::serve(control, self.control, connected.clone(), CLOSE_GRACE));
+
+        let failed = tokio::select! {
+            () = shutdown.cancelled() => None,
+            ended = &mut serving => ended.err(),
+        };
+
+        listening.cancel();
+        let drain = async {
+            if !self.dispatcher.drain(self.drain_grace).await {
+                let left = self.dispatcher.under_way();
+                tracing::warn!(left, grace = ?self.drain_grace, "invocations were cut off");
+            }
+            connected.cancel();
+        };
+        let failed = match failed {
+            Some(error) => {
+                drain.await;
+                Some(error)
+            }
+            None => tokio::join!(drain, serving).1.err(),
+        };
+        tasks.shutdown().await;
+        let (workers, store) = (self.workers, self.store);
+        let closed = tokio::task::spawn_blocking(move || {
+            workers.stop();
+            store.close()
+        })
+        .await;
+        match (failed, closed) {
+            (Some(error), _) => Err(RunError::Control(error)),
+            (None, Ok(closed)) => closed.map_err(RunError::Close),
+            (None, Err(error)) => Err(RunError::Control(std::io::Error::other(error))),
+        }
+    }
+}
+
+impl Listeners {
+    fn addresses(&self, config: &NodeConfig) -> Addresses {
+        let bound = |listener: &TcpListener, wanted: SocketAddr| listener.local_addr().unwrap_or(wanted);
+        Addresses {
+            http: bound(&self.http, config.http),
+            mqtt: bound(&self.mqtt, config.mqtt),
+            control: bound(&self.control, config.control),
+        }
+    }
+}
+
+async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, BuildError> {
+    TcpListener::bind(address).await.map_err(|reason| BuildError::Listen { listener, address, reason })
+}
+
+/// Hands every connection to `serve` until `cancel` fires.
+async fn accept(
+    listener: TcpListener,
+    cancel: CancellationToken,
+    serve: impl Fn(std::net::TcpStream, SocketAddr),
+) {
+    loop {
+        let accepted = tokio::select! {
+            () = cancel.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
+            Ok((stream, peer)) => serve(stream, peer),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Registers the connection with the runtime it is served on.
+async fn on_this_runtime<F: Future<Output = ()>>(
+    stream: std::net::TcpStream,
+    serve: impl FnOnce(TcpStream) -> F,
+) {
+    match TcpStream::from_std(stream) {
+        Ok(stream) => serve(stream).await,
+        Err(error) => tracing::warn!(%error, "a connection could not be served"),
+    }
+}
+
+fn store_options(config: &NodeConfig) -> StoreOptions {
+    StoreOptions {
+        data_dir: config.data_dir.clone(),
+        sync_interval: config.store.sync_interval,
+        reserve_bytes: config.store.reserve.as_u64(),
+        cache_bytes: config.store.cache.as_u64(),
+    }
+}
+
+fn broker_config(config: &NodeConfig) -> BrokerConfig {
+    BrokerConfig {
+        max_packet_bytes: config.broker.max_packet.as_u64() as u32,
+        max_connections: config.broker.max_connections,
+        ..BrokerConfig::default()
+    }
+}
+
+/// The folder for compiled code and the key that says it was compiled here.
+fn code_cache(config: &NodeConfig) -> Result<(PathBuf, [u8; 32]), BuildError> {
+    let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
+    let failed = |reason| BuildError::Cache { path: path.clone(), reason };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+    let file = path.join("key");
+    if let Some(key) = std::fs::read(&file).ok().and_then(|key| key.try_into().ok()) {
+        return Ok((path, key));
+    }
+    // Without its old key the cache is worth nothing, and is made anew.
+    let key: [u8; 32] = rand::random();
+    let mut open = std::fs::OpenOptions::new();
+    open.write(true).create(true).truncate(true).mode(0o600);
+    std::io::Write::write_all(&mut open.open(&file).map_err(failed)?, &key).map_err(failed)?;
+    Ok((path, key))
+}

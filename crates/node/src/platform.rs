@@ -1,0 +1,45 @@
+//! What a node takes from the machine and a test or a simulation may give it instead.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use edgefaas_isolates::Compiler;
+
+/// The outside of a node: its clock, and the way it compiles.
+#[derive(Clone)]
+pub struct Platform {
+    /// The wall clock.
+    pub clock: Clock,
+    /// Where WebAssembly becomes native code.
+    pub compiler: Compiler,
+}
+
+impl Platform {
+    /// The machine's clock, and compiling in this process.
+    pub fn system() -> Self {
+        Self { clock: Clock::system(), compiler: Compiler::InProcess }
+    }
+}
+
+/// A wall clock.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl Clock {
+    /// The machine's clock.
+    pub fn system() -> Self {
+        Self::new(|| {
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+        })
+    }
+
+    /// A clock of one's own.
+    pub fn new(now_unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now_unix_ms))
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub fn now_unix_ms(&self) -> u64 {
+        (self.0)()
+    }
+}

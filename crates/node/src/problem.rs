@@ -1,0 +1,53 @@
+//! Errors as HTTP and MQTT clients see them: `application/problem+json` (RFC 9457).
+
+use serde::Serialize;
+
+use crate::invocation::InvocationError;
+
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// A problem document. `type` is left out, which means `about:blank`: status and title say what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// A few words, the same for every problem of the kind.
+    pub title: &'static str,
+    /// The HTTP status code.
+    pub status: u16,
+    /// What happened, to what, and what to do.
+    pub detail: String,
+    /// The invocation, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub invocation: Option<String>,
+    /// Names like the unknown one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub near: Vec<String>,
+}
+
+impl Problem {
+    /// A problem that is no invocation's.
+    pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Self {
+        Self { title, status, detail: detail.into(), invocation: None, near: Vec::new() }
+    }
+
+    /// An invocation's error.
+    pub fn of(error: &InvocationError, invocation: Option<&str>) -> Self {
+        let near = match error {
+            InvocationError::UnknownFunction { near, .. } => near.clone(),
+            _ => Vec::new(),
+        };
+        Self {
+            title: error.title(),
+            status: error.status(),
+            detail: error.detail(),
+            invocation: invocation.map(str::to_owned),
+            near,
+        }
+    }
+
+    /// The document's text.
+    pub fn to_json(&self) -> Vec<u8> {
+        // Strings and numbers only: this cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,410 @@
+//! Which functions there are: deployed as apps, kept as immutable revisions, looked up in a snapshot.
+
+mod live;
+mod records;
+mod routes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
+use tokio::sync::{Mutex, watch};
+
+pub use live::{LiveApp, LiveFunction};
+pub use routes::{HttpRoute, MqttRoute, RouteConflict, Routes, ScheduleRoute};
+
+use crate::logs::Logs;
+use crate::manifest::{FILE_NAME, Manifest, ManifestError, SourceKind};
+use crate::metrics::Metrics;
+use crate::platform::Clock;
+use crate::store::{Batch, CommitError, Durability, Store, StoreError};
+use records::{AppRecord, Revision};
+
+/// Earlier revisions that are kept for a rollback.
+const KEPT_REVISIONS: usize = 10;
+/// How alike a name must be to be offered instead of an unknown one.
+const NEAR_SIMILARITY: f64 = 0.7;
+
+/// A deploy, removal or rollback that changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum DeployError {
+    /// The manifest is not valid.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A function came without its source.
+    #[error("the source of function `{function}` is missing from the deploy")]
+    MissingSource {
+        /// The function.
+        function: String,
+    },
+    /// A source came without its function.
+    #[error("the deploy has a source for `{function}`, which the manifest does not name")]
+    UnknownSource {
+        /// The source's name.
+        function: String,
+    },
+    /// The source is of another kind than `main` says.
+    #[error("`main = \"{main}\"` of function `{function}` does not fit its source, which is a {kind}")]
+    WrongKind {
+        /// The function.
+        function: String,
+        /// Its `main`.
+        main: String,
+        /// What came.
+        kind: &'static str,
+    },
+    /// The name belongs to another app.
+    #[error(
+        "function `{function}` belongs to app `{app}` already; choose another name, or remove that app"
+    )]
+    NameTaken {
+        /// The function.
+        function: String,
+        /// Whose it is.
+        app: String,
+    },
+    /// Two functions want the same path.
+    #[error(transparent)]
+    Route(#[from] RouteConflict),
+    /// The function may have more memory than the node gives any isolate.
+    #[error(
+        "limits.memory of function `{function}` is {wanted_bytes} bytes; this node gives at most {max_bytes}"
+    )]
+    TooMuchMemory {
+        /// The function.
+        function: String,
+        /// What it wants.
+        wanted_bytes: usize,
+        /// What there is.
+        max_bytes: usize,
+    },
+    /// The source can't be a function.
+    #[error("function `{function}`: {reason}")]
+    Prepare {
+        /// The function.
+        function: String,
+        /// Why.
+        reason: Box<PrepareError>,
+    },
+    /// There is no such app.
+    #[error("there is no app `{name}`{hint}")]
+    UnknownApp {
+        /// The name asked for.
+        name: String,
+        /// What else it may have been.
+        hint: String,
+    },
+    /// There is nothing to go back to.
+    #[error("app `{app}` has no earlier revision")]
+    NoEarlierRevision {
+        /// The app.
+        app: String,
+    },
+    /// No kept revision has that digest.
+    #[error("app `{app}` has no revision `{revision}`, or more than one starts like this; it has {kept}")]
+    UnknownRevision {
+        /// The app.
+        app: String,
+        /// What was asked for.
+        revision: String,
+        /// What there is.
+        kept: String,
+    },
+    /// It could not be written.
+    #[error("app `{app}` could not be stored: {error}")]
+    Commit {
+        /// The app.
+        app: String,
+        /// Why.
+        error: CommitError,
+    },
+    /// It could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What a deploy did.
+pub struct Deployed {
+    /// The app as it is live now.
+    pub app: Arc<LiveApp>,
+    /// It was live already.
+    pub unchanged: bool,
+}
+
+/// All functions of a node.
+pub struct Registry {
+    store: Arc<Store>,
+    isolates: Arc<Isolates>,
+    logs: Arc<Logs>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    max_memory_bytes: usize,
+    routes: ArcSwap<Routes>,
+    changes: watch::Sender<u64>,
+    // Deploys happen one after another.
+    changing: Mutex<()>,
+}
+
+impl Registry {
+    /// Reads back what was live. Programs are made when they are first needed, or by
+    /// [`warm`](Self::warm).
+    pub fn open(
+        store: Arc<Store>,
+        isolates: Arc<Isolates>,
+        logs: Arc<Logs>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+        max_memory_bytes: usize,
+    ) -> Result<Self, StoreError> {
+        let mut apps = BTreeMap::new();
+        for entry in store.spaces().apps.iter() {
+            let (name, record) = entry.into_inner()?;
+            let name = String::from_utf8_lossy(&name).into_owned();
+            // One damaged app must not keep the node from the others.
+            match load_app(&store, &metrics, &name, &record) {
+                Ok(app) => drop(apps.insert(name, app)),
+                Err(error) => tracing::error!(app = name, %error, "an app could not be loaded"),
+            }
+        }
+        let routes = Routes::build(apps).map_err(|conflict| StoreError::Damaged {
+            what: "the set of apps".into(),
+            reason: conflict.to_string(),
+        })?;
+        let (changes, _) = watch::channel(0);
+        let routes = ArcSwap::from_pointee(routes);
+        let changing = Mutex::new(());
+        Ok(Self { store, isolates, logs, metrics, clock, max_memory_bytes, routes, changes, changing })
+    }
+
+    /// The snapshot of now.
+    pub fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
+        self.routes.load()
+    }
+
+    /// Told at every change of the routes.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Makes the programs that are not there yet, one after another.
+    pub async fn warm(&self) {
+        let functions: Vec<_> = self.routes().functions().cloned().collect();
+        for function in functions {
+            // Whoever calls the function is told; here it is only early.
+            if let Err(reason) = function.program(&self.isolates, &self.store).await {
+                tracing::error!(function = %function.name, reason, "a function cannot run");
+            }
+        }
+    }
+
+    /// Replaces an app as a whole.
+    ///
+    /// Everything is checked, compiled and stored on disk before the app goes live in one step; on an
+    /// error nothing has changed. Invocations that run finish on the revision they started on.
+    pub async fn deploy(
+        &self,
+        manifest_text: String,
+        sources: BTreeMap<String, FunctionSource>,
+    ) -> Result<Deployed, DeployError> {
+        let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
+        check_sources(&manifest, &sources)?;
+        for (name, function) in &manifest.functions {
+            let wanted_bytes = function.limits.memory_bytes;
+            if wanted_bytes > self.max_memory_bytes {
+                let max_bytes = self.max_memory_bytes;
+                return Err(DeployError::TooMuchMemory { function: name.clone(), wanted_bytes, max_bytes });
+            }
+        }
+
+        let _changing = self.changing.lock().await;
+        let routes = self.routes.load_full();
+        for name in manifest.functions.keys() {
+            if let Some(other) = routes.function(name).filter(|other| *other.app != manifest.app) {
+                let app = other.app.to_string();
+                return Err(DeployError::NameTaken { function: name.clone(), app });
+            }
+        }
+        let revision = Revision::new(manifest_text, &sources);
+        let digest = revision.digest();
+        let live = routes.app(&manifest.app);
+        if let Some(app) = live.filter(|app| app.revision == digest) {
+            return Ok(Deployed { app: app.clone(), unchanged: true });
+        }
+
+        let record = AppRecord {
+            format: records::FORMAT,
+            previous: live.map(|app| previous_of(app, &digest)).unwrap_or_default(),
+            live: digest,
+            deployed_unix_ms: self.clock.now_unix_ms(),
+        };
+        let app = Arc::new(LiveApp::new(&manifest, &revision, &record, &self.metrics));
+        for function in &app.functions {
+            let source = &sources[&*function.name];
+            let program = self.isolates.prepare(&function.name, source).await.map_err(|reason| {
+                DeployError::Prepare { function: function.name.to_string(), reason: Box::new(reason) }
+            })?;
+            function.set_program(program);
+        }
+        let next = routes.with_app(app.clone())?;
+
+        let mut batch = Batch::default();
+        for source in sources.values() {
+            records::put_source(&mut batch, &self.store, source);
+        }
+        records::put_revision(&mut batch, &self.store, &revision);
+        records::put_app(&mut batch, &self.store, &app.name, &record);
+        self.commit(&app.name, batch).await?;
+        self.go_live(next);
+        self.collect_garbage().await;
+        Ok(Deployed { app, unchanged: false })
+    }
+
+    /// Takes an app away; gives the names of its functions. Its objects stay.
+    pub async fn remove(&self, name: &str) -> Result<Vec<String>, DeployError> {
+        let _changing = self.changing.lock().await;
+        let routes = self.routes.load_full();
+        let app = find_app(&routes, name)?;
+        let mut batch = Batch::default();
+        batch.delete(&self.store.spaces().apps, app.name.as_bytes());
+        self.commit(&app.name, batch).await?;
+        self.go_live(routes.without_app(&app.name));
+        for function in &app.functions {
+            self.logs.forget(&function.name);
+            self.metrics.forget(&function.name);
+        }
+        self.collect_garbage().await;
+        Ok(app.functions.iter().map(|function| function.name.to_string()).collect())
+    }
+
+    /// Makes an earlier revision live again: the one whose digest starts with `revision`, or the one
+    /// before the live one. The one that was live becomes an earlier one.
+    pub async fn rollback(&self, name: &str, revision: &str) -> Result<Arc<LiveApp>, DeployError> {
+        let changing = self.changing.lock().await;
+        let routes = self.routes.load_full();
+        let app = find_app(&routes, name)?;
+        let target = pick_revision(app, revision)?;
+        let stored = records::get_revision(&self.store, &target)?;
+        let mut sources = BTreeMap::new();
+        for (function, source) in &stored.functions {
+            sources.insert(function.clone(), records::get_source(&self.store, &source.digest)?);
+        }
+        drop(changing);
+        // The same way as any deploy: names and paths may have gone to other apps since.
+        Ok(self.deploy(stored.manifest, sources).await?.app)
+    }
+
+    async fn commit(&self, app: &str, batch: Batch) -> Result<(), DeployError> {
+        let committed = self.store.committer().commit(batch, Durability::Synced).await;
+        committed.map_err(|error| DeployError::Commit { app: app.to_owned(), error })
+    }
+
+    fn go_live(&self, routes: Routes) {
+        self.routes.store(Arc::new(routes));
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Deletes revisions and sources that nothing refers to any more. What fails is tried again after
+    /// the next deploy.
+    async fn collect_garbage(&self) {
+        let collected = records::garbage(&self.store);
+        match collected {
+            Ok(batch) if batch.is_empty() => {}
+            Ok(batch) => {
+                if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
+                    tracing::warn!(%error, "old revisions could not be deleted");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "old revisions could not be found"),
+        }
+    }
+}
+
+fn load_app(
+    store: &Store,
+    metrics: &Metrics,
+    name: &str,
+    record: &[u8],
+) -> Result<Arc<LiveApp>, StoreError> {
+    let record = AppRecord::decode(name, record)?;
+    let revision = records::get_revision(store, &record.live)?;
+    let manifest = Manifest::parse(&revision.manifest, FILE_NAME).map_err(|error| StoreError::Damaged {
+        what: format!("the manifest of app `{name}`"),
+        reason: error.to_string(),
+    })?;
+    Ok(Arc::new(LiveApp::new(&manifest, &revision, &record, metrics)))
+}
+
+fn check_sources(
+    manifest: &Manifest,
+    sources: &BTreeMap<String, FunctionSource>,
+) -> Result<(), DeployError> {
+    if let Some(function) = sources.keys().find(|name| !manifest.functions.contains_key(*name)) {
+        return Err(DeployError::UnknownSource { function: function.clone() });
+    }
+    for (name, function) in &manifest.functions {
+        let source =
+            sources.get(name).ok_or_else(|| DeployError::MissingSource { function: name.clone() })?;
+        let is_script = matches!(source, FunctionSource::JavaScript(_));
+        if is_script != (function.source_kind() == SourceKind::Script) {
+            return Err(DeployError::WrongKind {
+                function: name.clone(),
+                main: function.main.clone(),
+                kind: source.kind(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The revisions to keep beside the new one, newest first.
+fn previous_of(app: &LiveApp, new: &str) -> Vec<String> {
+    let mut previous = vec![app.revision.clone()];
+    previous.extend(app.previous.iter().filter(|digest| *digest != new).cloned());
+    previous.truncate(KEPT_REVISIONS);
+    previous
+}
+
+fn find_app<'a>(routes: &'a Routes, name: &str) -> Result<&'a Arc<LiveApp>, DeployError> {
+    routes.app(name).ok_or_else(|| {
+        let hint = match routes.function(name) {
+            Some(function) => {
+                format!("; `{name}` is a function of app `{}`: name the app instead", function.app)
+            }
+            None => match near(name, routes.apps().map(|app| &*app.name)).as_slice() {
+                [] => "; `edgefaas list` shows those there are".to_owned(),
+                names => format!("; did you mean `{}`?", names.join("` or `")),
+            },
+        };
+        DeployError::UnknownApp { name: name.to_owned(), hint }
+    })
+}
+
+fn pick_revision(app: &LiveApp, wanted: &str) -> Result<String, DeployError> {
+    if wanted.is_empty() {
+        let before = app.previous.first().cloned();
+        return before.ok_or_else(|| DeployError::NoEarlierRevision { app: app.name.to_string() });
+    }
+    let mut matching = app.previous.iter().filter(|digest| digest.starts_with(wanted));
+    match (matching.next(), matching.next()) {
+        (Some(digest), None) => Ok(digest.clone()),
+        _ => Err(DeployError::UnknownRevision {
+            app: app.name.to_string(),
+            revision: wanted.to_owned(),
+            kept: match app.previous.as_slice() {
+                [] => "none".to_owned(),
+                kept => kept.iter().map(|digest| &digest[..12]).collect::<Vec<_>>().join(", "),
+            },
+        }),
+    }
+}
+
+/// Names among `known` that are like `name`, the most alike first; at most three.
+pub fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut alike: Vec<(f64, &str)> = known
+        .map(|other| (strsim::jaro_winkler(name, other), other))
+        .filter(|(similarity, _)| *similarity >= NEAR_SIMILARITY)
+        .collect();
+    alike.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    alike.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
+}

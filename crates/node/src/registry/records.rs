@@ -1,0 +1,169 @@
+//! Apps, revisions and sources as they are on disk.
+//!
+//! An app's record names its live revision; a revision is a manifest with the digests of its sources,
+//! itself named by a digest over both. So a revision can't change, and equal sources are kept once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use edgefaas_isolates::FunctionSource;
+use serde::{Deserialize, Serialize};
+
+use crate::store::{Batch, Store, StoreError};
+
+/// The version of all formats here.
+pub const FORMAT: u32 = 1;
+
+/// Which revision of an app is live, and which were before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppRecord {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// The live revision's digest.
+    pub live: String,
+    /// When it went live, in milliseconds since the Unix epoch.
+    pub deployed_unix_ms: u64,
+    /// Earlier revisions' digests, newest first.
+    pub previous: Vec<String>,
+}
+
+impl AppRecord {
+    /// Reads a record; `app` is for the error.
+    pub fn decode(app: &str, bytes: &[u8]) -> Result<Self, StoreError> {
+        serde_json::from_slice(bytes).map_err(|error| damaged(format!("the record of app `{app}`"), error))
+    }
+}
+
+/// A manifest and its sources.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// The text of the manifest.
+    pub manifest: String,
+    /// The sources by function.
+    pub functions: BTreeMap<String, SourceRecord>,
+}
+
+/// A source that is kept by its digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// The digest of its encoding.
+    pub digest: String,
+    /// `component` or `javascript`.
+    pub kind: String,
+    /// The size of what the user wrote or built.
+    pub bytes: u64,
+}
+
+impl Revision {
+    /// The revision of a manifest with these sources.
+    pub fn new(manifest: String, sources: &BTreeMap<String, FunctionSource>) -> Self {
+        let functions = sources
+            .iter()
+            .map(|(name, source)| {
+                let record = SourceRecord {
+                    digest: source_digest(&encode_source(source)),
+                    kind: source.kind().to_owned(),
+                    bytes: source.size_bytes() as u64,
+                };
+                (name.clone(), record)
+            })
+            .collect();
+        Self { format: FORMAT, manifest, functions }
+    }
+
+    /// Its name: a digest over all of it, in hex.
+    pub fn digest(&self) -> String {
+        blake3::hash(&encode(self)).to_hex().to_string()
+    }
+}
+
+/// Adds a source to a batch.
+pub fn put_source(batch: &mut Batch, store: &Store, source: &FunctionSource) {
+    let encoded = encode_source(source);
+    batch.put(&store.spaces().sources, source_digest(&encoded), encoded);
+}
+
+/// Adds a revision to a batch.
+pub fn put_revision(batch: &mut Batch, store: &Store, revision: &Revision) {
+    batch.put(&store.spaces().revisions, revision.digest(), encode(revision));
+}
+
+/// Adds an app's record to a batch.
+pub fn put_app(batch: &mut Batch, store: &Store, app: &str, record: &AppRecord) {
+    batch.put(&store.spaces().apps, app, encode(record));
+}
+
+/// A revision by its digest.
+pub fn get_revision(store: &Store, digest: &str) -> Result<Revision, StoreError> {
+    let what = || format!("revision {digest}");
+    let bytes = store.spaces().revisions.get(digest)?.ok_or_else(|| damaged(what(), "it is not there"))?;
+    if blake3::hash(&bytes).to_hex().as_str() != digest {
+        return Err(damaged(what(), "its content does not fit its digest"));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| damaged(what(), error))
+}
+
+/// A source by its digest.
+pub fn get_source(store: &Store, digest: &str) -> Result<FunctionSource, StoreError> {
+    let what = || format!("source {digest}");
+    let bytes = store.spaces().sources.get(digest)?.ok_or_else(|| damaged(what(), "it is not there"))?;
+    if source_digest(&bytes) != digest {
+        return Err(damaged(what(), "its content does not fit its digest"));
+    }
+    match bytes.split_first() {
+        Some((&version, body)) if u32::from(version) == FORMAT => {
+            postcard::from_bytes(body).map_err(|error| damaged(what(), error))
+        }
+        Some((version, _)) => Err(damaged(what(), format!("its format {version} is not known"))),
+        None => Err(damaged(what(), "it is empty")),
+    }
+}
+
+/// The deletion of every revision and source that no app refers to.
+pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
+    let spaces = store.spaces();
+    let mut revisions = BTreeSet::new();
+    for entry in spaces.apps.iter() {
+        let (name, record) = entry.into_inner()?;
+        let record = AppRecord::decode(&String::from_utf8_lossy(&name), &record)?;
+        revisions.extend(record.previous);
+        revisions.insert(record.live);
+    }
+    let mut sources = BTreeSet::new();
+    for digest in &revisions {
+        let revision = get_revision(store, digest)?;
+        sources.extend(revision.functions.into_values().map(|source| source.digest));
+    }
+    let mut batch = Batch::default();
+    for (space, used) in [(&spaces.revisions, &revisions), (&spaces.sources, &sources)] {
+        for entry in space.iter() {
+            let digest = entry.key()?;
+            if !used.contains(&*String::from_utf8_lossy(&digest)) {
+                batch.delete(space, digest.to_vec());
+            }
+        }
+    }
+    Ok(batch)
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    // Strings, numbers and string maps only: this cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn encode_source(source: &FunctionSource) -> Vec<u8> {
+    let body = postcard::to_allocvec(source).unwrap_or_default();
+    let mut encoded = Vec::with_capacity(body.len() + 1);
+    encoded.push(FORMAT as u8);
+    encoded.extend_from_slice(&body);
+    encoded
+}
+
+fn source_digest(encoded: &[u8]) -> String {
+    blake3::hash(encoded).to_hex().to_string()
+}
+
+fn damaged(what: String, reason: impl ToString) -> StoreError {
+    StoreError::Damaged { what, reason: reason.to_string() }
+}

@@ -1,0 +1,225 @@
+//! Where events go: an immutable snapshot, replaced as a whole at every change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use croner::Cron;
+use edgefaas_broker::FilterTrie;
+use edgefaas_broker::topic::TopicFilter;
+
+use super::{LiveApp, LiveFunction, near};
+use crate::manifest::{Trigger, parse_cron};
+
+/// Two functions can't both have what they ask for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouteConflict {
+    /// The same path and method.
+    #[error("http trigger {method} {path} of function `{function}` is taken by function `{other}`")]
+    Method {
+        /// The method, or `*` for any.
+        method: String,
+        /// The path.
+        path: String,
+        /// Who asks.
+        function: String,
+        /// Who has it.
+        other: String,
+    },
+    /// A path that overlaps with another so that nobody could say which is meant.
+    #[error("http trigger {path} of function `{function}` can't be mounted: {reason}")]
+    Path {
+        /// The path.
+        path: String,
+        /// Who asks.
+        function: String,
+        /// What the router says.
+        reason: String,
+    },
+    /// A trigger that should not have passed the manifest's check.
+    #[error("trigger `{trigger}` of function `{function}` is not valid: {reason}")]
+    Trigger {
+        /// The trigger.
+        trigger: String,
+        /// Whose it is.
+        function: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A mounted http trigger: one path, and who serves which method.
+#[derive(Clone, Default)]
+pub struct HttpRoute {
+    /// Methods, none for any, and the function.
+    targets: Vec<(Vec<String>, Arc<LiveFunction>)>,
+}
+
+impl HttpRoute {
+    /// Who serves `method`.
+    pub fn target(&self, method: &str) -> Option<&Arc<LiveFunction>> {
+        let named = self.targets.iter().find(|(methods, _)| methods.iter().any(|name| name == method));
+        named.or_else(|| self.targets.iter().find(|(methods, _)| methods.is_empty())).map(|(_, f)| f)
+    }
+
+    /// The methods that are served, for an `Allow` header.
+    pub fn allowed(&self) -> String {
+        self.targets
+            .iter()
+            .flat_map(|(methods, _)| methods)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+/// An MQTT trigger.
+pub struct MqttRoute {
+    /// Who handles it.
+    pub function: Arc<LiveFunction>,
+    /// Subscribers do not see the message.
+    pub consume: bool,
+}
+
+/// A cron trigger.
+pub struct ScheduleRoute {
+    /// Who handles it.
+    pub function: Arc<LiveFunction>,
+    /// As written.
+    pub schedule: String,
+    /// As understood.
+    pub cron: Cron,
+}
+
+/// The snapshot.
+#[derive(Default)]
+pub struct Routes {
+    apps: BTreeMap<String, Arc<LiveApp>>,
+    functions: HashMap<Arc<str>, Arc<LiveFunction>>,
+    http: matchit::Router<HttpRoute>,
+    mqtt: FilterTrie<MqttRoute>,
+    schedules: Vec<ScheduleRoute>,
+}
+
+impl Routes {
+    /// The routes of these apps.
+    pub fn build(apps: BTreeMap<String, Arc<LiveApp>>) -> Result<Self, RouteConflict> {
+        let mut routes = Self::default();
+        let mut http: BTreeMap<String, HttpRoute> = BTreeMap::new();
+        for function in apps.values().flat_map(|app| &app.functions) {
+            routes.functions.insert(function.name.clone(), function.clone());
+            for trigger in &function.spec.triggers {
+                let invalid = |reason: String| RouteConflict::Trigger {
+                    trigger: trigger.to_string(),
+                    function: function.name.to_string(),
+                    reason,
+                };
+                match trigger {
+                    Trigger::Http { path, methods } => {
+                        let route = http.entry(path.clone()).or_default();
+                        add_target(route, path, methods, function)?;
+                    }
+                    Trigger::Mqtt { filter, consume } => {
+                        let filter = TopicFilter::new(filter.as_str())
+                            .map_err(|error| invalid(error.to_string()))?;
+                        let route = MqttRoute { function: function.clone(), consume: *consume };
+                        routes.mqtt.insert(&filter, route);
+                    }
+                    Trigger::Cron { schedule } => {
+                        let cron = parse_cron(schedule).map_err(|error| invalid(error.to_string()))?;
+                        let (function, schedule) = (function.clone(), schedule.clone());
+                        routes.schedules.push(ScheduleRoute { function, schedule, cron });
+                    }
+                }
+            }
+        }
+        for (path, route) in http {
+            let function = route.targets.first().map(|(_, f)| f.name.to_string()).unwrap_or_default();
+            routes.http.insert(path.clone(), route).map_err(|error| RouteConflict::Path {
+                path,
+                function,
+                reason: error.to_string(),
+            })?;
+        }
+        routes.apps = apps;
+        Ok(routes)
+    }
+
+    /// The same with `app` in place of what had its name.
+    pub fn with_app(&self, app: Arc<LiveApp>) -> Result<Self, RouteConflict> {
+        let mut apps = self.apps.clone();
+        apps.insert(app.name.to_string(), app);
+        Self::build(apps)
+    }
+
+    /// The same without an app.
+    pub fn without_app(&self, name: &str) -> Self {
+        let mut apps = self.apps.clone();
+        apps.remove(name);
+        // Fewer routes can't be in conflict where more were not.
+        Self::build(apps).unwrap_or_default()
+    }
+
+    /// An app.
+    pub fn app(&self, name: &str) -> Option<&Arc<LiveApp>> {
+        self.apps.get(name)
+    }
+
+    /// All apps, by name.
+    pub fn apps(&self) -> impl Iterator<Item = &Arc<LiveApp>> {
+        self.apps.values()
+    }
+
+    /// A function.
+    pub fn function(&self, name: &str) -> Option<&Arc<LiveFunction>> {
+        self.functions.get(name)
+    }
+
+    /// All functions, in no order.
+    pub fn functions(&self) -> impl Iterator<Item = &Arc<LiveFunction>> {
+        self.functions.values()
+    }
+
+    /// Names of functions like `name`.
+    pub fn near_functions(&self, name: &str) -> Vec<String> {
+        near(name, self.functions.keys().map(|name| &**name))
+    }
+
+    /// The http trigger mounted at a path.
+    pub fn http(&self, path: &str) -> Option<&HttpRoute> {
+        self.http.at(path).ok().map(|found| found.value)
+    }
+
+    /// The MQTT triggers that a topic matches.
+    pub fn for_each_mqtt(&self, topic: &str, found: impl FnMut(&MqttRoute)) {
+        self.mqtt.for_each_match(topic, found);
+    }
+
+    /// The cron triggers.
+    pub fn schedules(&self) -> &[ScheduleRoute] {
+        &self.schedules
+    }
+}
+
+fn add_target(
+    route: &mut HttpRoute,
+    path: &str,
+    methods: &[String],
+    function: &Arc<LiveFunction>,
+) -> Result<(), RouteConflict> {
+    let taken = |method: &str, other: &LiveFunction| RouteConflict::Method {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        function: function.name.to_string(),
+        other: other.name.to_string(),
+    };
+    for (theirs, other) in &route.targets {
+        if methods.is_empty() && theirs.is_empty() {
+            return Err(taken("*", other));
+        }
+        if let Some(method) = methods.iter().find(|method| theirs.contains(method)) {
+            return Err(taken(method, other));
+        }
+    }
+    route.targets.push((methods.to_vec(), function.clone()));
+    Ok(())
+}

@@ -1,0 +1,312 @@
+//! Group commit: one thread writes for everybody.
+//!
+//! Batches that arrive while one is being written are written together with the next, so that the cost
+//! of reaching the operating system, or the disk, is shared by all who wait for it. Field operations are
+//! applied here, by the only writer, so that no two invocations lose each other's changes.
+
+use std::collections::HashMap;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use edgefaas_crdt::{Field, HybridClock, Operation, ReplicaId};
+use fjall::{Database, Keyspace, PersistMode};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::space::DiskSpace;
+use crate::objects::{FieldKey, read_field};
+use crate::platform::Clock;
+
+/// Batches that wait for the writer; more of them wait at the sender.
+const QUEUE_BATCHES: usize = 1024;
+/// Batches that are written as one.
+const GROUP_BATCHES: usize = 512;
+
+/// How far a batch has got when its commit is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// With the operating system: survives `kill -9`, and a power cut after the next sync.
+    Written,
+    /// On the disk: survives a power cut.
+    Synced,
+}
+
+/// Changes that happen together or not at all.
+#[derive(Default)]
+pub struct Batch {
+    writes: Vec<Write>,
+    operations: Vec<(FieldKey, Operation)>,
+}
+
+enum Write {
+    Put(Keyspace, Vec<u8>, Vec<u8>),
+    Delete(Keyspace, Vec<u8>),
+}
+
+impl Batch {
+    /// Puts a value.
+    pub fn put(&mut self, space: &Keyspace, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
+        self.writes.push(Write::Put(space.clone(), key.into(), value.into()));
+    }
+
+    /// Deletes a value.
+    pub fn delete(&mut self, space: &Keyspace, key: impl Into<Vec<u8>>) {
+        self.writes.push(Write::Delete(space.clone(), key.into()));
+    }
+
+    /// Changes a field of an object.
+    pub fn operate(&mut self, key: FieldKey, operation: Operation) {
+        self.operations.push((key, operation));
+    }
+
+    /// Nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.operations.is_empty()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        let writes = self.writes.iter().map(|write| match write {
+            Write::Put(_, key, value) => key.len() + value.len(),
+            Write::Delete(_, key) => key.len(),
+        });
+        let operations = self.operations.iter().map(|(_, operation)| match operation {
+            Operation::RegisterSet(value) => 64 + value.len(),
+            _ => 64,
+        });
+        writes.chain(operations).sum::<usize>() as u64
+    }
+}
+
+/// A batch was not committed; nothing of it was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The disk is as good as full.
+    #[error("the disk is full ({free_bytes} bytes free, {reserve_bytes} are kept in reserve); make room")]
+    DiskFull {
+        /// What is free.
+        free_bytes: u64,
+        /// What has to stay free.
+        reserve_bytes: u64,
+    },
+    /// An operation does not fit its field.
+    #[error("{0}")]
+    Refused(String),
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Failed(String),
+    /// The node is going down.
+    #[error("the store is closed")]
+    Closed,
+}
+
+type Answer = Result<(), CommitError>;
+
+enum Job {
+    Commit(Batch, Durability, oneshot::Sender<Answer>),
+    Close,
+}
+
+/// The way to the writer.
+pub struct Committer {
+    jobs: mpsc::Sender<Job>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the writer needs.
+pub(super) struct CommitterOptions {
+    pub database: Database,
+    pub fields: Keyspace,
+    pub replica: ReplicaId,
+    pub clock: Clock,
+    pub sync_interval: Duration,
+    pub disk: DiskSpace,
+}
+
+impl Committer {
+    pub(super) fn start(options: CommitterOptions) -> Self {
+        let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
+        let writer = Writer {
+            fields: FieldWriter {
+                space: options.fields,
+                replica: options.replica,
+                clock: options.clock,
+                hybrid: HybridClock::default(),
+            },
+            database: options.database,
+            sync_interval: options.sync_interval,
+            disk: options.disk,
+            unsynced_since: None,
+        };
+        let thread = std::thread::Builder::new().name("commit".into()).spawn(move || writer.run(inbox));
+        if let Err(error) = &thread {
+            tracing::error!(%error, "the commit thread could not be started");
+        }
+        Self { jobs, thread: Mutex::new(thread.ok()) }
+    }
+
+    /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
+    /// committed all the same.
+    pub async fn commit(&self, batch: Batch, durability: Durability) -> Answer {
+        if batch.is_empty() && durability == Durability::Written {
+            return Ok(());
+        }
+        let (answer, answered) = oneshot::channel();
+        let job = Job::Commit(batch, durability, answer);
+        self.jobs.send(job).await.map_err(|_| CommitError::Closed)?;
+        answered.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// Ends the writer after all that it was given. Blocks.
+    pub(super) fn close(&self) {
+        let Some(thread) = self.thread.lock().take() else { return };
+        let mut job = Job::Close;
+        // The writer empties its queue without waiting for anyone, so this ends.
+        while let Err(mpsc::error::TrySendError::Full(back)) = self.jobs.try_send(job) {
+            job = back;
+            std::thread::yield_now();
+        }
+        let _ = thread.join();
+    }
+}
+
+struct Writer {
+    fields: FieldWriter,
+    database: Database,
+    sync_interval: Duration,
+    disk: DiskSpace,
+    /// When the oldest change was written that is not on the disk yet.
+    unsynced_since: Option<Instant>,
+}
+
+impl Writer {
+    fn run(mut self, mut inbox: mpsc::Receiver<Job>) {
+        // Waiting with a time limit needs a timer; this runtime has nothing else to do.
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return tracing::error!(%error, "the commit thread could not be started"),
+        };
+        let mut group = Vec::with_capacity(GROUP_BATCHES);
+        let mut open = true;
+        while open {
+            let wait = self.unsynced_since.map(|since| self.sync_interval.saturating_sub(since.elapsed()));
+            let received = runtime.block_on(async {
+                let receive = inbox.recv_many(&mut group, GROUP_BATCHES);
+                match wait {
+                    Some(wait) => tokio::time::timeout(wait, receive).await.ok(),
+                    None => Some(receive.await),
+                }
+            });
+            match received {
+                Some(0) => open = false,
+                Some(_) => open = self.write(group.drain(..)),
+                None => {}
+            }
+            let due = self.unsynced_since.is_some_and(|since| since.elapsed() >= self.sync_interval);
+            if due || !open {
+                self.sync();
+            }
+        }
+    }
+
+    /// Writes a group; false if it held the order to close.
+    fn write(&mut self, group: impl Iterator<Item = Job>) -> bool {
+        let mut changed = HashMap::new();
+        let mut writes = Vec::new();
+        let mut answers = Vec::new();
+        let mut group_bytes = 0;
+        let mut durability = Durability::Written;
+        let mut open = true;
+        for job in group {
+            let (batch, wanted, answer) = match job {
+                Job::Close => {
+                    open = false;
+                    continue;
+                }
+                Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
+            };
+            group_bytes += batch.size_bytes();
+            let room = self.disk.check(group_bytes, Instant::now());
+            match room.and_then(|()| self.fields.apply(batch.operations, &mut changed)) {
+                Ok(()) => {
+                    writes.extend(batch.writes);
+                    durability = durability.max(wanted);
+                    answers.push(answer);
+                }
+                Err(error) => drop(answer.send(Err(error))),
+            }
+        }
+        if answers.is_empty() {
+            return open;
+        }
+        let outcome = self.commit(writes, changed, durability);
+        match (&outcome, durability) {
+            (Err(error), _) => tracing::error!(%error, "a commit failed"),
+            (Ok(()), Durability::Synced) => self.unsynced_since = None,
+            (Ok(()), Durability::Written) => {
+                self.unsynced_since.get_or_insert_with(Instant::now);
+            }
+        }
+        for answer in answers {
+            let _ = answer.send(outcome.clone());
+        }
+        open
+    }
+
+    fn commit(&self, writes: Vec<Write>, changed: Changed, durability: Durability) -> Answer {
+        let mode = match durability {
+            Durability::Written => PersistMode::Buffer,
+            Durability::Synced => PersistMode::SyncData,
+        };
+        let mut batch = self.database.batch().durability(Some(mode));
+        for write in writes {
+            match write {
+                Write::Put(space, key, value) => batch.insert(&space, key, value),
+                Write::Delete(space, key) => batch.remove(&space, key),
+            }
+        }
+        for (key, field) in changed {
+            batch.insert(&self.fields.space, key.to_bytes(), field.encode());
+        }
+        batch.commit().map_err(|error| CommitError::Failed(error.to_string()))
+    }
+
+    fn sync(&mut self) {
+        if let Err(error) = self.database.persist(PersistMode::SyncData) {
+            tracing::error!(%error, "the store could not be synced");
+        }
+        self.unsynced_since = None;
+    }
+}
+
+/// Fields that a group has changed so far.
+type Changed = HashMap<FieldKey, Field>;
+
+/// Carries out operations on fields.
+struct FieldWriter {
+    space: Keyspace,
+    replica: ReplicaId,
+    clock: Clock,
+    hybrid: HybridClock,
+}
+
+impl FieldWriter {
+    /// Adds all of a batch's operations to `changed`, or none of them.
+    fn apply(&mut self, operations: Vec<(FieldKey, Operation)>, changed: &mut Changed) -> Answer {
+        let mut own = Changed::with_capacity(operations.len());
+        for (key, operation) in operations {
+            let mut field = match own.remove(&key).or_else(|| changed.get(&key).cloned()) {
+                Some(field) => field,
+                None => read_field(&self.space, &key)
+                    .map_err(|error| CommitError::Failed(error.to_string()))?
+                    .unwrap_or_else(|| Field::empty(operation.field_type())),
+            };
+            let now = self.hybrid.tick(self.clock.now_unix_ms());
+            field
+                .apply_local(&key.field, operation, self.replica, now)
+                .map_err(|error| CommitError::Refused(format!("object `{}`: {error}", key.object)))?;
+            own.insert(key, field);
+        }
+        changed.extend(own);
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! The node's one database and who may write to it.
+//!
+//! Everything durable is in one fjall database, so that what belongs together commits together. All
+//! writes go through [`commit::Committer`]; reads go straight to the key spaces.
+
+mod commit;
+mod lock;
+mod space;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use edgefaas_crdt::ReplicaId;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+
+pub use commit::{Batch, CommitError, Committer, Durability};
+pub use lock::{DirLock, LockError};
+
+use crate::platform::Clock;
+
+/// Memory that a key space collects before it writes a table file.
+const MEMTABLE_BYTES: u64 = 4 << 20;
+/// Journals on disk: the least that the engine takes.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// How the store is opened.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The data directory; the database is a folder in it.
+    pub data_dir: PathBuf,
+    /// Time between syncs.
+    pub sync_interval: Duration,
+    /// Free space below which writes are refused, in bytes.
+    pub reserve_bytes: u64,
+    /// Memory for the block cache, in bytes.
+    pub cache_bytes: u64,
+}
+
+/// The store can't be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database refused.
+    #[error("the store in {path} cannot be opened: {reason}")]
+    Open {
+        /// The database's folder.
+        path: PathBuf,
+        /// What it says.
+        reason: fjall::Error,
+    },
+    /// A read failed.
+    #[error("the store cannot be read: {0}")]
+    Read(fjall::Error),
+    /// A value is not what was written.
+    #[error("{what} in the store is damaged: {reason}")]
+    Damaged {
+        /// Which value.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl From<fjall::Error> for StoreError {
+    fn from(error: fjall::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// The open database, for reading, and the way to its one writer.
+pub struct Store {
+    database: Database,
+    spaces: Spaces,
+    committer: Committer,
+    replica: ReplicaId,
+    node_id: u64,
+}
+
+/// The key spaces, by owner.
+#[derive(Clone)]
+pub(crate) struct Spaces {
+    /// App name to its record.
+    pub apps: Keyspace,
+    /// Revision digest to the revision.
+    pub revisions: Keyspace,
+    /// Source digest to the source.
+    pub sources: Keyspace,
+    /// App, object and field to the field's state.
+    pub fields: Keyspace,
+    /// Secret name to its value.
+    pub secrets: Keyspace,
+    /// The node's own facts.
+    pub meta: Keyspace,
+}
+
+const NODE_ID_KEY: &str = "node-id";
+const INCARNATION_KEY: &str = "incarnation";
+
+impl Store {
+    /// Opens or makes the database and starts its committer. Every opening is a new incarnation of the
+    /// replica: after a power cut the disk may be behind what peers have seen under the old one.
+    pub fn open(options: &StoreOptions, clock: Clock) -> Result<Self, StoreError> {
+        let path = options.data_dir.join("store");
+        let failed = |reason| StoreError::Open { path: path.clone(), reason };
+        let database = Database::builder(&path)
+            .cache_size(options.cache_bytes)
+            .max_journaling_size(JOURNAL_BYTES)
+            .worker_threads(1)
+            .open()
+            .map_err(failed)?;
+        let space = |name: &str| {
+            database.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES))
+        };
+        let spaces = Spaces {
+            apps: space("apps").map_err(failed)?,
+            revisions: space("revisions").map_err(failed)?,
+            sources: space("sources").map_err(failed)?,
+            fields: space("fields").map_err(failed)?,
+            secrets: space("secrets").map_err(failed)?,
+            meta: space("meta").map_err(failed)?,
+        };
+        let (node_id, incarnation) = next_incarnation(&database, &spaces.meta).map_err(failed)?;
+        let replica = ReplicaId::new(node_id, incarnation);
+        let committer = Committer::start(commit::CommitterOptions {
+            database: database.clone(),
+            fields: spaces.fields.clone(),
+            replica,
+            clock,
+            sync_interval: options.sync_interval,
+            disk: space::DiskSpace::new(&options.data_dir, options.reserve_bytes),
+        });
+        Ok(Self { database, spaces, committer, replica, node_id })
+    }
+
+    pub(crate) fn spaces(&self) -> &Spaces {
+        &self.spaces
+    }
+
+    /// The one writer.
+    pub fn committer(&self) -> &Committer {
+        &self.committer
+    }
+
+    /// The replica this node writes as.
+    pub fn replica(&self) -> ReplicaId {
+        self.replica
+    }
+
+    /// The node's id: drawn at the first start, the same ever after.
+    pub fn node_id(&self) -> String {
+        format!("{:016x}", self.node_id)
+    }
+
+    /// Ends the committer after all that it was given, and syncs. Blocks.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.committer.close();
+        self.database.persist(PersistMode::SyncAll).map_err(StoreError::Read)
+    }
+}
+
+fn next_incarnation(database: &Database, meta: &Keyspace) -> fjall::Result<(u64, u32)> {
+    let number = |key: &str| -> fjall::Result<Option<u64>> {
+        let value = meta.get(key)?;
+        Ok(value.and_then(|value| Some(u64::from_le_bytes(value.as_ref().try_into().ok()?))))
+    };
+    let node_id = number(NODE_ID_KEY)?.unwrap_or_else(rand::random);
+    let incarnation = number(INCARNATION_KEY)?.map_or(0, |last| last + 1);
+    let mut batch = database.batch().durability(Some(PersistMode::SyncAll));
+    batch.insert(meta, NODE_ID_KEY, node_id.to_le_bytes());
+    batch.insert(meta, INCARNATION_KEY, incarnation.to_le_bytes());
+    batch.commit()?;
+    Ok((node_id, u32::try_from(incarnation).unwrap_or(u32::MAX)))
+}

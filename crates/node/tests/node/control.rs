@@ -1,0 +1,111 @@
+//! The control port: who may use it, health, metrics, reflection, logs.
+
+use edgefaas_node::control::proto;
+use edgefaas_node::control::proto::control_client::ControlClient;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use tonic::Code;
+
+use crate::support::{TestNode, channel, in_time, send};
+
+#[tokio::test]
+async fn only_health_needs_no_token() {
+    let mut node = TestNode::start().await;
+    let control = node.addresses.control;
+    let get = |path: &str, token: Option<&str>| {
+        let mut request = Request::get(path);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        in_time(send(control, request.body(Full::default()).unwrap()))
+    };
+    assert_eq!(get("/healthz", None).await.status(), StatusCode::OK);
+    assert_eq!(get("/readyz", None).await.status(), StatusCode::OK);
+    let refused = get("/metrics", None).await;
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    assert_eq!(get("/metrics", Some("wrong")).await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(get("/nothing", None).await.status(), StatusCode::UNAUTHORIZED);
+
+    node.deploy_one("hello", "", "export default () => 1").await;
+    node.invoke("hello", "").await;
+    let metrics = get("/metrics", Some(&node.token)).await;
+    assert_eq!(metrics.status(), StatusCode::OK);
+    let text = String::from_utf8(metrics.into_body().to_vec()).unwrap();
+    let line = r#"edgefaas_invocations_total{function="hello",outcome="ok"} 1"#;
+    assert!(text.lines().any(|found| found == line), "{text}");
+
+    let mut stranger = ControlClient::new(channel(control).await);
+    let refused = stranger.list(proto::ListRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn the_token_is_readable_only_by_its_owner_and_stays_the_same() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = TestNode::start().await;
+    let token = node.token.clone();
+    let file = node.dir.path().join("token");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), token);
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    assert_eq!(node.token, token);
+}
+
+#[tokio::test]
+async fn reflection_and_health_are_there() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let node = TestNode::start().await;
+    let mut request = tonic::Request::new(HealthCheckRequest { service: String::new() });
+    let bearer = format!("Bearer {}", node.token).parse().unwrap();
+    request.metadata_mut().insert("authorization", bearer);
+    let mut health = HealthClient::new(channel(node.addresses.control).await);
+    let answer = health.check(request).await.unwrap().into_inner();
+    assert_eq!(answer.status, 1);
+}
+
+#[tokio::test]
+async fn logs_are_kept_and_followed() {
+    let mut node = TestNode::start().await;
+    let source =
+        "export default (event, context) => { console.log('one'); context.log.warn(event.text()); }";
+    node.deploy_one("talk", "", source).await;
+    node.invoke("talk", "two").await;
+    let request = proto::LogsRequest { function: "talk".into(), follow: true, tail: 1 };
+    let mut lines = node.control.logs(request).await.unwrap().into_inner();
+    let mut next = async || in_time(lines.message()).await.unwrap().unwrap();
+    let kept = next().await;
+    assert_eq!((&kept.level[..], &kept.message[..]), ("warn", "two"));
+    node.invoke("talk", "three").await;
+    assert_eq!(next().await.message, "one");
+    let live = next().await;
+    assert_eq!((&live.function[..], &live.message[..]), ("talk", "three"));
+    let unknown = proto::LogsRequest { function: "tlak".into(), follow: false, tail: 0 };
+    let error = node.control.logs(unknown).await.unwrap_err();
+    assert_eq!(error.code(), Code::NotFound);
+    assert!(error.message().contains("`talk`"), "{}", error.message());
+}
+
+#[tokio::test]
+async fn a_node_that_stops_finishes_what_runs_and_takes_nothing_new() {
+    let mut node = TestNode::start().await;
+    let source = "export default (e) => new Promise((done) => setTimeout(() => done('finished'), 500))";
+    node.deploy_one("slow", "", source).await;
+    let address = node.addresses.http;
+    let slow = tokio::spawn(async move {
+        send(address, Request::get("/fn/slow").body(Full::default()).unwrap()).await
+    });
+    in_time(async {
+        while node.control.status(proto::StatusRequest {}).await.unwrap().into_inner().isolates_running == 0
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    node.begin_stop();
+    let response = in_time(slow).await.unwrap();
+    assert_eq!(response.body(), "finished");
+    node.stop().await;
+}

@@ -1,0 +1,135 @@
+//! Functions over HTTP.
+
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+
+use crate::support::{TestNode, json, text};
+
+#[tokio::test]
+async fn a_handler_sees_the_request_and_its_reply_is_sent() {
+    let mut node = TestNode::start().await;
+    let source = r#"
+        export default async function handler(event) {
+            return {
+                kind: event.kind, method: event.method, path: event.path,
+                query: event.query.toString(), header: event.headers.get("x-test"), body: await event.text(),
+            };
+        }"#;
+    node.deploy_one("echo", "", source).await;
+    let request = Request::builder()
+        .method(Method::PUT)
+        .uri("/fn/echo/a/b?x=1&y=2")
+        .header("X-Test", "ja")
+        .body(Full::from("hallo"))
+        .unwrap();
+    let response = node.send(request).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["content-type"], "application/json");
+    let body = json(&response);
+    assert_eq!(body["kind"], "http");
+    assert_eq!(body["method"], "PUT");
+    assert_eq!(body["path"], "/a/b");
+    assert_eq!(body["query"], "x=1&y=2");
+    assert_eq!(body["header"], "ja");
+    assert_eq!(body["body"], "hallo");
+    assert_eq!(response.headers()["invocation-id"].len(), 26);
+    let timing = response.headers()["server-timing"].to_str().unwrap();
+    assert!(timing.contains("queue;dur=") && timing.contains("exec;dur="), "{timing}");
+    assert_eq!(json(&node.get("/fn/echo").await)["path"], "/");
+}
+
+#[tokio::test]
+async fn every_kind_of_reply_has_its_media_type() {
+    let mut node = TestNode::start().await;
+    let source = r#"
+        export default (event) => ({
+            "/json": () => ({ a: [1, 2] }),
+            "/text": () => "plain",
+            "/bytes": () => new Uint8Array([0, 1, 255]),
+            "/nothing": () => undefined,
+            "/own": () => new Response("made", { status: 201, headers: { "x-own": "yes", "content-type": "a/b" } }),
+        })[event.path]()"#;
+    node.deploy_one("kinds", "", source).await;
+    for (path, status, media_type, body) in [
+        ("json", 200, Some("application/json"), &br#"{"a":[1,2]}"#[..]),
+        ("text", 200, Some("text/plain; charset=utf-8"), b"plain"),
+        ("bytes", 200, Some("application/octet-stream"), &[0, 1, 255]),
+        ("nothing", 204, None, b""),
+        ("own", 201, Some("a/b"), b"made"),
+    ] {
+        let response = node.get(&format!("/fn/kinds/{path}")).await;
+        assert_eq!(response.status(), status, "{path}: {:?}", response.body());
+        let found = response.headers().get("content-type").map(|value| value.to_str().unwrap());
+        assert_eq!(found, media_type, "{path}");
+        assert_eq!(&response.body()[..], body, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn http_triggers_are_mounted_with_their_methods() {
+    let mut node = TestNode::start().await;
+    let triggers = r#"triggers = [{ http = "/rooms/{room}", methods = ["GET", "POST"] }]"#;
+    node.deploy_one("rooms", triggers, "export default (event) => event.method + ' ' + event.path").await;
+    let response = node.get("/rooms/7?x").await;
+    assert_eq!(text(&response), "GET /rooms/7");
+    let request = Request::delete("/rooms/7").body(Full::default()).unwrap();
+    let response = node.send(request).await;
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(response.headers()["allow"], "GET, POST");
+    assert_eq!(node.get("/rooms").await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_unknown_function_is_a_404_that_names_those_like_it() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("average", "", "export default () => 1").await;
+    let response = node.get("/fn/averge").await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let problem = json(&response);
+    assert_eq!(problem["status"], 404);
+    assert_eq!(problem["near"], serde_json::json!(["average"]));
+    assert_eq!(problem["detail"], "there is no function `averge`; did you mean `average`?");
+}
+
+#[tokio::test]
+async fn a_body_over_its_limit_is_a_413_whether_its_length_is_declared_or_not() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("small", r#"limits = { payload = "1KiB" }"#, "export default (e) => e.bytes().length")
+        .await;
+    assert_eq!(text(&node.post("/fn/small", vec![b'x'; 1024]).await), "1024");
+    let response = node.post("/fn/small", vec![b'x'; 1025]).await;
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let detail = json(&response)["detail"].as_str().unwrap().to_owned();
+    assert_eq!(detail, "the payload for `small` has 1025 bytes; limits.payload is 1024");
+
+    let chunk = format!("400\r\n{0}\r\n400\r\n{0}\r\n0\r\n\r\n", "x".repeat(1024));
+    let request =
+        format!("POST /fn/small HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunk}");
+    let answer = raw(&node, request.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_no_http_is_refused_and_the_next_one_is_served() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("hello", "", "export default () => 'hello'").await;
+    for garbage in
+        [&b"\x10\x20\x00\x04MQTT\x04\x02\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /fn/hello HTTP/9.9\r\n\r\n"]
+    {
+        let answer = raw(&node, garbage).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+    assert_eq!(text(&node.get("/fn/hello").await), "hello");
+}
+
+async fn raw(node: &TestNode, bytes: &[u8]) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(node.addresses.http).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    // A connection that is reset has refused as well.
+    let _ = crate::support::in_time(stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}

@@ -1,0 +1,117 @@
+//! Functions that do what they should not: each is contained, and the node goes on.
+
+use std::time::Instant;
+
+use http::StatusCode;
+
+use crate::support::{TestNode, in_time, json, text};
+
+const WELL: &str = "export default () => 'well'";
+
+async fn check(limits: &str, source: &str, status: u16, title: &str, words: &str) {
+    let mut node = TestNode::start().await;
+    let manifest = format!(
+        "app = \"a\"\n[functions.bad]\nmain = \"bad.js\"\n{limits}\n[functions.well]\nmain = \"well.js\"\n"
+    );
+    node.deploy(&manifest, &[("bad", source), ("well", WELL)]).await;
+    let response = node.get("/fn/bad").await;
+    let problem = json(&response);
+    assert_eq!(response.status(), status, "{problem}");
+    assert_eq!(problem["title"], title, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+    assert_eq!(text(&node.get("/fn/well").await), "well");
+    let log = node.logged("bad").await;
+    assert!(log.iter().any(|line| line.contains(title)), "{log:?}");
+    let list = node.control.list(edgefaas_node::control::proto::ListRequest {}).await.unwrap().into_inner();
+    assert_eq!(list.apps[0].functions[0].stats.as_ref().unwrap().failures, 1);
+}
+
+#[tokio::test]
+async fn a_loop_is_ended_at_its_deadline() {
+    let limits = r#"limits = { timeout = "100ms" }"#;
+    check(limits, "export default () => { for (;;); }", 504, "Function timed out", "100ms").await;
+}
+
+#[tokio::test]
+async fn waiting_is_ended_at_the_deadline_as_well() {
+    let limits = r#"limits = { timeout = "100ms" }"#;
+    let source = "export default () => new Promise((resolve) => setTimeout(resolve, 60_000))";
+    check(limits, source, 504, "Function timed out", "100ms").await;
+}
+
+#[tokio::test]
+async fn memory_is_bounded() {
+    let limits = r#"limits = { memory = "16MiB" }"#;
+    let source =
+        "export default () => { const all = []; for (;;) all.push(new Uint8Array(65536).fill(1)); }";
+    check(limits, source, 500, "Function ran out of memory", "16777216").await;
+}
+
+#[tokio::test]
+async fn recursion_is_bounded() {
+    let source = "function deeper(n) { return deeper(n + 1) + 1; }\nexport default () => deeper(0)";
+    check("", source, 500, "Function overflowed its stack", "bad.js:1").await;
+}
+
+#[tokio::test]
+async fn a_throw_names_the_users_file_line_and_column() {
+    let source = "const parse = (text) => {\n  return text.missing.length;\n};\nexport default (e) => parse(e.text());";
+    check("", source, 500, "Function failed", "bad.js:2:").await;
+}
+
+#[tokio::test]
+async fn a_promise_that_nothing_settles_is_reported_at_once() {
+    let started = Instant::now();
+    let source = "export default () => new Promise(() => {})";
+    check("", source, 500, "Function never settles", "never settles").await;
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "its time limit is 30 s");
+}
+
+#[tokio::test]
+async fn a_reply_over_its_limit_is_refused() {
+    let limits = r#"limits = { reply = "1KiB" }"#;
+    check(limits, "export default () => 'x'.repeat(1025)", 500, "Reply too large", "1025").await;
+}
+
+#[tokio::test]
+async fn a_full_queue_is_a_429_with_retry_after() {
+    let mut node = TestNode::start().await;
+    let extra = r#"limits = { concurrency = 1, queue = { capacity = 1 } }
+        triggers = [{ mqtt = "never" }]"#;
+    let source = "export default () => new Promise((resolve) => setTimeout(() => resolve('done'), 300))";
+    node.deploy_one("slow", extra, source).await;
+    let node = std::sync::Arc::new(node);
+    let calls: Vec<_> = (0..6)
+        .map(|_| {
+            let node = node.clone();
+            tokio::spawn(async move { node.get("/fn/slow").await })
+        })
+        .collect();
+    let mut served = 0;
+    let mut rejected = 0;
+    for call in calls {
+        let response = in_time(call).await.unwrap();
+        match response.status() {
+            StatusCode::OK => served += 1,
+            StatusCode::TOO_MANY_REQUESTS => {
+                assert_eq!(response.headers()["retry-after"], "1");
+                assert_eq!(json(&response)["title"], "Queue full");
+                rejected += 1;
+            }
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(served + rejected, 6);
+    assert!(served >= 2 && rejected >= 1, "{served} served, {rejected} rejected");
+}
+
+#[tokio::test]
+async fn functions_that_call_each_other_in_a_circle_are_stopped() {
+    let mut node = TestNode::start().await;
+    let extra = r#"permissions = { call = ["circle"] }"#;
+    let source = "export default (event, context) => context.call('circle', 'x')";
+    node.deploy_one("circle", extra, source).await;
+    let response = node.get("/fn/circle").await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(text(&response).contains("in a circle"), "{}", text(&response));
+}

@@ -1,0 +1,13 @@
+//! A real node in this process, spoken to by real clients over real sockets.
+//!
+//! One program for all of them: every further one would link the whole node once more.
+
+mod control;
+mod cron;
+mod deploys;
+mod gateway;
+mod limits;
+mod mqtt;
+mod objects;
+mod restart;
+mod support;

@@ -1,0 +1,136 @@
+//! Functions over MQTT.
+
+use rumqttc::v5::mqttbytes::v5::PublishProperties;
+
+use crate::support::{Mqtt5, TestNode, in_time};
+
+fn user_property(message: &rumqttc::v5::mqttbytes::v5::Publish, name: &str) -> Option<String> {
+    let properties = message.properties.as_ref()?;
+    properties.user_properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+}
+
+#[tokio::test]
+async fn a_trigger_observes_a_message_and_subscribers_still_get_it() {
+    let mut node = TestNode::start().await;
+    let extra = r#"
+        triggers = [{ mqtt = "sensors/+/raw" }]
+        permissions = { publish = ["sensors/+/celsius"] }"#;
+    let source = r#"
+        export default async function handler(event, context) {
+            const room = event.topic.split("/")[1];
+            await context.publish(`sensors/${room}/celsius`, { celsius: event.json().kelvin - 273 });
+        }"#;
+    node.deploy_one("convert", extra, source).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("sensors/#").await;
+    client.publish("sensors/7/raw", r#"{"kelvin":300}"#).await;
+    let mut seen = vec![client.message().await, client.message().await];
+    seen.sort_by_key(|message| message.topic.clone());
+    assert_eq!(seen[0].topic, "sensors/7/celsius");
+    assert_eq!(seen[0].payload, r#"{"celsius":27}"#);
+    assert_eq!(seen[1].topic, "sensors/7/raw");
+}
+
+#[tokio::test]
+async fn a_consuming_trigger_takes_the_message_away() {
+    let mut node = TestNode::start().await;
+    let extra = r#"
+        triggers = [{ mqtt = "jobs/in", consume = true }]
+        permissions = { publish = ["jobs/out"] }"#;
+    let source = "export default (event, context) => context.publish('jobs/out', event.text())";
+    node.deploy_one("worker", extra, source).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("jobs/#").await;
+    client.publish("jobs/in", "one").await;
+    // Had the broker passed it on, it would have come before the function's own message.
+    let message = client.message().await;
+    assert_eq!((&message.topic[..], &message.payload[..]), (&b"jobs/out"[..], &b"one"[..]));
+}
+
+#[tokio::test]
+async fn a_call_is_answered_on_its_response_topic_with_its_correlation_data() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("double", "", "export default (event) => ({ double: event.json() * 2 })").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("my/replies").await;
+    let properties = PublishProperties {
+        response_topic: Some("my/replies".into()),
+        correlation_data: Some("call-1".into()),
+        ..Default::default()
+    };
+    client.publish_with("$faas/fn/double/invoke", "21", properties).await;
+    let answer = client.message().await;
+    assert_eq!(answer.payload, r#"{"double":42}"#);
+    let properties = answer.properties.as_ref().unwrap();
+    assert_eq!(properties.correlation_data.as_deref(), Some(&b"call-1"[..]));
+    assert_eq!(properties.content_type.as_deref(), Some("application/json"));
+    assert_eq!(user_property(&answer, "faas-status"), None);
+}
+
+#[tokio::test]
+async fn a_call_with_a_request_id_is_answered_on_the_result_topic_in_any_version() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("hello", "", "export default (event) => 'hello ' + event.text()").await;
+    let mut options = rumqttc::MqttOptions::new("old", "127.0.0.1", node.addresses.mqtt.port());
+    options.set_keep_alive(std::time::Duration::from_secs(60));
+    let (client, mut events) = rumqttc::AsyncClient::new(options, 10);
+    client.subscribe("$faas/fn/hello/result/+", rumqttc::QoS::AtMostOnce).await.unwrap();
+    client.publish("$faas/fn/hello/invoke/r-7", rumqttc::QoS::AtMostOnce, false, "you").await.unwrap();
+    let answer = loop {
+        if let rumqttc::Event::Incoming(rumqttc::Incoming::Publish(message)) =
+            in_time(events.poll()).await.unwrap()
+        {
+            break message;
+        }
+    };
+    assert_eq!(answer.topic, "$faas/fn/hello/result/r-7");
+    assert_eq!(answer.payload, "hello you");
+}
+
+#[tokio::test]
+async fn a_failure_is_a_problem_with_its_status_as_a_user_property() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("bad", "", "export default () => { throw new TypeError('no good') }").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("$faas/fn/+/result/+").await;
+    for (name, status, words) in
+        [("bad", "500", "TypeError: no good"), ("badd", "404", "did you mean `bad`")]
+    {
+        client.publish(&format!("$faas/fn/{name}/invoke/1"), "").await;
+        let answer = client.message().await;
+        assert_eq!(user_property(&answer, "faas-status").as_deref(), Some(status));
+        let properties = answer.properties.as_ref().unwrap();
+        assert_eq!(properties.content_type.as_deref(), Some("application/problem+json"));
+        let problem: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn clients_may_not_publish_where_only_the_node_does() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("hello", "", "export default () => 1").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.publish("$faas/fn/hello/result/1", "forged").await;
+    assert_eq!(client.puback().await, rumqttc::v5::mqttbytes::v5::PubAckReason::NotAuthorized);
+}
+
+#[tokio::test]
+async fn functions_that_trigger_themselves_are_stopped() {
+    let mut node = TestNode::start().await;
+    let extra = r#"
+        triggers = [{ mqtt = "loop" }]
+        permissions = { publish = ["loop"] }"#;
+    node.deploy_one("circle", extra, "export default (e, context) => context.publish('loop', 'x')").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("loop").await;
+    client.publish("loop", "x").await;
+    let mut log = Vec::new();
+    in_time(async {
+        while !log.iter().any(|line: &String| line.contains("in a circle")) {
+            client.message().await;
+            log = node.logged("circle").await;
+        }
+    })
+    .await;
+}

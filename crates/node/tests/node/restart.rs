@@ -1,0 +1,77 @@
+//! What a node finds again after a restart, and what it refuses to start on.
+
+use edgefaas_node::{BuildError, Node, Platform};
+
+use crate::support::{TestNode, config, reply_text, text};
+
+#[tokio::test]
+async fn functions_objects_and_secrets_are_back_after_a_restart() {
+    let mut node = TestNode::start().await;
+    let extra = r#"
+        triggers = [{ http = "/count" }]
+        permissions = { objects = ["o"] }
+        secrets = ["s"]"#;
+    let source = r#"export default async (e, c) => {
+        const counter = c.object("o").counter("n");
+        await counter.add(1);
+        return (await counter.value()) + c.secrets.s;
+    }"#;
+    let secret = edgefaas_node::control::proto::SetSecretRequest { name: "s".into(), value: "!".into() };
+    node.control.set_secret(secret).await.unwrap();
+    node.deploy_one("f", extra, source).await;
+    assert_eq!(reply_text(&node.invoke("f", "").await), "1!");
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    assert_eq!(text(&node.get("/count").await), "2!");
+}
+
+#[tokio::test]
+async fn a_data_directory_serves_one_node() {
+    let node = TestNode::start().await;
+    let second = Node::build(config(node.dir.path()), Platform::system()).await;
+    let Err(error @ BuildError::DataDir(_)) = second else { panic!("it should be refused") };
+    let said = error.to_string();
+    assert!(said.contains("in use by another node") && said.contains("--data-dir"), "{said}");
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named_with_the_way_out() {
+    let node = TestNode::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.mqtt = node.addresses.mqtt;
+    let Err(error) = Node::build(config, Platform::system()).await else { panic!("it should be refused") };
+    let said = error.to_string();
+    assert!(said.contains(&node.addresses.mqtt.to_string()) && said.contains("--mqtt"), "{said}");
+}
+
+#[tokio::test]
+async fn an_address_that_others_can_reach_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.http = "0.0.0.0:0".parse().unwrap();
+    let Err(error) = Node::build(config, Platform::system()).await else { panic!("it should be refused") };
+    assert!(matches!(error, BuildError::Config(_)), "{error}");
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+#[tokio::test]
+async fn damaged_compiled_code_is_compiled_anew() {
+    let mut node = TestNode::start_with(|config| config.cache_dir = None).await;
+    node.deploy_one("f", "", "export default () => 'there'").await;
+    let dir = node.stop().await;
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(dir.path().join("cache")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "native") {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0, "there is compiled code to damage");
+    let node = TestNode::start_in(dir, |config| config.cache_dir = None).await.unwrap();
+    assert_eq!(text(&node.get("/fn/f").await), "there");
+}

@@ -1,0 +1,300 @@
+//! A node to test with, and the clients to do it.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use edgefaas_node::config::NodeConfig;
+use edgefaas_node::control::proto;
+use edgefaas_node::control::proto::control_client::ControlClient;
+use edgefaas_node::{Addresses, BuildError, Node, Platform};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+
+/// Longer than anything here takes on the slowest machine; only a failure waits for it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub type Client = ControlClient<InterceptedService<Channel, Bearer>>;
+
+/// A running node with a data directory of its own.
+pub struct TestNode {
+    pub addresses: Addresses,
+    pub control: Client,
+    pub token: String,
+    pub dir: tempfile::TempDir,
+    shutdown: CancellationToken,
+    running: JoinHandle<Result<(), edgefaas_node::RunError>>,
+}
+
+impl TestNode {
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(&mut NodeConfig)) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        Self::start_in(dir, change).await.expect("the node starts")
+    }
+
+    pub async fn start_in(
+        dir: tempfile::TempDir,
+        change: impl FnOnce(&mut NodeConfig),
+    ) -> Result<Self, BuildError> {
+        ENGINE_COMPILED.get_or_init(compile_engine).await;
+        let mut config = config(dir.path());
+        change(&mut config);
+        let node = Node::build(config, Platform::system()).await?;
+        let (addresses, token) = (node.addresses(), node.token().to_owned());
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(node.run(shutdown.clone()));
+        let control = client(addresses.control, &token).await;
+        Ok(Self { addresses, control, token, dir, shutdown, running })
+    }
+
+    /// Stops the node and gives back its data directory.
+    pub async fn stop(self) -> tempfile::TempDir {
+        self.shutdown.cancel();
+        let ended = in_time(self.running).await.expect("the node does not panic");
+        ended.expect("the node stops cleanly");
+        self.dir
+    }
+
+    /// Asks the node to stop, without waiting for it.
+    pub fn begin_stop(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Deploys JavaScript functions of one app: manifest, and source by function.
+    pub async fn try_deploy(
+        &mut self,
+        manifest: &str,
+        sources: &[(&str, &str)],
+    ) -> Result<proto::DeployResponse, tonic::Status> {
+        let artifacts = sources.iter().map(|(name, source)| script(name, source)).collect();
+        let request = proto::DeployRequest { manifest: manifest.to_owned(), artifacts };
+        self.control.deploy(request).await.map(|response| response.into_inner())
+    }
+
+    pub async fn deploy(&mut self, manifest: &str, sources: &[(&str, &str)]) -> proto::DeployResponse {
+        self.try_deploy(manifest, sources).await.expect("the deploy succeeds")
+    }
+
+    /// Deploys one function with nothing in its manifest but its name and `extra`.
+    pub async fn deploy_one(&mut self, name: &str, extra: &str, source: &str) {
+        self.deploy(&manifest_of(name, extra), &[(name, source)]).await;
+    }
+
+    pub async fn invoke(&mut self, function: &str, data: &str) -> proto::InvokeResponse {
+        let request = proto::InvokeRequest { function: function.into(), data: data.into() };
+        in_time(self.control.invoke(request)).await.expect("the call succeeds").into_inner()
+    }
+
+    pub async fn get(&self, path: &str) -> Response<Bytes> {
+        self.send(Request::get(path).body(Full::default()).expect("a request")).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
+        self.send(Request::post(path).body(Full::new(body.into())).expect("a request")).await
+    }
+
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Bytes> {
+        in_time(send(self.addresses.http, request)).await
+    }
+
+    /// The messages that a function has logged.
+    pub async fn logged(&mut self, function: &str) -> Vec<String> {
+        let request = proto::LogsRequest { function: function.into(), follow: false, tail: 0 };
+        let mut lines = self.control.logs(request).await.expect("the logs").into_inner();
+        let mut messages = Vec::new();
+        while let Some(line) = in_time(lines.message()).await.expect("a line") {
+            messages.push(line.message);
+        }
+        messages
+    }
+}
+
+/// Compiled code that all nodes here share: the JavaScript engine is compiled once, not once a node.
+static ENGINE_COMPILED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+
+async fn compile_engine() {
+    use edgefaas_isolates::{FunctionSource, Module, ModuleGraph};
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let node = Node::build(config(dir.path()), Platform::system()).await.expect("a first node");
+    let source = "export default () => 1".to_owned();
+    let module = Module { path: "f.js".into(), source, imports: Vec::new() };
+    let graph = ModuleGraph { entry: "f.js".into(), modules: vec![module] };
+    let sources = [("f".to_owned(), FunctionSource::JavaScript(graph))].into();
+    node.registry().deploy(manifest_of("f", ""), sources).await.map(drop).expect("a first deploy");
+    let stopped = CancellationToken::new();
+    stopped.cancel();
+    node.run(stopped).await.expect("the first node stops");
+}
+
+pub fn config(dir: &Path) -> NodeConfig {
+    let any = |_| SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut config = NodeConfig {
+        data_dir: dir.to_owned(),
+        http: any(()),
+        mqtt: any(()),
+        control: any(()),
+        workers: 2,
+        cache_dir: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled")),
+        ..NodeConfig::default()
+    };
+    // Many nodes run side by side here.
+    config.isolates.max = 64;
+    config
+}
+
+pub fn manifest_of(name: &str, extra: &str) -> String {
+    format!("app = \"{name}\"\n[functions.{name}]\nmain = \"{name}.js\"\n{extra}\n")
+}
+
+pub fn script(name: &str, source: &str) -> proto::Artifact {
+    let path = format!("{name}.js");
+    let module =
+        proto::Module { path: path.clone(), source: source.to_owned(), imports: Default::default() };
+    let graph = proto::ModuleGraph { entry: path, modules: vec![module] };
+    proto::Artifact { function: name.to_owned(), source: Some(proto::artifact::Source::Modules(graph)) }
+}
+
+pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Bytes> {
+    let stream = TcpStream::connect(address).await.expect("the port is open");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a connection");
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await.expect("a response");
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.expect("the whole body").to_bytes();
+    Response::from_parts(head, body)
+}
+
+pub fn json(response: &Response<Bytes>) -> serde_json::Value {
+    serde_json::from_slice(response.body())
+        .unwrap_or_else(|error| panic!("{error} in {:?}", response.body()))
+}
+
+pub fn text(response: &Response<Bytes>) -> &str {
+    std::str::from_utf8(response.body()).expect("text")
+}
+
+/// The reply of a call, as text.
+pub fn reply_text(response: &proto::InvokeResponse) -> String {
+    match &response.outcome {
+        Some(proto::invoke_response::Outcome::Reply(reply)) => {
+            String::from_utf8(reply.body.clone()).expect("text")
+        }
+        other => panic!("not a reply: {other:?}"),
+    }
+}
+
+/// The failure of a call.
+pub fn failure(response: &proto::InvokeResponse) -> &proto::Failure {
+    match &response.outcome {
+        Some(proto::invoke_response::Outcome::Failure(failure)) => failure,
+        other => panic!("not a failure: {other:?}"),
+    }
+}
+
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it should not take that long")
+}
+
+#[derive(Clone)]
+pub struct Bearer(MetadataValue<Ascii>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        request.metadata_mut().insert("authorization", self.0.clone());
+        Ok(request)
+    }
+}
+
+pub async fn client(address: SocketAddr, token: &str) -> Client {
+    let channel = channel(address).await;
+    let bearer = format!("Bearer {token}").parse().expect("a token is plain text");
+    ControlClient::with_interceptor(channel, Bearer(bearer)).max_encoding_message_size(64 << 20)
+}
+
+pub async fn channel(address: SocketAddr) -> Channel {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("a URL");
+    in_time(endpoint.connect()).await.expect("the control port is open")
+}
+
+/// A real MQTT 5 client with its messages.
+pub struct Mqtt5 {
+    pub client: rumqttc::v5::AsyncClient,
+    pub events: rumqttc::v5::EventLoop,
+}
+
+impl Mqtt5 {
+    pub async fn connect(node: &TestNode, id: &str) -> Self {
+        let mut options = rumqttc::v5::MqttOptions::new(id, "127.0.0.1", node.addresses.mqtt.port());
+        options.set_keep_alive(Duration::from_secs(60));
+        let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 1000);
+        loop {
+            let event = in_time(events.poll()).await.expect("it connects");
+            if matches!(event, rumqttc::v5::Event::Incoming(rumqttc::v5::Incoming::ConnAck(_))) {
+                return Self { client, events };
+            }
+        }
+    }
+
+    pub async fn subscribe(&mut self, filter: &str) {
+        let qos = rumqttc::v5::mqttbytes::QoS::AtLeastOnce;
+        self.client.subscribe(filter, qos).await.expect("queued");
+        loop {
+            let event = in_time(self.events.poll()).await.expect("it stays connected");
+            if matches!(event, rumqttc::v5::Event::Incoming(rumqttc::v5::Incoming::SubAck(_))) {
+                return;
+            }
+        }
+    }
+
+    pub async fn publish(&mut self, topic: &str, payload: &str) {
+        self.publish_with(topic, payload, Default::default()).await;
+    }
+
+    pub async fn publish_with(
+        &mut self,
+        topic: &str,
+        payload: &str,
+        properties: rumqttc::v5::mqttbytes::v5::PublishProperties,
+    ) {
+        let qos = rumqttc::v5::mqttbytes::QoS::AtLeastOnce;
+        self.client
+            .publish_with_properties(topic, qos, false, payload.to_owned(), properties)
+            .await
+            .expect("queued");
+    }
+
+    /// The next message.
+    pub async fn message(&mut self) -> rumqttc::v5::mqttbytes::v5::Publish {
+        loop {
+            let event = in_time(self.events.poll()).await.expect("it stays connected");
+            if let rumqttc::v5::Event::Incoming(rumqttc::v5::Incoming::Publish(message)) = event {
+                return message;
+            }
+        }
+    }
+
+    /// The reason code of the next PUBACK.
+    pub async fn puback(&mut self) -> rumqttc::v5::mqttbytes::v5::PubAckReason {
+        loop {
+            let event = in_time(self.events.poll()).await.expect("it stays connected");
+            if let rumqttc::v5::Event::Incoming(rumqttc::v5::Incoming::PubAck(ack)) = event {
+                return ack.reason;
+            }
+        }
+    }
+}

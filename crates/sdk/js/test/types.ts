@@ -1,0 +1,122 @@
+// Compiled, never run. Every `@ts-expect-error` must be one.
+import { defineFunction, defineService, isHostError } from "@edgefaas/sdk";
+import type { Context, CronEvent, Event, Handler, MqttEvent, Reply, Service } from "@edgefaas/sdk";
+
+function same<T>(_value: T): void {}
+
+export const everyKind: Handler = (event, context) => {
+  // @ts-expect-error: only HTTP events have a method
+  event.method;
+  switch (event.kind) {
+    case "http":
+      same<Headers>(event.headers);
+      same<string | null>(new URLSearchParams(event.query).get("zone"));
+      return event.headers.get("accept");
+    case "mqtt":
+      same<0 | 1 | 2>(event.qos);
+      same<Uint8Array | undefined>(event.properties.correlationData);
+      // @ts-expect-error: events are read-only
+      event.topic = "other";
+      return new Map(event.properties.userProperties).get("unit");
+    case "cron":
+      return new Date(event.scheduledTime).toISOString() + event.schedule;
+    case "object":
+      return context.object(event.object).register(event.field).get();
+    case "call":
+      return event.caller ?? event.bytes();
+    case "workflow":
+      return { workflow: event.workflow, instance: event.instance, task: event.task };
+    default:
+      return same<never>(event);
+  }
+};
+
+export const inferred = defineFunction(async (event, context) => {
+  same<Event>(event);
+  same<Context>(context);
+  same<string>(context.invocationId);
+  same<number>(context.deadline - Date.now());
+  same<string | undefined>(context.secrets["key"]);
+  // @ts-expect-error: there is no such member
+  context.fetch;
+  // @ts-expect-error: `function` is read-only
+  context.function = "other";
+  return new Response(null, { status: 204 });
+});
+
+export const typedConfig = defineFunction<MqttEvent, { limit_c: number }>((event, context) => {
+  same<number>(context.config.limit_c);
+  // @ts-expect-error: the manifest has no such key
+  context.config.limit_f;
+  return event.topic;
+});
+
+export async function capabilities(context: Context): Promise<Reply> {
+  await context.publish("a/b");
+  await context.publish("a/b", { value: 1 }, { qos: 1, retain: true, userProperties: { unit: "C" } });
+  await context.publish("a/b", new Uint8Array(2), { userProperties: [["unit", "C"], ["unit", "F"]] });
+  // @ts-expect-error: there is no QoS 3
+  await context.publish("a/b", "", { qos: 3 });
+  // @ts-expect-error: the option is called `retain`
+  await context.publish("a/b", "", { retained: true });
+  // @ts-expect-error: a topic is text
+  await context.publish(1, "");
+  // @ts-expect-error: JSON has no bigint
+  await context.publish("a/b", 1n);
+
+  same<number>(await context.call<number>("average", { zone: "north" }));
+  // @ts-expect-error: a function's name is text
+  await context.call({ name: "average" });
+
+  const counter = context.object("greenhouse/north").counter("readings");
+  await counter.add();
+  await counter.add(-2);
+  // @ts-expect-error: counters take numbers
+  await counter.add("2");
+  same<number>(await counter.value());
+  // @ts-expect-error: a counter is added to, not set
+  counter.set(1);
+
+  const register = context.object("greenhouse/north").register<{ celsius: number }>("last");
+  await register.set({ celsius: 21 });
+  // @ts-expect-error: the register holds something else
+  await register.set({ fahrenheit: 70 });
+  const last = await register.get();
+  // @ts-expect-error: it may never have been set
+  last.celsius;
+  return last?.celsius;
+}
+
+export const service = defineService<{ key: string }>({
+  async fetch(request, env, ctx) {
+    same<Request>(request);
+    same<string>(env.key);
+    ctx.waitUntil(env.publish("seen", request.url));
+    return Response.json({ ok: true });
+  },
+  message: (message, env) => env.call(message.topic, message.bytes()),
+  async scheduled(event) {
+    same<CronEvent>(event);
+  },
+});
+
+// @ts-expect-error: handlers are functions
+export const noHandler: Service = { fetch: "GET" };
+// @ts-expect-error: there is no such handler
+export const unknownHandler: Service = { async mqtt() {} };
+// @ts-expect-error: a symbol can't be sent
+export const noReply: Handler = () => Symbol("x");
+
+export async function errors(context: Context) {
+  try {
+    await context.call("average");
+  } catch (error) {
+    if (isHostError(error)) {
+      same<string>(error.message);
+      if (error.code === "Overloaded") return "later";
+      // @ts-expect-error: there is no such code
+      if (error.code === "Busy") return;
+    }
+    throw error;
+  }
+}

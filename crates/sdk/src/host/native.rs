@@ -1,0 +1,226 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use log::Level;
+use serde::Serialize;
+
+use crate::context::{Context, Invocation, PublishOptions};
+use crate::{HostError, Reply};
+
+/// A node in memory, for unit tests of functions with plain `cargo test`.
+///
+/// It permits everything, has no limits, writes the log to standard error and keeps what functions do
+/// even if they fail. Its clones are the same node.
+///
+/// ```
+/// use edgefaas::prelude::*;
+/// use edgefaas::{DirectCall, TestNode, Trigger};
+///
+/// fn greet(event: Event, context: Context) -> Result<String, Error> {
+///     context.object("guests").counter("seen").add(1)?;
+///     let greeting: String = context.config("greeting")?.unwrap_or("Hello".into());
+///     Ok(format!("{greeting}, {}", event.text()?))
+/// }
+///
+/// let node = TestNode::new().config("greeting", "Moin");
+/// let event = Event::new(Trigger::Call(DirectCall::default()), "Ada");
+/// assert_eq!(greet(event, node.context())?, "Moin, Ada");
+/// assert_eq!(node.context().object("guests").counter("seen").value()?, 1);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct TestNode {
+    state: Rc<RefCell<State>>,
+}
+
+/// A message that a function published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The topic.
+    pub topic: String,
+    /// The payload.
+    pub payload: Vec<u8>,
+    /// Everything else.
+    pub options: PublishOptions,
+}
+
+type Callee = Rc<dyn Fn(&[u8]) -> Result<Reply, HostError>>;
+
+#[derive(Default)]
+struct State {
+    config: BTreeMap<String, String>,
+    secrets: BTreeMap<String, String>,
+    functions: BTreeMap<String, Callee>,
+    fields: BTreeMap<(String, String), Field>,
+    published: Vec<Published>,
+}
+
+enum Field {
+    Counter(i64),
+    Register(Vec<u8>),
+}
+
+impl TestNode {
+    /// A node without configuration, functions and state.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The node with a `config` value. Panics if it can't be made JSON.
+    pub fn config(self, key: &str, value: impl Serialize) -> Self {
+        let json = serde_json::to_string(&value).expect("a config value can be made JSON");
+        self.state.borrow_mut().config.insert(key.to_owned(), json);
+        self
+    }
+
+    /// The node with a secret.
+    pub fn secret(self, name: &str, value: &str) -> Self {
+        self.state.borrow_mut().secrets.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The node with another function, to be called.
+    pub fn function(
+        self,
+        name: &str,
+        function: impl Fn(&[u8]) -> Result<Reply, HostError> + 'static,
+    ) -> Self {
+        self.state.borrow_mut().functions.insert(name.to_owned(), Rc::new(function));
+        self
+    }
+
+    /// The context of a new invocation of the function `test`, with 30 s to its deadline.
+    pub fn context(&self) -> Context {
+        let invocation = Invocation {
+            id: "test".to_owned(),
+            function: "test".to_owned(),
+            deadline: SystemTime::now() + Duration::from_secs(30),
+        };
+        Context { host: Host { node: self.clone() }, invocation }
+    }
+
+    /// What was published, in order.
+    pub fn published(&self) -> Vec<Published> {
+        self.state.borrow().published.clone()
+    }
+
+    /// Runs the future of an async function to its end. Panics if it waits for nothing.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        crate::executor::block_on(future).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl fmt::Debug for TestNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestNode").finish_non_exhaustive()
+    }
+}
+
+/// A [`TestNode`] seen from inside a function.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    node: TestNode,
+}
+
+impl Host {
+    pub fn log(&self, level: Level, message: &str) {
+        eprintln!("{level} {message}");
+    }
+
+    pub fn config(&self, key: &str) -> Option<String> {
+        self.node.state.borrow().config.get(key).cloned()
+    }
+
+    pub fn secret(&self, name: &str) -> Option<String> {
+        self.node.state.borrow().secrets.get(name).cloned()
+    }
+
+    pub fn publish(&self, topic: &str, payload: &[u8], options: &PublishOptions) -> Result<(), HostError> {
+        if topic.is_empty() || topic.contains(['+', '#', '\0']) {
+            return Err(HostError::Invalid(format!("topic `{topic}` can't be published to")));
+        }
+        self.node.state.borrow_mut().published.push(Published {
+            topic: topic.to_owned(),
+            payload: payload.to_owned(),
+            options: options.clone(),
+        });
+        Ok(())
+    }
+
+    pub fn call(&self, function: &str, data: &[u8]) -> Result<Call, HostError> {
+        let callee = self.node.state.borrow().functions.get(function).cloned();
+        let callee = callee.ok_or_else(|| HostError::NotFound(format!("function `{function}`")))?;
+        Ok(Call { answer: Some(callee(data)), polled: false })
+    }
+
+    pub fn counter_add(&self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
+        let sum = self.counter_value(object, field)?.checked_add(amount);
+        let sum = sum.ok_or_else(|| HostError::Invalid(format!("counter `{field}` is full")))?;
+        self.store(object, field, Field::Counter(sum));
+        Ok(())
+    }
+
+    pub fn counter_value(&self, object: &str, field: &str) -> Result<i64, HostError> {
+        match self.node.state.borrow().fields.get(&key(object, field)) {
+            None => Ok(0),
+            Some(Field::Counter(value)) => Ok(*value),
+            Some(Field::Register(_)) => Err(wrong_type(field, "register", "counter")),
+        }
+    }
+
+    pub fn register_set(&self, object: &str, field: &str, value: &[u8]) -> Result<(), HostError> {
+        self.register_get(object, field)?;
+        self.store(object, field, Field::Register(value.to_owned()));
+        Ok(())
+    }
+
+    pub fn register_get(&self, object: &str, field: &str) -> Result<Option<Vec<u8>>, HostError> {
+        match self.node.state.borrow().fields.get(&key(object, field)) {
+            None => Ok(None),
+            Some(Field::Register(value)) => Ok(Some(value.clone())),
+            Some(Field::Counter(_)) => Err(wrong_type(field, "counter", "register")),
+        }
+    }
+
+    fn store(&self, object: &str, field: &str, value: Field) {
+        self.node.state.borrow_mut().fields.insert(key(object, field), value);
+    }
+}
+
+/// A call under way: answered when it is polled for the second time.
+#[derive(Debug)]
+pub(crate) struct Call {
+    answer: Option<Result<Reply, HostError>>,
+    polled: bool,
+}
+
+impl Call {
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<Reply, HostError>> {
+        if !std::mem::replace(&mut self.polled, true) {
+            waker.wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.answer.take().expect("a call is polled after its answer"))
+    }
+
+    pub fn wait(self) -> Result<Reply, HostError> {
+        self.answer.expect("a call is waited for after its answer")
+    }
+}
+
+/// Nothing outside a future wakes it here.
+pub(crate) fn wait_any() -> bool {
+    false
+}
+
+fn key(object: &str, field: &str) -> (String, String) {
+    (object.to_owned(), field.to_owned())
+}
+
+fn wrong_type(field: &str, actual: &str, wanted: &str) -> HostError {
+    HostError::Invalid(format!("field `{field}` is a {actual}, not a {wanted}"))
+}

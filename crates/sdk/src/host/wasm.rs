@@ -1,0 +1,279 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use log::Level;
+
+use self::bindings::edgefaas::function as node;
+use self::bindings::wasi::io::poll::{self, Pollable};
+#[cfg(feature = "arena-allocator")]
+use crate::arena::{receiving, running};
+use crate::context::{Context, Invocation, PublishOptions};
+use crate::event::{
+    CronTick, DirectCall, Event, HttpRequest, MqttMessage, ObjectChange, Trigger, WorkflowStep, unix_ms,
+};
+use crate::{HostError, Reply, Response};
+
+/// What wit-bindgen makes of the function world. Generated once and not by its macro, which would cost every
+/// user the build of a WIT toolchain; `tests/world.rs` keeps it up to date.
+#[rustfmt::skip]
+#[allow(missing_docs, unsafe_code, unused_qualifications, elided_lifetimes_in_paths, clippy::all)]
+#[path = "bindings.rs"]
+pub mod bindings;
+
+/// Without the arena, the C library serves all.
+#[cfg(not(feature = "arena-allocator"))]
+fn receiving<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
+#[cfg(not(feature = "arena-allocator"))]
+fn running<T>(function: impl FnOnce() -> T) -> T {
+    function()
+}
+
+/// The node, as far as this instance may reach it.
+#[derive(Debug, Clone)]
+pub(crate) struct Host;
+
+impl Host {
+    pub fn log(&self, level: Level, message: &str) {
+        let level = match level {
+            Level::Trace => node::context::LogLevel::Trace,
+            Level::Debug => node::context::LogLevel::Debug,
+            Level::Info => node::context::LogLevel::Info,
+            Level::Warn => node::context::LogLevel::Warn,
+            Level::Error => node::context::LogLevel::Error,
+        };
+        node::context::log(level, message);
+    }
+
+    pub fn config(&self, key: &str) -> Option<String> {
+        receiving(|| node::context::config(key))
+    }
+
+    pub fn secret(&self, name: &str) -> Option<String> {
+        receiving(|| node::context::secret(name))
+    }
+
+    pub fn publish(&self, topic: &str, payload: &[u8], options: &PublishOptions) -> Result<(), HostError> {
+        let PublishOptions { qos, retain, content_type, response_topic, correlation_data, user_properties } =
+            options.clone();
+        let options = node::messaging::PublishOptions {
+            qos,
+            retain,
+            content_type,
+            response_topic,
+            correlation_data,
+            user_properties,
+        };
+        Ok(receiving(|| node::messaging::publish(topic, payload, &options))?)
+    }
+
+    pub fn call(&self, function: &str, data: &[u8]) -> Result<Call, HostError> {
+        Ok(Call { pollable: None, call: receiving(|| node::calls::call(function, data))? })
+    }
+
+    pub fn counter_add(&self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
+        Ok(receiving(|| node::objects::counter_add(object, field, amount))?)
+    }
+
+    pub fn counter_value(&self, object: &str, field: &str) -> Result<i64, HostError> {
+        Ok(receiving(|| node::objects::counter_value(object, field))?)
+    }
+
+    pub fn register_set(&self, object: &str, field: &str, value: &[u8]) -> Result<(), HostError> {
+        Ok(receiving(|| node::objects::register_set(object, field, value))?)
+    }
+
+    pub fn register_get(&self, object: &str, field: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(receiving(|| node::objects::register_get(object, field))?)
+    }
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// What the executor waits for; made when it first has to. Before `call`, whose child it is.
+    pollable: Option<Rc<Pollable>>,
+    call: node::calls::PendingCall,
+}
+
+impl Call {
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<Reply, HostError>> {
+        if let Some(answer) = receiving(|| self.call.take()) {
+            return Poll::Ready(Ok(answer?.into()));
+        }
+        let pollable = self.pollable.get_or_insert_with(|| Rc::new(self.call.subscribe()));
+        stop_waiting(pollable);
+        let waiter = Waiter { pollable: pollable.clone(), waker: waker.clone() };
+        WAITERS.with_borrow_mut(|waiters| waiters.push(waiter));
+        Poll::Pending
+    }
+
+    pub fn wait(self) -> Result<Reply, HostError> {
+        loop {
+            if let Some(answer) = receiving(|| self.call.take()) {
+                return Ok(answer?.into());
+            }
+            self.call.subscribe().block();
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(pollable) = &self.pollable {
+            stop_waiting(pollable);
+        }
+    }
+}
+
+struct Waiter {
+    pollable: Rc<Pollable>,
+    waker: Waker,
+}
+
+thread_local! {
+    /// What the executor's future waits for.
+    static WAITERS: RefCell<Vec<Waiter>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sleeps until something is ready that a future waits for, and wakes that future. False if there is
+/// nothing to wait for.
+pub(crate) fn wait_any() -> bool {
+    let waiting = WAITERS.take();
+    if waiting.is_empty() {
+        return false;
+    }
+    let pollables: Vec<&Pollable> = waiting.iter().map(|waiter| &*waiter.pollable).collect();
+    let ready = receiving(|| poll::poll(&pollables));
+    drop(pollables);
+
+    let mut still_waiting = Vec::with_capacity(waiting.len());
+    for (index, waiter) in waiting.into_iter().enumerate() {
+        if ready.contains(&(index as u32)) {
+            waiter.waker.wake();
+        } else {
+            still_waiting.push(waiter);
+        }
+    }
+    WAITERS.set(still_waiting);
+    true
+}
+
+fn stop_waiting(pollable: &Rc<Pollable>) {
+    WAITERS.with_borrow_mut(|waiters| waiters.retain(|waiter| !Rc::ptr_eq(&waiter.pollable, pollable)));
+}
+
+/// Handles one event: the body of the component's export.
+pub fn run(
+    invocation: bindings::Invocation,
+    event: bindings::Event,
+    handler: crate::__private::Handler,
+) -> Result<bindings::Reply, bindings::Failure> {
+    // A fresh instance has no logger yet; an instance that is reused keeps the one it has.
+    if log::set_logger(&LogToHost).is_ok() {
+        log::set_max_level(log::LevelFilter::Trace);
+    }
+    let invocation = Invocation {
+        id: invocation.id,
+        function: invocation.function,
+        deadline: unix_ms(invocation.deadline_unix_ms),
+    };
+    match running(|| handler(event.into(), Context { host: Host, invocation })) {
+        Ok(reply) => Ok(reply.into()),
+        Err(error) => Err(bindings::Failure { message: error.message().to_owned() }),
+    }
+}
+
+struct LogToHost;
+
+impl log::Log for LogToHost {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        Host.log(record.level(), &record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+impl From<bindings::Event> for Event {
+    fn from(event: bindings::Event) -> Self {
+        let trigger = match event.trigger {
+            node::types::Trigger::Http(it) => Trigger::Http(HttpRequest {
+                method: it.method,
+                path: it.path,
+                query: it.query,
+                headers: it.headers,
+            }),
+            node::types::Trigger::Mqtt(it) => Trigger::Mqtt(MqttMessage {
+                topic: it.topic,
+                qos: it.qos,
+                retain: it.retain,
+                content_type: it.content_type,
+                response_topic: it.response_topic,
+                correlation_data: it.correlation_data,
+                user_properties: it.user_properties,
+            }),
+            node::types::Trigger::Cron(it) => {
+                Trigger::Cron(CronTick { schedule: it.schedule, scheduled: unix_ms(it.scheduled_unix_ms) })
+            }
+            node::types::Trigger::Object(it) => {
+                Trigger::Object(ObjectChange { object: it.object, field: it.field })
+            }
+            node::types::Trigger::Call(it) => Trigger::Call(DirectCall { caller: it.caller }),
+            node::types::Trigger::Workflow(it) => Trigger::Workflow(WorkflowStep {
+                workflow: it.workflow,
+                instance: it.instance,
+                task: it.task,
+            }),
+        };
+        Event::new(trigger, event.body)
+    }
+}
+
+impl From<bindings::Reply> for Reply {
+    fn from(reply: bindings::Reply) -> Self {
+        match reply {
+            bindings::Reply::None => Self::None,
+            bindings::Reply::Json(text) => Self::Json(text),
+            bindings::Reply::Text(text) => Self::Text(text),
+            bindings::Reply::Bytes(bytes) => Self::Bytes(bytes),
+            bindings::Reply::Http(it) => {
+                Self::Http(Response { status: it.status, headers: it.headers, body: it.body })
+            }
+        }
+    }
+}
+
+impl From<Reply> for bindings::Reply {
+    fn from(reply: Reply) -> Self {
+        match reply {
+            Reply::None => Self::None,
+            Reply::Json(text) => Self::Json(text),
+            Reply::Text(text) => Self::Text(text),
+            Reply::Bytes(bytes) => Self::Bytes(bytes),
+            Reply::Http(it) => Self::Http(node::types::HttpResponse {
+                status: it.status,
+                headers: it.headers,
+                body: it.body,
+            }),
+        }
+    }
+}
+
+impl From<node::types::HostError> for HostError {
+    fn from(error: node::types::HostError) -> Self {
+        match error {
+            node::types::HostError::NotPermitted(text) => Self::NotPermitted(text),
+            node::types::HostError::NotFound(text) => Self::NotFound(text),
+            node::types::HostError::Invalid(text) => Self::Invalid(text),
+            node::types::HostError::Overloaded(text) => Self::Overloaded(text),
+            node::types::HostError::Failed(text) => Self::Failed(text),
+        }
+    }
+}

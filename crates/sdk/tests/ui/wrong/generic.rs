@@ -1,0 +1,4 @@
+#[edgefaas::function]
+fn handler<T>(_: T) {}
+
+fn main() {}

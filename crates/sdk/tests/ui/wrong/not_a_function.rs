@@ -1,0 +1,4 @@
+#[edgefaas::function]
+struct Handler;
+
+fn main() {}

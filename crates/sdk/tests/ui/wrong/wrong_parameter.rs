@@ -1,0 +1,4 @@
+#[edgefaas::function]
+fn handler(_: String) {}
+
+fn main() {}
