@@ -23,7 +23,8 @@ interface Zone {
 
 export default async function latest(event: HttpEvent, context: Context<{ zones: string[] }>) {
   const zones = await Promise.all(context.config.zones.map((zone) => look(zone, context)));
-  if (!event.headers.get("accept")?.includes("text/html")) return zones;
+  // Called by name instead of over HTTP, there are no headers.
+  if (!event.headers?.get("accept")?.includes("text/html")) return zones;
   return new Response(page(zones), { headers: { "content-type": "text/html; charset=utf-8" } });
 }
 

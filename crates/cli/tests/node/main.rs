@@ -1,0 +1,9 @@
+//! The binary as its users have it: a node in a process of its own, clients that others wrote, crashes, a
+//! full disk, and the examples.
+
+mod clients;
+mod components;
+mod crash;
+mod disk;
+mod examples;
+mod support;
