@@ -23,7 +23,7 @@ pub enum Trigger {
     Cron(CronTick),
     /// A field of a stateful object that changed.
     Object(ObjectChange),
-    /// A call by another function, the command line or an MQTT client.
+    /// A call by another function or the command line.
     Call(DirectCall),
     /// A step of a workflow.
     Workflow(WorkflowStep),

@@ -753,7 +753,7 @@ pub mod edgefaas {
                         .finish()
                 }
             }
-            /// A call by another function, by the command line or over MQTT.
+            /// A call by another function or by the command line.
             #[derive(Clone)]
             pub struct DirectCall {
                 /// The function that called, if one did.
