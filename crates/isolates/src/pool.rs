@@ -13,7 +13,7 @@ use crate::compile::{CodeCache, CompileError, Compiler};
 use crate::component::{ComponentError, ComponentProgram, ComponentRunner, check_header};
 use crate::engine::{self, EngineError, EpochClock, PoolConfig};
 use crate::event::Event;
-use crate::host::Host;
+use crate::host::{Host, LogLevel};
 use crate::js::{self, JsEngine, JsProgram};
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
 use crate::source::ModuleGraph;
@@ -64,6 +64,16 @@ pub struct Program(Arc<ProgramKind>);
 enum ProgramKind {
     Component(ComponentProgram),
     JavaScript(Arc<JsEngine>, JsProgram),
+}
+
+impl Program {
+    /// What its top-level code logged when it was prepared.
+    pub fn prepare_log(&self) -> &[(LogLevel, String)] {
+        match &*self.0 {
+            ProgramKind::Component(_) => &[],
+            ProgramKind::JavaScript(_, program) => program.deploy_log(),
+        }
+    }
 }
 
 /// Why a source can't be a function.

@@ -27,7 +27,7 @@ use crate::secrets::Secrets;
 use crate::store::{DirLock, LockError, Store, StoreError, StoreOptions};
 
 /// How long connections may take to end after everything under way has.
-const CLOSE_GRACE: Duration = Duration::from_secs(1);
+const CLOSE_GRACE: Duration = Duration::from_secs(3);
 /// How long to leave a listener alone that can't accept, when the process is out of files, say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -279,6 +279,8 @@ impl Node {
                 tracing::warn!(left, grace = ?self.drain_grace, "invocations were cut off");
             }
             connected.cancel();
+            // Clients that do not take their farewell are cut off.
+            let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
         };
         let failed = match failed {
             Some(error) => {

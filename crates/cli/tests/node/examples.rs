@@ -53,3 +53,67 @@ fn the_greenhouse_runs() {
         assert!(list.contains(name), "{list}");
     }
 }
+
+/// The `nth` code block of a language in a README.
+fn block(readme: &str, language: &str, nth: usize) -> String {
+    let text = std::fs::read_to_string(repository().join(readme)).unwrap();
+    let fence = format!("```{language}\n");
+    let code =
+        text.split(&fence).nth(nth + 1).unwrap_or_else(|| panic!("{readme} has no {language} {nth}"));
+    code.split("```").next().unwrap().to_owned()
+}
+
+const ALARM: &str = r#"
+triggers = [{ mqtt = "readings/+" }]
+permissions = { publish = ["alarm/temperature"], objects = ["alarms"] }
+config = { limit_c = 30.0 }
+"#;
+
+fn check_alarm(node: &Running, app: &std::path::Path) {
+    node.ok(&["deploy", app.to_str().unwrap()]);
+    assert_eq!(node.http("POST", "/fn/alarm", r#"{"temperature_c": 20.5}"#).0, 204);
+    assert_eq!(node.http("POST", "/fn/alarm", r#"{"temperature_c": 41.5}"#).0, 204);
+    let log = node.ok(&["logs", "alarm"]);
+    assert!(log.contains("41.5 °C, alarm number 1"), "{log}");
+    let (status, problem) = node.http("POST", "/fn/alarm", "no json");
+    assert_eq!(status, 500, "{problem}");
+}
+
+#[test]
+fn the_examples_of_the_javascript_sdk_run() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(&home.path().join("data"), &[]);
+    let app = home.path().join("alarm");
+    std::fs::create_dir(&app).unwrap();
+    let manifest = format!("app = \"alarm\"\n[functions.alarm]\nmain = \"alarm.ts\"\n{ALARM}");
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    std::fs::write(app.join("alarm.ts"), block("crates/sdk/js/README.md", "ts", 0)).unwrap();
+    check_alarm(&node, &app);
+
+    let weather = home.path().join("weather.ts");
+    std::fs::write(&weather, block("crates/sdk/js/README.md", "ts", 1)).unwrap();
+    let permissions = ["--allow", "objects=weather", "--allow", "publish=weather/poll"];
+    node.ok(&[&["deploy", weather.to_str().unwrap()], &permissions[..]].concat());
+    assert_eq!(node.http("GET", "/fn/weather/berlin", ""), (404, "nothing yet".into()));
+}
+
+#[test]
+fn the_example_of_the_rust_sdk_runs() {
+    if !has_wasm_target() {
+        return skipped("the target wasm32-wasip2 (rustup target add wasm32-wasip2)");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(&home.path().join("data"), &[]);
+    let app = home.path().join("alarm");
+    std::fs::create_dir_all(app.join("src")).unwrap();
+    let manifest = format!("app = \"alarm\"\n[functions.alarm]\nmain = \".\"\n{ALARM}");
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    let sdk = repository().join("crates/sdk");
+    let cargo = format!(
+        "[package]\nname = \"alarm\"\nedition = \"2024\"\n[lib]\ncrate-type = [\"cdylib\"]\n[dependencies]\n\
+         edgefaas-sdk = {{ path = {sdk:?} }}\nserde = {{ version = \"1\", features = [\"derive\"] }}\n[workspace]\n"
+    );
+    std::fs::write(app.join("Cargo.toml"), cargo).unwrap();
+    std::fs::write(app.join("src/lib.rs"), block("crates/sdk/README.md", "rust", 0)).unwrap();
+    check_alarm(&node, &app);
+}

@@ -24,7 +24,7 @@ use crate::logs::Logs;
 use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
 use crate::secrets::Secrets;
-use crate::store::{Durability, Store};
+use crate::store::{CommitError, Durability, Store};
 use effects::Effects;
 use host::InvocationHost;
 
@@ -239,23 +239,37 @@ impl Dispatcher {
 
     /// Commits what the invocation changed, then lets go of what it published.
     async fn commit(
-        &self,
+        self: &Arc<Self>,
         function: &Arc<LiveFunction>,
         effects: Effects,
         depth: u8,
     ) -> Result<(), InvocationError> {
         let (batch, publishes) = effects.into_parts();
-        if !batch.is_empty() {
-            self.store
-                .committer()
-                .commit(batch, Durability::Written)
-                .await
-                .map_err(|error| InvocationError::Commit { function: function.name.to_string(), error })?;
-        }
-        for message in publishes {
-            self.publish(&function.name, depth + 1, message);
+        let source = function.name.clone();
+        let failed = |error| InvocationError::Commit { function: source.to_string(), error };
+        let committer = self.store.committer();
+        match (batch.is_empty(), publishes.is_empty()) {
+            (true, _) => self.publish_all(&source, depth, publishes),
+            (false, true) => committer.commit(batch, Durability::Written).await.map_err(failed)?,
+            // A caller who goes away now must not get the changes without the messages: what is handed to
+            // the writer is committed in any case.
+            (false, false) => {
+                let (dispatcher, source) = (self.clone(), source.clone());
+                let both = tokio::spawn(async move {
+                    dispatcher.store.committer().commit(batch, Durability::Written).await?;
+                    dispatcher.publish_all(&source, depth, publishes);
+                    Ok(())
+                });
+                both.await.unwrap_or(Err(CommitError::Closed)).map_err(failed)?;
+            }
         }
         Ok(())
+    }
+
+    fn publish_all(&self, source: &Arc<str>, depth: u8, publishes: Vec<Message>) {
+        for message in publishes {
+            self.publish(source, depth.saturating_add(1), message);
+        }
     }
 
     /// Publishes on behalf of a function.

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// How many more tasks a worker may have than the least busy one before new work goes there.
 const IMBALANCE: usize = 4;
@@ -20,6 +21,7 @@ const IMBALANCE: usize = 4;
 pub struct Workers {
     workers: Vec<Worker>,
     turn: AtomicUsize,
+    connections: TaskTracker,
     stop: CancellationToken,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -54,13 +56,20 @@ impl Workers {
             })?;
             threads.push(thread);
         }
-        Ok(Self { workers, turn: AtomicUsize::new(0), stop, threads: Mutex::new(threads) })
+        let (turn, connections) = (AtomicUsize::new(0), TaskTracker::new());
+        Ok(Self { workers, turn, connections, stop, threads: Mutex::new(threads) })
     }
 
     /// Runs a connection on the next worker in turn.
     pub fn spawn_connection(&self, connection: impl Future<Output = ()> + Send + 'static) {
         let index = self.turn.fetch_add(1, Ordering::Relaxed) % self.workers.len();
-        self.workers[index].handle.spawn(connection);
+        self.workers[index].handle.spawn(self.connections.track_future(connection));
+    }
+
+    /// Waits until the last connection has ended.
+    pub async fn connections_ended(&self) {
+        self.connections.close();
+        self.connections.wait().await;
     }
 
     /// Runs a piece of work here if this is a worker without much more to do than the others, else on the

@@ -21,8 +21,8 @@ use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing}
 use crate::problem::{self, Problem};
 use crate::registry::LiveFunction;
 
-/// The longest time for a request's head to come in.
-const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+/// The longest time for a request's head to come in, and for an idle connection to be kept.
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 /// The longest time for a request's body to come in.
 const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");

@@ -11,7 +11,7 @@ use edgefaas_isolates::{Event, MqttMessage, Trigger};
 
 use super::reply::body_of;
 use crate::dispatch::{Admitted, Dispatcher, Workers};
-use crate::invocation::{Invocation, InvocationError, Outcome, Principal};
+use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Principal};
 use crate::problem::{self, Problem};
 use crate::registry::LiveFunction;
 
@@ -165,6 +165,11 @@ impl Answer {
         invocation: Option<&str>,
     ) {
         let Some(topic) = self.topic else { return };
+        // An answer may trigger a function as any message does, this one's own included. Where the chain
+        // has been ended, its answer is not to begin it anew.
+        if self.depth > MAX_DEPTH {
+            return;
+        }
         let mut properties =
             Properties { correlation_data: self.correlation_data, ..Properties::default() };
         let payload = match result.map(body_of) {

@@ -239,11 +239,14 @@ impl Registry {
             deployed_unix_ms: self.clock.now_unix_ms(),
         };
         let app = Arc::new(LiveApp::new(&manifest, &revision, &record, &self.metrics));
+        let mut prepare_lines = Vec::new();
         for function in &app.functions {
             let source = &sources[&*function.name];
             let program = self.isolates.prepare(&function.name, source).await.map_err(|reason| {
                 DeployError::Prepare { function: function.name.to_string(), reason: Box::new(reason) }
             })?;
+            prepare_lines
+                .extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));
             function.set_program(program);
         }
         let next = routes.with_app(app.clone())?;
@@ -256,6 +259,9 @@ impl Registry {
         records::put_app(&mut batch, &self.store, &app.name, &record);
         self.commit(&app.name, batch).await?;
         self.go_live(next);
+        for (function, (level, message)) in prepare_lines {
+            self.logs.add(&function, "", level, message);
+        }
         self.collect_garbage().await;
         Ok(Deployed { app, unchanged: false })
     }

@@ -134,3 +134,18 @@ async fn functions_that_trigger_themselves_are_stopped() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_answer_that_triggers_its_own_function_is_stopped_too() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("echo", r#"triggers = [{ mqtt = "circle" }]"#, "export default (e) => e.text()").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("circle").await;
+    let properties = PublishProperties { response_topic: Some("circle".into()), ..Default::default() };
+    client.publish_with("circle", "x", properties).await;
+    for _ in 0..2 {
+        assert_eq!(client.message().await.payload, "x", "once from the client, once from the function");
+    }
+    node.deploy_one("fine", "", "export default () => 'fine'").await;
+    assert_eq!(crate::support::text(&node.get("/fn/fine").await), "fine");
+}
