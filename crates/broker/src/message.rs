@@ -178,8 +178,8 @@ impl Message {
         self.payload.clone()
     }
 
-    /// Roughly what keeping or sending it costs, in bytes.
-    pub(crate) fn weight(&self) -> usize {
+    /// Roughly what keeping or sending it costs, in bytes: topic, payload and properties.
+    pub fn weight(&self) -> usize {
         let properties = self.properties.as_deref().map_or(0, Properties::weight);
         self.topic.as_str().len() + self.payload.len() + properties + 16
     }
@@ -210,6 +210,26 @@ impl PartialEq for Message {
 }
 
 impl Properties {
+    /// Why these properties can't be sent, if they can't: every string and the correlation data have at
+    /// most 65,535 bytes, and strings no NUL (MQTT 5, sections 1.5.4 and 1.5.6).
+    pub fn problem(&self) -> Option<String> {
+        let content_type = self.content_type.iter().map(|text| ("content type", text));
+        let user = self.user.iter().flat_map(|(name, value)| {
+            [("name of a user property", name), ("value of a user property", value)]
+        });
+        for (what, text) in content_type.chain(user) {
+            if text.len() > usize::from(u16::MAX) {
+                return Some(format!("the {what} has {} bytes; at most 65535 are allowed", text.len()));
+            }
+            if text.contains('\0') {
+                return Some(format!("the {what} has a NUL character in it"));
+            }
+        }
+        let data_bytes = self.correlation_data.as_ref().map_or(0, Bytes::len);
+        (data_bytes > usize::from(u16::MAX))
+            .then(|| format!("the correlation data has {data_bytes} bytes; at most 65535 are allowed"))
+    }
+
     fn weight(&self) -> usize {
         let text = |text: &Option<ByteString>| text.as_ref().map_or(0, |text| text.len() + 3);
         text(&self.content_type)

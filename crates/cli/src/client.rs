@@ -16,6 +16,7 @@ use tonic::{Code, Request, Status};
 use crate::args::Global;
 use crate::dev_file;
 use crate::exit::{Exit, Failure};
+use crate::output;
 
 /// The largest message either side sends.
 pub const MESSAGE_BYTES: usize = 64 << 20;
@@ -49,7 +50,16 @@ pub async fn connect(global: &Global) -> anyhow::Result<Client> {
         (None, Some(dev), None) => dev.control.clone(),
         (None, ..) => DEFAULT_URL.to_owned(),
     };
+    let found = global.node.is_none() && global.data_dir.is_none();
     let token = match (&global.token, dev) {
+        // A token that is given is meant for the node that is named, not for one that is found.
+        (Some(token), Some(dev)) if found && *token != dev.token => {
+            let message = format!(
+                "the token given is not that of the node of `edgefaas dev` at {url}, and was not sent; leave \
+                 --token and EDGEFAAS_TOKEN out, or name the node it is for with --node URL"
+            );
+            return Err(Failure::new(Exit::Refused, message));
+        }
         (Some(token), _) => Some(token.clone()),
         (None, Some(dev)) if dev.control == url => Some(dev.token),
         (None, _) => local_token(&url, global.data_dir.as_deref())?,
@@ -99,7 +109,8 @@ pub fn failure(status: &Status) -> anyhow::Error {
         Code::ResourceExhausted | Code::Unavailable => Exit::Busy,
         _ => Exit::Failed,
     };
-    let message = match (exit, status.message()) {
+    let message = output::message(status.message());
+    let message = match (exit, message.as_str()) {
         (Exit::Refused, message) => format!(
             "the node refused the call: {message}; give its token with --token or EDGEFAAS_TOKEN, or its \
              data directory with --data-dir"
@@ -148,7 +159,8 @@ fn local_token(url: &str, data_dir: Option<&Path>) -> anyhow::Result<Option<Stri
     }
 }
 
-fn is_loopback(url: &str) -> bool {
+/// True if the URL names this machine itself.
+pub fn is_loopback(url: &str) -> bool {
     let Ok(uri) = url.parse::<tonic::codegen::http::Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

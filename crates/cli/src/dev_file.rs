@@ -1,15 +1,23 @@
 //! `.edgefaas/dev.json`: how other commands inside an app folder find the node of `edgefaas dev`.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+
+use crate::client::is_loopback;
 
 /// The folder inside an app that `dev` keeps its node's data in.
 pub const FOLDER: &str = ".edgefaas";
 const FILE: &str = "dev.json";
+/// More than the file ever has.
+const MAX_BYTES: u64 = 64 << 10;
+/// The permissions of everyone but the owner.
+const OTHERS: u32 = 0o077;
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,12 +39,46 @@ impl Drop for Written {
     }
 }
 
-/// Makes the folder, which keeps itself out of version control.
+/// The URL that this machine reaches a node's control API at.
+pub fn control_url(mut address: SocketAddr) -> String {
+    // A node that listens everywhere listens on the loopback interface too.
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{address}")
+}
+
+/// Makes the folder, which is its owner's alone and keeps itself out of version control.
+///
+/// # Errors
+/// When it cannot be made, or something other than a folder of this user is in its place.
 pub fn prepare(app_root: &Path) -> io::Result<PathBuf> {
     let folder = app_root.canonicalize()?.join(FOLDER);
-    fs::create_dir_all(&folder)?;
-    fs::write(folder.join(".gitignore"), "*\n")?;
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => tighten(&folder)?,
+        made => made?,
+    }
+    // An app from elsewhere may bring a link of this name, which must not be followed.
+    let ignore = fs::OpenOptions::new().write(true).create_new(true).open(folder.join(".gitignore"));
+    match ignore {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made?.write_all(b"*\n")?,
+    }
     Ok(folder)
+}
+
+fn tighten(folder: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(folder)?;
+    if !metadata.is_dir() {
+        return Err(io::Error::new(ErrorKind::NotADirectory, "it is no folder"));
+    }
+    if metadata.mode() & OTHERS != 0 {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 /// Writes the file, readable by its owner only.
@@ -50,17 +92,58 @@ pub fn write(app_root: &Path, node: &DevNode) -> io::Result<Written> {
 }
 
 /// The node of the nearest folder at or above `start` whose process still runs.
+///
+/// Folders above may belong to anyone, so that a file counts only if this user wrote it, for nobody else
+/// to read, and it names a process of this same program that listens on the loopback interface.
 pub fn find(start: &Path) -> Option<DevNode> {
     start.ancestors().find_map(|folder| {
-        let text = fs::read(folder.join(FOLDER).join(FILE)).ok()?;
+        let text = read_own(&folder.join(FOLDER).join(FILE)).ok()??;
         let node: DevNode = serde_json::from_slice(&text).ok()?;
-        Path::new("/proc").join(node.pid.to_string()).exists().then_some(node)
+        (is_loopback(&node.control) && runs_this_program(node.pid)).then_some(node)
     })
+}
+
+/// The content of a plain file that this user owns and nobody else has access to.
+fn read_own(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    // A link is not followed, and a pipe not waited for.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    let own = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & OTHERS == 0;
+    if !own || !metadata.is_file() {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(Some(text))
+}
+
+/// Only this user's processes (and, for root, all) show what they run.
+fn runs_this_program(pid: u32) -> bool {
+    let exe = |process: &str| Path::new("/proc").join(process).join("exe");
+    let (theirs, ours) = (exe(&pid.to_string()), exe("self"));
+    let file = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    if file(&theirs).is_some_and(|theirs| file(&ours) == Some(theirs)) {
+        return true;
+    }
+    match (fs::read_link(theirs), fs::read_link(ours)) {
+        (Ok(theirs), Ok(ours)) => same_path(&theirs, &ours),
+        _ => false,
+    }
+}
+
+/// True also when the file was replaced since one of the two started, such as by a rebuild.
+fn same_path(a: &Path, b: &Path) -> bool {
+    let path = |path: &Path| {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        bytes.strip_suffix(b" (deleted)").unwrap_or(bytes).to_vec()
+    };
+    path(a) == path(b)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -84,5 +167,81 @@ mod tests {
         node.pid = u32::MAX;
         let _stale = write(app.path(), &node).unwrap();
         assert_eq!(find(&below), None, "left behind by a process that was killed");
+    }
+
+    fn own_node() -> DevNode {
+        DevNode { control: "http://127.0.0.1:1".into(), token: "t".into(), pid: std::process::id() }
+    }
+
+    #[test]
+    fn a_planted_file_is_not_believed() {
+        let app = tempfile::tempdir().unwrap();
+        let node = own_node();
+        let written = write(app.path(), &node).unwrap();
+        assert_eq!(find(app.path()), Some(node.clone()), "as written, it counts");
+
+        for mode in [0o640, 0o604, 0o660] {
+            fs::set_permissions(&written.0, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(find(app.path()), None, "mode {mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            fs::set_permissions(&written.0, fs::Permissions::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&written.0, Some(65_534), None).unwrap();
+            assert_eq!(find(app.path()), None, "another user's");
+        }
+
+        let elsewhere = DevNode { control: "http://192.0.2.1:7070".into(), ..node.clone() };
+        let _elsewhere = write(app.path(), &elsewhere).unwrap();
+        assert_eq!(find(app.path()), None, "another machine");
+
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let _other = write(app.path(), &DevNode { pid: other.id(), ..node.clone() }).unwrap();
+        assert_eq!(find(app.path()), None, "another program");
+        drop(other.stdin.take());
+        other.wait().unwrap();
+
+        let written = write(app.path(), &node).unwrap();
+        let moved = app.path().join("moved.json");
+        fs::rename(&written.0, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &written.0).unwrap();
+        assert_eq!(find(app.path()), None, "a link");
+    }
+
+    #[test]
+    fn a_program_is_itself_after_a_rebuild() {
+        let (old, new) = (Path::new("/bin/edgefaas (deleted)"), Path::new("/bin/edgefaas"));
+        assert!(same_path(old, new) && same_path(new, old) && same_path(new, new));
+        assert!(!same_path(old, Path::new("/tmp/edgefaas")));
+    }
+
+    #[test]
+    fn the_folder_is_its_owners_alone() {
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        let app = tempfile::tempdir().unwrap();
+        let folder = prepare(app.path()).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        prepare(app.path()).unwrap();
+        assert_eq!(mode(&folder), 0o700, "tightened");
+        assert_eq!(fs::read(folder.join(".gitignore")).unwrap(), b"*\n");
+
+        let (app, victim) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::set_permissions(victim.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(victim.path(), app.path().join(FOLDER)).unwrap();
+        assert_eq!(prepare(app.path()).unwrap_err().kind(), ErrorKind::NotADirectory);
+        assert_eq!(mode(victim.path()), 0o755, "what a link names is left alone");
+        assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_node_that_listens_everywhere_is_reached_by_loopback() {
+        for (address, url) in [
+            ("0.0.0.0:7070", "http://127.0.0.1:7070"),
+            ("[::]:7070", "http://[::1]:7070"),
+            ("127.0.0.1:1", "http://127.0.0.1:1"),
+            ("192.0.2.1:1", "http://192.0.2.1:1"),
+        ] {
+            assert_eq!(control_url(address.parse().unwrap()), url);
+        }
     }
 }

@@ -8,10 +8,12 @@ use anyhow::Context;
 use edgefaas_isolates::Compiler;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Node, Platform};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{self, Format, Listen};
 use crate::exit::{Exit, Failure};
+use crate::output;
 
 /// The settings of the file, and above them those of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
@@ -62,7 +64,12 @@ pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
 
 /// Compiling leaves tens of megabytes behind, so that it happens in a child of this same program.
 fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
-    let program = std::env::current_exe().context("this program's own file is unknown")?;
+    // What runs here, even when the file on disk has been replaced by a later version.
+    let running = PathBuf::from("/proc/self/exe");
+    let program = match running.exists() {
+        true => running,
+        false => std::env::current_exe().context("this program's own file is unknown")?,
+    };
     // The engine's choices, which native code depends on, follow from these.
     let arguments = vec![
         args::COMPILE.to_owned(),
@@ -70,6 +77,21 @@ fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
         config.isolates.max_memory.as_u64().to_string(),
     ];
     Ok(Compiler::Child { program, arguments })
+}
+
+/// Allows this process as many open files as it may have: each connection is one.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    // `None` is no limit.
+    let (from, to) = (limit.current, limit.maximum);
+    match raised {
+        Ok(()) => tracing::debug!(?from, ?to, "raised the limit of open files"),
+        Err(error) => tracing::debug!(?from, ?to, %error, "the limit of open files stays"),
+    }
 }
 
 /// Cancelled by SIGTERM and SIGINT. A second signal ends the process at once.
@@ -101,11 +123,24 @@ pub fn start_tracing(default: &str, format: Format) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(console::colors_enabled_stderr())
-        .with_writer(std::io::stderr)
         .with_target(false);
     // The only reason to fail is that a subscriber is there already.
     let _ = match format {
-        Format::Json => builder.json().try_init(),
-        Format::Table => builder.try_init(),
+        Format::Json => builder.json().with_writer(std::io::stderr).try_init(),
+        Format::Table => builder.with_writer(|| output::Diagnostics).try_init(),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compiler_is_the_program_that_runs() {
+        let Compiler::Child { program, arguments } = compiler(&NodeConfig::default()).unwrap() else {
+            panic!("it compiles in a child");
+        };
+        assert_eq!(program, PathBuf::from("/proc/self/exe"), "not a path that an upgrade replaces");
+        assert_eq!(arguments[0], args::COMPILE);
+    }
 }

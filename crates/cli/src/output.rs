@@ -1,5 +1,8 @@
 //! What commands print: tables for people, JSON for programs. The JSON shapes are documented in
 //! `docs/cli.md` and only ever gain fields.
+//!
+//! What functions say is theirs to choose. For people it is shown so that it can neither steer the terminal
+//! nor look like a line of ours: control characters are escaped and further lines indented.
 
 use std::io::{self, Write};
 
@@ -30,8 +33,70 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Prints rows under a header.
-pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+/// Prints lines for people.
+pub fn text(lines: &str) -> anyhow::Result<()> {
+    write(escape(lines, LAYOUT).as_bytes())
+}
+
+/// Foreign text that is shown inside a line.
+pub fn line(text: &str) -> String {
+    escape(text, &[])
+}
+
+/// Foreign text of one or more lines. All but the first are indented, so that they cannot pass for lines of
+/// their own.
+pub fn indented(text: &str) -> String {
+    escape(text.trim_end_matches('\n'), LAYOUT).replace('\n', "\n    ")
+}
+
+/// A node's error message.
+pub fn message(text: &str) -> String {
+    // Those of a manifest are laid out like a compiler's.
+    if text.starts_with("error: ") { escape(text, LAYOUT) } else { indented(text) }
+}
+
+/// The control characters that do nothing but lay text out.
+const LAYOUT: &[char] = &['\n', '\t'];
+
+fn escape(text: &str, kept: &[char]) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() && !kept.contains(&char) {
+            escaped.extend(char.escape_default());
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped
+}
+
+/// The node's own diagnostics on stderr, with each event's further lines indented.
+pub struct Diagnostics;
+
+impl Write for Diagnostics {
+    /// Takes one whole event, as `tracing_subscriber` writes it: it has escaped what functions say but for
+    /// some control characters, and the escape sequences left are its own colours.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        io::stderr().lock().write_all(diagnostic(event).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+fn diagnostic(event: &[u8]) -> String {
+    let event = String::from_utf8_lossy(event);
+    let text = escape(event.trim_end_matches('\n'), &['\n', '\t', '\x1b']);
+    text.replace('\n', "\n    ") + "\n"
+}
+
+/// Prints rows under a header, each on one line.
+pub fn table(header: &[&str], mut rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+    for cell in rows.iter_mut().flatten() {
+        *cell = line(cell);
+    }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.to_vec()).add_rows(rows);
     for column in table.column_iter_mut() {
@@ -116,6 +181,7 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
             size(function.source_bytes),
             stats.invocations.to_string(),
             stats.failures.to_string(),
+            stats.rejected.to_string(),
             state,
             function.triggers.join("; "),
         ]
@@ -124,8 +190,8 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
 }
 
 /// The header of [`function_rows`].
-pub const FUNCTION_HEADER: [&str; 8] =
-    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "STATE", "TRIGGERS"];
+pub const FUNCTION_HEADER: [&str; 9] =
+    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "STATE", "TRIGGERS"];
 
 /// An invocation as JSON.
 pub fn invocation(response: &proto::InvokeResponse) -> Value {
@@ -190,7 +256,7 @@ fn log_json(line: &proto::LogLine) -> Value {
 
 fn log_text(line: &proto::LogLine) -> String {
     let time = DateTime::from_timestamp_millis(line.time_unix_ms).unwrap_or_default().with_timezone(&Local);
-    let level = console::style(format!("{:5}", line.level.to_uppercase()));
+    let level = console::style(format!("{:5}", self::line(&line.level.to_uppercase())));
     let level = match line.level.as_str() {
         "error" => level.red(),
         "warn" => level.yellow(),
@@ -202,7 +268,8 @@ fn log_text(line: &proto::LogLine) -> String {
         lost => format!("… {lost} lines were lost here\n"),
     };
     let time = console::style(time.format("%H:%M:%S%.3f")).dim();
-    format!("{lost}{time} {level} {}  {}\n", console::style(&line.function).cyan(), line.message)
+    let function = console::style(self::line(&line.function)).cyan();
+    format!("{lost}{time} {level} {function}  {}\n", indented(&line.message))
 }
 
 #[cfg(test)]
@@ -211,6 +278,41 @@ mod tests {
 
     fn reply(kind: &str, body: &[u8]) -> Value {
         reply_json(&proto::Reply { kind: kind.into(), body: body.to_vec(), ..Default::default() })
+    }
+
+    #[test]
+    fn what_a_function_says_cannot_pass_for_a_line_of_ours() {
+        let line = |message: &str| {
+            let line = proto::LogLine {
+                function: "f\n\x1b[2J".into(),
+                level: "info".into(),
+                message: message.into(),
+                ..Default::default()
+            };
+            console::strip_ansi_codes(&log_text(&line)).into_owned()
+        };
+        let shown = line("a\tb\r\x1b[1A\u{9b}2K\x07\n00:00:00.000 INFO  other  forged\n");
+        let (_, shown) = shown.split_once("INFO  ").unwrap();
+        assert_eq!(
+            shown,
+            "f\\n\\u{1b}[2J  a\tb\\r\\u{1b}[1A\\u{9b}2K\\u{7}\n    00:00:00.000 INFO  other  forged\n"
+        );
+        assert!(line("größer ☀\n\n").ends_with("  größer ☀\n"), "all other text is as it is");
+    }
+
+    #[test]
+    fn an_event_of_the_node_keeps_its_colours_and_no_more() {
+        let event = b"\x1b[32m INFO\x1b[0m a\rb\n2026-01-01T00:00:00Z  INFO forged\n";
+        assert_eq!(
+            diagnostic(event),
+            "\x1b[32m INFO\x1b[0m a\\rb\n    2026-01-01T00:00:00Z  INFO forged\n"
+        );
+    }
+
+    #[test]
+    fn messages_of_a_node_keep_a_compilers_layout() {
+        assert_eq!(message("error: x\n --> a:1\x1b\n"), "error: x\n --> a:1\\u{1b}\n");
+        assert_eq!(message("x\nerror: forged"), "x\n    error: forged");
     }
 
     #[test]

@@ -267,3 +267,23 @@ fn a_crate_that_is_none_is_named() {
     assert_eq!(code, 7);
     assert!(stderr.contains("./absent/Cargo.toml: No such file"), "{stderr}");
 }
+
+#[test]
+fn a_node_that_cannot_start_says_so_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "").unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    for (data_dir, http, named) in
+        [("file/data", "127.0.0.1:0", "file/data"), ("data", taken.1.as_str(), taken.1.as_str())]
+    {
+        let args =
+            ["--data-dir", data_dir, "--http", http, "--mqtt", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+        let output = edgefaas(folder.path()).arg("run").args(args).env("RUST_LOG", "off").output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(named), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -1,20 +1,24 @@
 //! The client commands against a control server that answers as a node would, over real sockets: what
 //! they send, what they print and how they exit.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use edgefaas_node::control::proto::control_server::{Control, ControlServer};
 use edgefaas_node::control::proto::{self, invoke_response::Outcome};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 
 const TOKEN: &str = "correct-horse";
+/// A message that clears the screen and ends with a line that another function seems to have logged.
+const FORGED: &str = "a\x1b[2J\r\n00:00:00.000 INFO  other  forged";
 
 type Answer<T> = Result<Response<T>, Status>;
 type Lines = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
@@ -32,7 +36,12 @@ fn app(name: &str) -> proto::App {
         kind: "javascript".into(),
         source_bytes: 2048,
         triggers: vec!["mqtt a/+".into()],
-        stats: Some(proto::FunctionStats { invocations: 7, failures: 1, ..Default::default() }),
+        stats: Some(proto::FunctionStats {
+            invocations: 7,
+            failures: 1,
+            rejected: 2,
+            ..Default::default()
+        }),
         ..Default::default()
     };
     proto::App {
@@ -73,6 +82,11 @@ impl Control for Server {
                 title: "Function failed".into(),
                 detail: "TypeError: x is undefined at functions/f.js:3:7".into(),
             }),
+            "forger" => Outcome::Failure(proto::Failure {
+                status: 500,
+                title: "Function failed".into(),
+                detail: FORGED.into(),
+            }),
             "busy" => return Err(Status::new(Code::ResourceExhausted, "its queue of 1000 is full")),
             "draining" => return Err(Status::unavailable("the node is stopping")),
             name => return Err(Status::not_found(format!("no function `{name}`; there is `echo`"))),
@@ -98,7 +112,8 @@ impl Control for Server {
                 ..Default::default()
             })
         };
-        let lines = vec![line("first"), line(&format!("tail {}", request.tail))];
+        let first = if request.function == "forger" { FORGED } else { "first" };
+        let lines = vec![line(first), line(&format!("tail {}", request.tail))];
         Ok(Response::new(Box::pin(tokio_stream::iter(lines))))
     }
 
@@ -232,21 +247,94 @@ async fn the_token_is_found_given_or_missed() {
     assert_eq!(finish(command).await.0, 0);
 }
 
+/// `dev.json` as `edgefaas dev` writes it, below the fixture's folder.
+struct DevFolder {
+    path: PathBuf,
+    /// A process of the same program, which waits for its stdin.
+    _process: Child,
+}
+
+impl DevFolder {
+    fn new(fixture: &Fixture, token: &str, mode: u32) -> Self {
+        let process = fixture
+            .command(&["invoke", "echo", "-d", "-"])
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let path = fixture.path().join("app/functions");
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::create_dir_all(fixture.path().join("app/.edgefaas")).unwrap();
+        let node = serde_json::json!({
+            "control": format!("http://{}", fixture.address), "token": token, "pid": process.id().unwrap(),
+        });
+        let file = fixture.path().join("app/.edgefaas/dev.json");
+        std::fs::write(&file, node.to_string()).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        Self { path, _process: process }
+    }
+
+    /// A command in a folder of the app that knows of no other node or token.
+    fn command(&self, fixture: &Fixture, args: &[&str]) -> Command {
+        let mut command = fixture.command(args);
+        command.current_dir(&self.path).env_remove("EDGEFAAS_NODE").env("EDGEFAAS_DATA_DIR", "nowhere");
+        command
+    }
+}
+
 #[tokio::test]
 async fn commands_inside_the_folder_of_dev_find_its_node() {
     let fixture = Fixture::start().await;
-    let below = fixture.path().join("app/functions");
-    std::fs::create_dir_all(&below).unwrap();
-    std::fs::create_dir(fixture.path().join("app/.edgefaas")).unwrap();
-    let node = serde_json::json!({
-        "control": format!("http://{}", fixture.address), "token": TOKEN, "pid": std::process::id(),
-    });
-    std::fs::write(fixture.path().join("app/.edgefaas/dev.json"), node.to_string()).unwrap();
-    let mut command = fixture.command(&["list"]);
-    command.current_dir(&below).env_remove("EDGEFAAS_NODE").env("EDGEFAAS_DATA_DIR", "nowhere");
-    let (code, stdout, stderr) = finish(command).await;
+    let folder = DevFolder::new(&fixture, TOKEN, 0o600);
+    let (code, stdout, stderr) = finish(folder.command(&fixture, &["list"])).await;
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("greenhouse"), "{stdout}");
+    let (code, _, stderr) = finish(folder.command(&fixture, &["list", "--token", TOKEN])).await;
+    assert_eq!(code, 0, "its own token may be given too: {stderr}");
+}
+
+#[tokio::test]
+async fn a_file_that_others_could_have_written_names_no_node() {
+    let fixture = Fixture::start().await;
+    let folder = DevFolder::new(&fixture, TOKEN, 0o644);
+    // With the file's token the fixture would answer; whatever listens at the default address does not.
+    let (code, stdout, stderr) = finish(folder.command(&fixture, &["list"])).await;
+    assert!(code == 3 || code == 4, "{code}: {stdout}{stderr}");
+}
+
+#[tokio::test]
+async fn a_given_token_is_not_sent_to_a_node_that_was_found() {
+    let fixture = Fixture::start().await;
+    let folder = DevFolder::new(&fixture, "another", 0o600);
+    // The fixture takes this token, so that sending it would succeed.
+    let mut command = folder.command(&fixture, &["list"]);
+    command.env("EDGEFAAS_TOKEN", TOKEN);
+    let (code, stdout, stderr) = finish(command).await;
+    assert_eq!((code, stdout.as_str()), (4, ""), "{stderr}");
+    assert!(stderr.contains("was not sent") && stderr.contains("--node URL"), "{stderr}");
+
+    let named = ["list", "--token", TOKEN, "--node", &fixture.address.to_string()];
+    assert_eq!(finish(folder.command(&fixture, &named)).await.0, 0, "but to one that is named");
+}
+
+#[tokio::test]
+async fn what_functions_say_is_escaped_for_people_only() {
+    let fixture = Fixture::start().await;
+    let (_, stdout, _) = fixture.run(&["logs", "forger"]).await;
+    assert!(
+        stdout.contains("INFO  forger  a\\u{1b}[2J\\r\n    00:00:00.000 INFO  other  forged\n"),
+        "{stdout}"
+    );
+    let (_, stdout, _) = fixture.run(&["logs", "forger", "-o", "json"]).await;
+    let line: serde_json::Value = serde_json::from_str(stdout.lines().next().unwrap()).unwrap();
+    assert_eq!(line["message"], FORGED);
+
+    let (code, _, stderr) = fixture.run(&["invoke", "forger"]).await;
+    assert_eq!(code, 5);
+    assert!(
+        stderr.contains("(500 Function failed): a\\u{1b}[2J\\r\n    00:00:00.000 INFO  other  forged; see"),
+        "{stderr}"
+    );
 }
 
 #[tokio::test]
@@ -320,14 +408,15 @@ async fn lists_logs_status_and_the_rest() {
     let mut lines = stdout.lines();
     assert_eq!(
         lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
-        ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "STATE", "TRIGGERS"]
+        ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "STATE", "TRIGGERS"]
     );
     assert_eq!(
         lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
-        ["greenhouse", "comfort", "javascript", "2.0", "KiB", "7", "1", "ok", "mqtt", "a/+"]
+        ["greenhouse", "comfort", "javascript", "2.0", "KiB", "7", "1", "2", "ok", "mqtt", "a/+"]
     );
     let list = fixture.json(&["list"]).await;
     assert_eq!(list["apps"][0]["functions"][0]["invocations"], 7);
+    assert_eq!(list["apps"][0]["functions"][0]["rejected"], 2);
     assert_eq!(list["apps"][0]["previous_revisions"][0], "fedcba");
 
     let (_, stdout, _) = fixture.run(&["logs", "comfort", "--tail", "5"]).await;

@@ -1,6 +1,7 @@
 //! `edgefaas dev` with a real node: deploys, redeploys, keeps what works, ends cleanly.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -65,6 +66,8 @@ async fn a_change_is_live_at_once_and_a_mistake_never_is() {
     let mut stderr = BufReader::new(dev.stderr.take().unwrap()).lines();
     let ready = line_with(&mut stdout, "ready ").await;
     assert!(ready.starts_with("ready http=http://127.0.0.1:"), "{ready}");
+    let mode = fs::metadata(app.join(".edgefaas")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
     line_with(&mut stderr, "is live").await;
     line_with(&mut stderr, "curl 'http://127.0.0.1:").await;
     assert_eq!(invoke(&app).await, "one\n", "found by .edgefaas/dev.json");
@@ -103,4 +106,26 @@ async fn taken_ports_are_all_named_with_the_way_out() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     let expected = format!("in use by another program: {0} (--http), {0} (--mqtt);", taken.1);
     assert!(stderr.contains(&expected) && stderr.contains("--mqtt 127.0.0.1:0"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_node_takes_all_the_open_files_it_may_have() {
+    let home = tempfile::tempdir().unwrap();
+    let free = "127.0.0.1:0";
+    let mut node = Command::new("sh");
+    node.args(["-c", "ulimit -Sn 128 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_edgefaas")])
+        .args(["run", "--data-dir", "data", "--http", free, "--mqtt", free, "--control", free])
+        .current_dir(home.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    let mut node = node.spawn().unwrap();
+    let mut stdout = BufReader::new(node.stdout.take().unwrap()).lines();
+    line_with(&mut stdout, "ready ").await;
+    let limits = fs::read_to_string(format!("/proc/{}/limits", node.id().unwrap())).unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let files: Vec<_> = files.split_whitespace().collect();
+    assert_ne!(files[0], "128", "{limits}");
+    assert_eq!(files[0], files[1], "{limits}");
+    node.kill().await.unwrap();
 }

@@ -151,6 +151,12 @@ pub enum InvocationError {
         /// How many there are.
         max: u32,
     },
+    /// The events under way take all the memory there is for them.
+    #[error("the events under way take {max_bytes} bytes, all there is for them; try again later")]
+    NoMemory {
+        /// How much there is.
+        max_bytes: usize,
+    },
     /// The node is stopping.
     #[error("the node is stopping; try again on another or later")]
     Draining,
@@ -186,7 +192,10 @@ impl InvocationError {
         match self {
             Self::UnknownFunction { .. } => 404,
             Self::PayloadTooLarge { .. } => 413,
-            Self::QueueFull { .. } | Self::DroppedFromQueue { .. } | Self::NoIsolate { .. } => 429,
+            Self::QueueFull { .. }
+            | Self::DroppedFromQueue { .. }
+            | Self::NoIsolate { .. }
+            | Self::NoMemory { .. } => 429,
             Self::QueueTimeout { .. } => 504,
             Self::TooDeep { .. } => 508,
             Self::Draining => 503,
@@ -206,6 +215,7 @@ impl InvocationError {
             Self::PayloadTooLarge { .. } => "Payload too large",
             Self::QueueFull { .. } | Self::DroppedFromQueue { .. } => "Queue full",
             Self::NoIsolate { .. } => "No isolate free",
+            Self::NoMemory { .. } => "No memory for events",
             Self::QueueTimeout { .. } => "Timed out in the queue",
             Self::TooDeep { .. } => "Too many nested calls",
             Self::Draining => "Node is stopping",
@@ -260,7 +270,11 @@ impl InvocationError {
             Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",
             Self::Run { error: RunError::Trapped { .. }, .. } => "trap",
             Self::Commit { .. } => "commit",
-            Self::QueueFull { .. } | Self::DroppedFromQueue { .. } | Self::NoIsolate { .. } => "rejected",
+            Self::QueueFull { .. }
+            | Self::DroppedFromQueue { .. }
+            | Self::NoIsolate { .. }
+            | Self::NoMemory { .. }
+            | Self::Run { error: RunError::NoCapacity { .. }, .. } => "rejected",
             _ => "error",
         }
     }

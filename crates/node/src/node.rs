@@ -11,6 +11,7 @@ use edgefaas_broker::{Broker, BrokerConfig};
 use edgefaas_isolates::engine::{EngineError, PoolConfig};
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -176,6 +177,7 @@ impl Node {
                 secrets: secrets.clone(),
                 clock,
                 broker,
+                max_message_bytes: max_message_bytes(&config),
             })
         });
         let broker = dispatcher.broker().clone();
@@ -237,16 +239,17 @@ impl Node {
 
         let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
         let open = connected.clone();
-        tasks.spawn(accept(http, listening.clone(), move |stream, _| {
-            workers.spawn_connection(on_this_runtime(stream, {
+        let slots = Arc::new(Semaphore::new(connection_slots()));
+        tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, _, slot| {
+            workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (dispatcher, open) = (dispatcher.clone(), open.clone());
                 move |stream| http::serve(stream, dispatcher, open)
             }));
         }));
         let (workers, broker) = (self.workers.clone(), self.broker.clone());
         let open = connected.clone();
-        tasks.spawn(accept(mqtt, listening.clone(), move |stream, peer| {
-            workers.spawn_connection(on_this_runtime(stream, {
+        tasks.spawn(accept(mqtt, slots, listening.clone(), move |stream, peer, slot| {
+            workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (broker, open) = (broker.clone(), open.clone());
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
@@ -319,19 +322,34 @@ async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListen
     TcpListener::bind(address).await.map_err(|reason| BuildError::Listen { listener, address, reason })
 }
 
-/// Hands every connection to `serve` until `cancel` fires.
+/// How many connections there may be: what the process may open, less what the store needs. A store that
+/// can't open a file takes no writes any more.
+fn connection_slots() -> usize {
+    const KEPT_FILES: u64 = 256;
+    const FEWEST: u64 = 16;
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    files.saturating_sub(KEPT_FILES).clamp(FEWEST, 1 << 20) as usize
+}
+
+/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in.
 async fn accept(
     listener: TcpListener,
+    slots: Arc<Semaphore>,
     cancel: CancellationToken,
-    serve: impl Fn(std::net::TcpStream, SocketAddr),
+    serve: impl Fn(std::net::TcpStream, SocketAddr, OwnedSemaphorePermit),
 ) {
     loop {
+        let accepted = async {
+            let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+            let (stream, peer) = listener.accept().await?;
+            Ok::<_, std::io::Error>((stream.into_std()?, peer, slot))
+        };
         let accepted = tokio::select! {
             () = cancel.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = accepted => accepted,
         };
-        match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
-            Ok((stream, peer)) => serve(stream, peer),
+        match accepted {
+            Ok((stream, peer, slot)) => serve(stream, peer, slot),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -343,6 +361,7 @@ async fn accept(
 /// Registers the connection with the runtime it is served on.
 async fn on_this_runtime<F: Future<Output = ()>>(
     stream: std::net::TcpStream,
+    _slot: OwnedSemaphorePermit,
     serve: impl FnOnce(TcpStream) -> F,
 ) {
     match TcpStream::from_std(stream) {
@@ -368,12 +387,19 @@ fn broker_config(config: &NodeConfig) -> BrokerConfig {
     }
 }
 
+/// A message has to fit a packet with what the protocol adds to it.
+fn max_message_bytes(config: &NodeConfig) -> usize {
+    const PACKET_OVERHEAD_BYTES: usize = 64;
+    (config.broker.max_packet.as_u64() as usize).saturating_sub(PACKET_OVERHEAD_BYTES)
+}
+
 /// The folder for compiled code and the key that says it was compiled here.
 fn code_cache(config: &NodeConfig) -> Result<(PathBuf, [u8; 32]), BuildError> {
     let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
     let failed = |reason| BuildError::Cache { path: path.clone(), reason };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
-    let file = path.join("key");
+    // Beside the store and not in the cache, which may lie where others write.
+    let file = config.data_dir.join("cache-key");
     if let Some(key) = std::fs::read(&file).ok().and_then(|key| key.try_into().ok()) {
         return Ok((path, key));
     }

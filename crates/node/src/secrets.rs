@@ -18,6 +18,8 @@ const MASK: &str = "***";
 pub struct Secrets {
     store: Arc<Store>,
     values: RwLock<BTreeMap<String, String>>,
+    // Memory and store change together, one change after another.
+    changing: tokio::sync::Mutex<()>,
 }
 
 /// A secret could not be changed.
@@ -62,7 +64,7 @@ impl Secrets {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             values.insert(text(&name), text(&value));
         }
-        Ok(Self { store, values: RwLock::new(values) })
+        Ok(Self { store, values: RwLock::new(values), changing: tokio::sync::Mutex::default() })
     }
 
     /// A secret's value.
@@ -83,6 +85,7 @@ impl Secrets {
         if value.len() > MAX_VALUE_BYTES {
             return Err(SecretError::TooLarge { name: name.to_owned(), actual_bytes: value.len() });
         }
+        let _changing = self.changing.lock().await;
         let mut batch = Batch::default();
         batch.put(&self.store.spaces().secrets, name, value.as_str());
         self.commit(name, batch).await?;
@@ -92,6 +95,7 @@ impl Secrets {
 
     /// Forgets a secret.
     pub async fn remove(&self, name: &str) -> Result<(), SecretError> {
+        let _changing = self.changing.lock().await;
         if !self.values.read().contains_key(name) {
             return Err(SecretError::Unknown { name: name.to_owned() });
         }
@@ -108,9 +112,18 @@ impl Secrets {
             return text;
         }
         let values = self.values.read();
-        for value in names.iter().filter_map(|name| values.get(name)) {
-            if value.len() >= MIN_MASKED_BYTES && text.contains(value.as_str()) {
-                text = text.replace(value.as_str(), MASK);
+        // The lines of a long one as well: output is logged line by line.
+        let mut masked: Vec<&str> = names
+            .iter()
+            .filter_map(|name| values.get(name))
+            .flat_map(|value| std::iter::once(value.as_str()).chain(value.lines()))
+            .filter(|value| value.len() >= MIN_MASKED_BYTES)
+            .collect();
+        // The longest first: one may be the beginning of another.
+        masked.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
+        for value in masked {
+            if text.contains(value) {
+                text = text.replace(value, MASK);
             }
         }
         text

@@ -24,7 +24,7 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     }
     warn(&response.warnings);
     let what = if response.unchanged { "was live already" } else { "is live" };
-    output::write(format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)).as_bytes())?;
+    output::text(&format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)))?;
     output::table(&output::FUNCTION_HEADER, output::function_rows(&deployed))
 }
 
@@ -39,6 +39,6 @@ pub async fn deploy(app: &App, client: &mut Client) -> anyhow::Result<proto::Dep
 /// Shows a node's warnings.
 pub fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        eprintln!("warning: {}", output::indented(warning));
     }
 }

@@ -26,6 +26,7 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     node::start_tracing("warn,edgefaas::function=off", global.output);
     let app = App::load(&args.app)?;
     let root = app.root.clone();
+    node::raise_open_files();
     let data_dir = match &global.data_dir {
         Some(folder) => folder.clone(),
         None => dev_file::prepare(&root).with_context(|| cannot_write(&root))?,
@@ -57,7 +58,7 @@ async fn session(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let root = app.root.clone();
-    let control = format!("http://{}", addresses.control);
+    let control = dev_file::control_url(addresses.control);
     let token_file = data_dir.join("token");
     let token = tokio::fs::read_to_string(&token_file)
         .await
@@ -96,7 +97,7 @@ async fn session(
             changed = watch.changed() => changed,
         };
         let Some(path) = changed else { anyhow::bail!("the files of the app can no longer be watched") };
-        eprintln!("changed {}", relative(&path, &root).display());
+        eprintln!("changed {}", output::line(&relative(&path, &root).to_string_lossy()));
         loaded = App::load(&args.app);
     }
 }
@@ -108,7 +109,7 @@ fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, 
     } else if let Some(deployed) = &response.app {
         eprintln!("{} {} is live", deployed.name, output::short(&deployed.revision));
     }
-    let lines = hints(&app.manifest, addresses);
+    let lines: Vec<_> = hints(&app.manifest, addresses).iter().map(|hint| output::line(hint)).collect();
     if lines != *shown {
         eprintln!("try:\n  {}", lines.join("\n  "));
         *shown = lines;

@@ -27,7 +27,11 @@ pub async fn run(args: &Invoke, global: &Global) -> anyhow::Result<()> {
     match response.outcome {
         Some(Outcome::Failure(failure)) => {
             let proto::Failure { status, title, detail } = failure;
-            let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+            let title = output::line(&title);
+            let detail = match detail.as_str() {
+                "" => String::new(),
+                detail => format!(": {}", output::indented(detail)),
+            };
             let message = format!(
                 "the function `{}` failed ({status} {title}){detail}; see `edgefaas logs {}`",
                 args.name, args.name

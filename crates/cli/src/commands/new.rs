@@ -47,5 +47,5 @@ pub fn run(args: &New, global: &Global) -> anyhow::Result<()> {
         text.push_str(&format!("wrote {name}/{path}\n"));
     }
     text.push_str(&format!("next: edgefaas dev {name}\n"));
-    output::write(text.as_bytes())
+    output::text(&text)
 }

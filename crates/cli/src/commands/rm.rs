@@ -16,7 +16,7 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
         Format::Json => output::json(&json!({ "app": args.name, "functions": functions })),
         Format::Table => {
             let line = format!("{} is gone, with its functions {}\n", args.name, functions.join(", "));
-            output::write(line.as_bytes())
+            output::text(&line)
         }
     }
 }

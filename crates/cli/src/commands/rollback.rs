@@ -16,6 +16,6 @@ pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     if global.output == Format::Json {
         return output::json(&json!({ "app": output::App::from(&app) }));
     }
-    output::write(format!("{} {} is live\n", app.name, output::short(&app.revision)).as_bytes())?;
+    output::text(&format!("{} {} is live\n", app.name, output::short(&app.revision)))?;
     output::table(&output::FUNCTION_HEADER, output::function_rows(&app))
 }

@@ -11,6 +11,7 @@ use crate::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
+    node::raise_open_files();
     let config = node::config(&args.listen, global.data_dir.clone())?;
     let data_dir = config.data_dir.clone();
     let shutdown = node::shutdown_signal()?;
@@ -36,5 +37,5 @@ pub fn announce_ready(addresses: &Addresses, data_dir: &Path, format: Format) ->
         "ready http=http://{http} mqtt=mqtt://{mqtt} control=http://{control} data-dir={}\n",
         data_dir.display()
     );
-    output::write(line.as_bytes())
+    output::text(&line)
 }

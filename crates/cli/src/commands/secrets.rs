@@ -42,7 +42,7 @@ async fn list(global: &Global) -> anyhow::Result<()> {
         Format::Json => output::json(&json!({ "names": names })),
         Format::Table => {
             let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
-            output::write(lines.as_bytes())
+            output::text(&lines)
         }
     }
 }
@@ -57,7 +57,7 @@ async fn remove(name: &str, global: &Global) -> anyhow::Result<()> {
 fn done(value: serde_json::Value, text: &str, global: &Global) -> anyhow::Result<()> {
     match global.output {
         Format::Json => output::json(&value),
-        Format::Table => output::write(format!("{text}\n").as_bytes()),
+        Format::Table => output::text(&format!("{text}\n")),
     }
 }
 

@@ -51,5 +51,5 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("runs", format!("{}, {} failed", status.invocations, status.failures)),
     ];
     let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
-    output::write(text.as_bytes())
+    output::text(&text)
 }

@@ -28,6 +28,9 @@ pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits)
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => RunError::StackOverflow { location: frame },
+        Some(Trap::MemoryOutOfBounds) if backtrace.is_some_and(is_recursion) => {
+            RunError::StackOverflow { location: frame }
+        }
         Some(trap) => RunError::Trapped { message: trap.to_string(), location: frame, stack },
         None => match error.downcast_ref::<I32Exit>() {
             Some(exit) => RunError::Trapped {
@@ -38,6 +41,17 @@ pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits)
             None => RunError::Internal(error.root_cause().to_string()),
         },
     }
+}
+
+/// A toolchain's own stack lies at the start of linear memory; running out of it is an access below
+/// address 0. That it was the stack shows in the trace: the same few functions, as deep as it reaches.
+fn is_recursion(backtrace: &WasmBacktrace) -> bool {
+    const DEEP_FRAMES: usize = 16;
+    let frames = backtrace.frames();
+    let mut functions: Vec<u32> = frames.iter().map(|frame| frame.func_index()).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    frames.len() >= DEEP_FRAMES && functions.len() <= frames.len() / 4
 }
 
 /// The first frame with a source position outside the toolchain and its libraries.

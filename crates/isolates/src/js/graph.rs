@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 use oxc_resolver::{ResolveOptions, Resolver};
 
-use super::transpile::{ImportSite, SyntaxError, transpile};
+use super::nesting::on_large_stack;
+use super::transpile::{ImportSite, MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 use crate::{Module, ModuleGraph};
 
 /// The most modules a function may have; more is a package meant for a build step.
@@ -31,10 +32,19 @@ pub enum CollectError {
         /// The limit.
         limit: usize,
     },
+    /// The parser's thread did not start or ended early.
+    #[error("the parser could not be run: {0}")]
+    Parser(String),
 }
 
 /// Gathers the module at `entry` and all it imports. Paths in the result are relative to `root`.
+///
+/// Blocks while it reads and parses. A module may have 8 MiB, a function 2000 modules.
 pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
+    on_large_stack(|| gather(entry, root)).map_err(CollectError::Parser)?
+}
+
+fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
     let unreadable = |path: &Path| {
         let file = path.display().to_string();
         move |source| CollectError::Read { file, source }
@@ -59,8 +69,12 @@ pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
     let mut modules = Vec::new();
     while let Some(file) = queue.pop_front() {
         let path = names[&file].clone();
-        let source = std::fs::read_to_string(&file)
-            .map_err(|source| CollectError::Read { file: path.clone(), source })?;
+        let unreadable = |source| CollectError::Read { file: path.clone(), source };
+        let bytes = std::fs::metadata(&file).map_err(unreadable)?.len();
+        if bytes > MAX_SOURCE_BYTES as u64 {
+            return Err(SyntaxError::at(&path, "", 0, too_large(bytes)).into());
+        }
+        let source = std::fs::read_to_string(&file).map_err(unreadable)?;
         let transpiled = transpile(&path, &source)?;
         if is_common_js(&file, &transpiled.code, &transpiled.imports) {
             let message = "a CommonJS module (it uses require or module.exports); only ES modules run here, \

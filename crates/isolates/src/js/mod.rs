@@ -8,6 +8,7 @@
 mod calls;
 mod graph;
 mod messages;
+mod nesting;
 mod program;
 mod runtime;
 mod snapshot;
@@ -16,4 +17,4 @@ mod transpile;
 
 pub use graph::{CollectError, collect};
 pub use program::{JsEngine, JsEngineError, JsProgram, PrepareError, engine_code_wasm};
-pub use transpile::{SyntaxError, Transpiled, transpile};
+pub use transpile::SyntaxError;

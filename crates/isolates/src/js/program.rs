@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 use wasmtime::{Engine, Extern, Instance, InstancePre, Linker, Module, ModuleExport, Store, TypedFunc};
 
 use super::calls::{self, Stage, State};
+use super::nesting::on_large_stack;
 use super::runtime;
 use super::snapshot::{self, PassedOn, SplitError};
 use super::stack::Files;
@@ -221,13 +222,7 @@ impl JsEngine {
     /// Takes a few milliseconds of computing, more if top-level code does, up to a limit of 5 seconds and
     /// 128 MiB. Dropping the future abandons it.
     pub async fn prepare(&self, graph: &ModuleGraph) -> Result<JsProgram, PrepareError> {
-        let mut files = Files::default();
-        let mut codes = Vec::with_capacity(graph.modules.len());
-        for module in &graph.modules {
-            let transpiled = transpile(&module.path, &module.source)?;
-            files.insert(module.path.clone(), transpiled.map);
-            codes.push(transpiled.code);
-        }
+        let (files, codes) = transpile_all(graph.clone()).await?;
         if !graph.modules.iter().any(|module| module.path == graph.entry) {
             return Err(PrepareError::NoEntry { entry: graph.entry.clone() });
         }
@@ -306,6 +301,24 @@ impl JsEngine {
         let data = self.linker.instantiate_pre(&module)?;
         Ok(Picture { data, memory, imports, input, memory_bytes: image.len() })
     }
+}
+
+/// The files for stacks, and the code of each module. Parsed on a large stack while a blocking thread waits,
+/// so that the runtime's threads are free.
+async fn transpile_all(graph: ModuleGraph) -> Result<(Files, Vec<String>), PrepareError> {
+    let parse = move || {
+        let mut files = Files::default();
+        let mut codes = Vec::with_capacity(graph.modules.len());
+        for module in &graph.modules {
+            let transpiled = transpile(&module.path, &module.source)?;
+            files.insert(module.path.clone(), transpiled.map);
+            codes.push(transpiled.code);
+        }
+        Ok((files, codes))
+    };
+    let parsed = tokio::task::spawn_blocking(|| on_large_stack(parse)).await;
+    let failed = |reason: String| PrepareError::Internal(format!("the parser could not be run: {reason}"));
+    parsed.map_err(|error| failed(error.to_string()))?.map_err(failed)?
 }
 
 fn value_type(ty: &wasmtime::ValType) -> Result<wasm_encoder::ValType, JsEngineError> {

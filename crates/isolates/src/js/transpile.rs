@@ -13,22 +13,26 @@ use oxc::semantic::SemanticBuilder;
 use oxc::span::SourceType;
 use oxc::transformer::{TransformOptions, Transformer};
 
+use super::nesting;
 use super::stack::SourceMap;
+
+/// How large a module's text may be.
+pub(super) const MAX_SOURCE_BYTES: usize = 8 << 20;
 
 /// A module as the engine evaluates it.
 #[derive(Debug, Clone)]
-pub struct Transpiled {
+pub(super) struct Transpiled {
     /// JavaScript.
     pub code: String,
     /// From positions in `code` to the user's; none if the text is the user's own.
-    pub(crate) map: Option<SourceMap>,
+    pub map: Option<SourceMap>,
     /// What it imports, types left out, in the order of the text.
-    pub(crate) imports: Vec<ImportSite>,
+    pub imports: Vec<ImportSite>,
 }
 
 /// An import in a module's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ImportSite {
+pub(super) struct ImportSite {
     /// The specifier; none if it is computed.
     pub specifier: Option<String>,
     /// Offset in the user's text, in bytes.
@@ -59,7 +63,7 @@ impl fmt::Display for SyntaxError {
 impl std::error::Error for SyntaxError {}
 
 impl SyntaxError {
-    pub(crate) fn at(file: &str, source: &str, offset: usize, message: impl Into<String>) -> Self {
+    pub(super) fn at(file: &str, source: &str, offset: usize, message: impl Into<String>) -> Self {
         let (line, column) = position(source, offset);
         Self {
             file: file.to_owned(),
@@ -72,8 +76,11 @@ impl SyntaxError {
 }
 
 /// Makes JavaScript of the module `path`: TypeScript loses its types, JSON becomes the default export, and
-/// JavaScript stays as it is.
-pub fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
+/// JavaScript stays as it is. Recursive: call it [on a large stack](nesting::on_large_stack).
+pub(super) fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(SyntaxError::at(path, "", 0, too_large(source.len() as u64)));
+    }
     let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
     match extension {
         Some("json") => json_module(path, source),
@@ -86,7 +93,13 @@ pub fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
     }
 }
 
+/// What is wrong with a module of `bytes`.
+pub(super) fn too_large(bytes: u64) -> String {
+    format!("the module has {bytes} bytes; the limit is {MAX_SOURCE_BYTES}, so split or minify it")
+}
+
 fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpiled, SyntaxError> {
+    nesting::check(source).map_err(|deep| SyntaxError::at(path, source, deep.offset, deep.message))?;
     let allocator = Allocator::default();
     let parsed = Parser::new(&allocator, source, kind).parse();
     if let Some(error) = parsed.diagnostics.errors().next() {
@@ -254,6 +267,39 @@ mod tests {
         let error = transpile("f.js", "const a = 1;\nconst a = 2;\n").unwrap_err();
         assert_eq!(error.line, 1);
         assert!(error.message.contains("already been declared"), "{error}");
+    }
+
+    /// On a stack as a runtime's threads have it: it would end the process, not the test.
+    #[test]
+    fn deep_and_long_text_is_refused_or_works() {
+        let small_stack = std::thread::Builder::new().stack_size(2 << 20);
+        let all = small_stack.spawn(|| {
+            for extension in ["f.js", "f.ts"] {
+                let transpile =
+                    |source: &str| nesting::on_large_stack(|| transpile(extension, source)).unwrap();
+                let nested =
+                    |depth: usize| format!("export default {}{};", "[".repeat(depth), "]".repeat(depth));
+                transpile(&nested(450)).unwrap();
+                let error = transpile(&nested(3000)).unwrap_err();
+                assert_eq!((error.line, error.column), (1, 516), "{error}");
+                let chain = |links: usize| format!("export default {}1;", "1-".repeat(links));
+                transpile(&chain(20_000)).unwrap();
+                assert!(transpile(&chain(300_000)).unwrap_err().message.contains("parts"));
+                for link in ["!", "a=>", "if(1)", "1?1:", "typeof ", "label"] {
+                    // Just below the limit, whatever the parser says to it.
+                    let links = if link == "label" { 24_000 } else { 49_000 / link.len().min(3) };
+                    let text = match link {
+                        "label" => (0..links).map(|n| format!("a{n}:")).collect(),
+                        "if(1)" => link.repeat(links),
+                        _ => format!("export default {}", link.repeat(links)),
+                    };
+                    let _ = transpile(&format!("{text}1;"));
+                }
+                let error = transpile(&" ".repeat(MAX_SOURCE_BYTES + 1)).unwrap_err();
+                assert!(error.message.contains("8388609 bytes"), "{error}");
+            }
+        });
+        all.unwrap().join().unwrap();
     }
 
     #[test]

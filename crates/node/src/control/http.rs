@@ -34,5 +34,9 @@ async fn ready(State(parts): State<Arc<ControlParts>>) -> Response {
     if parts.dispatcher.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
+    if let Some(reason) = parts.dispatcher.store_failure() {
+        let text = format!("the store failed, restart the node: {reason}\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    }
     "ready\n".into_response()
 }

@@ -11,8 +11,13 @@ use crate::store::Batch;
 
 /// The most messages that one invocation may publish.
 pub const MAX_PUBLISHES: usize = 10_000;
+/// The most fields that one invocation may write.
+pub const MAX_FIELDS: usize = 10_000;
 /// The most bytes that one invocation may publish and write.
 pub const MAX_BYTES: usize = 16 << 20;
+
+/// What a pending write costs beside its names and value.
+const ENTRY_BYTES: usize = 128;
 
 /// Held-back messages and pending writes.
 #[derive(Default)]
@@ -37,6 +42,9 @@ pub enum EffectsFull {
     /// Too many messages.
     #[error("one invocation may publish at most {MAX_PUBLISHES} messages")]
     Publishes,
+    /// Too many fields.
+    #[error("one invocation may write at most {MAX_FIELDS} fields")]
+    Fields,
     /// Too many bytes.
     #[error("one invocation may publish and write at most {MAX_BYTES} bytes")]
     Bytes,
@@ -48,7 +56,7 @@ impl Effects {
         if self.publishes.len() >= MAX_PUBLISHES {
             return Err(EffectsFull::Publishes);
         }
-        self.take(message.topic().as_str().len() + message.payload().len())?;
+        self.take(message.weight())?;
         self.publishes.push(message);
         Ok(())
     }
@@ -60,11 +68,15 @@ impl Effects {
 
     /// Replaces the pending write of a field.
     pub fn write(&mut self, key: FieldKey, pending: Pending) -> Result<(), EffectsFull> {
+        let key_bytes = key.app.len() + key.object.len() + key.field.len() + ENTRY_BYTES;
         let size = |pending: &Pending| match pending {
-            Pending::Added(_) => 16,
-            Pending::Set(value) => 16 + value.len(),
+            Pending::Added(_) => key_bytes,
+            Pending::Set(value) => key_bytes + value.len(),
         };
         let before = self.fields.get(&key).map_or(0, size);
+        if before == 0 && self.fields.len() >= MAX_FIELDS {
+            return Err(EffectsFull::Fields);
+        }
         self.bytes -= before;
         if let Err(full) = self.take(size(&pending)) {
             self.bytes += before;

@@ -96,6 +96,12 @@ impl Host for InvocationHost {
             .map(TopicName::new)
             .transpose()
             .map_err(|error| invalid(format!("response topic: {error}")))?;
+        // Whoever answers publishes there for us.
+        if let Some(topic) = &response_topic
+            && !self.function.spec.permissions.allows_publish(topic.as_str())
+        {
+            return Err(self.not_permitted("response topic", topic.as_str(), "publish"));
+        }
         let properties = Properties {
             content_type: request.content_type.map(Into::into),
             response_topic,
@@ -103,10 +109,19 @@ impl Host for InvocationHost {
             user: request.user_properties.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
             ..Properties::default()
         };
+        if let Some(problem) = properties.problem() {
+            return Err(invalid(problem));
+        }
         let message = Message::new(topic, request.payload)
             .with_qos(qos)
             .with_retain(request.retain)
             .with_properties(properties);
+        let (bytes, max_bytes) = (message.weight(), self.dispatcher.max_message_bytes);
+        if bytes > max_bytes {
+            return Err(invalid(format!(
+                "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
+            )));
+        }
         self.effects.lock().publish(message).map_err(full)
     }
 
@@ -233,6 +248,7 @@ fn call_error(error: InvocationError) -> HostError {
         InvocationError::QueueFull { .. }
         | InvocationError::DroppedFromQueue { .. }
         | InvocationError::NoIsolate { .. }
+        | InvocationError::NoMemory { .. }
         | InvocationError::Draining => HostError::Overloaded(text),
         _ => HostError::Failed(text),
     }

@@ -6,11 +6,11 @@ mod host;
 mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, Message, Origin};
-use edgefaas_isolates::{Isolates, Limits, LogLevel, Reply};
+use edgefaas_broker::{Broker, Message, Origin, PublishOutcome};
+use edgefaas_isolates::{Isolates, Limits, LogLevel, Reply, RunError};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -37,12 +37,18 @@ pub struct Dispatcher {
     secrets: Arc<Secrets>,
     clock: Clock,
     broker: Broker,
+    max_message_bytes: usize,
+    event_bytes: Arc<AtomicUsize>,
     isolate_permits: Semaphore,
     draining: AtomicBool,
     under_way: TaskTracker,
     invocations: AtomicU64,
     failures: AtomicU64,
 }
+
+/// Bytes of events that may be under way at once, over all functions: queues are bounded in number, and
+/// the largest events that fit them all are more than a small machine has.
+const MAX_EVENT_BYTES: usize = 128 << 20;
 
 /// What a dispatcher works with.
 pub struct DispatcherParts {
@@ -60,6 +66,8 @@ pub struct DispatcherParts {
     pub clock: Clock,
     /// Where functions publish.
     pub broker: Broker,
+    /// The largest message the broker takes, in bytes.
+    pub max_message_bytes: usize,
 }
 
 /// An invocation that has its place: it runs or waits for its turn.
@@ -68,7 +76,28 @@ pub struct Admitted {
     function: Arc<LiveFunction>,
     ticket: Ticket,
     since: Instant,
+    event_bytes: EventBytes,
     _under_way: TaskTrackerToken,
+}
+
+/// A share of [`MAX_EVENT_BYTES`].
+struct EventBytes {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl EventBytes {
+    fn take(total: &Arc<AtomicUsize>, bytes: usize) -> Option<Self> {
+        let share = Self { total: total.clone(), bytes };
+        let before = total.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes <= MAX_EVENT_BYTES).then_some(share)
+    }
+}
+
+impl Drop for EventBytes {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Admitted {
@@ -81,7 +110,8 @@ impl Admitted {
 impl Dispatcher {
     /// A dispatcher that is open.
     pub fn new(parts: DispatcherParts) -> Self {
-        let DispatcherParts { registry, isolates, store, logs, secrets, clock, broker } = parts;
+        let DispatcherParts { registry, isolates, store, logs, secrets, clock, broker, max_message_bytes } =
+            parts;
         Self {
             isolate_permits: Semaphore::new(isolates.max_isolates() as usize),
             registry,
@@ -91,6 +121,8 @@ impl Dispatcher {
             secrets,
             clock,
             broker,
+            max_message_bytes,
+            event_bytes: Arc::default(),
             draining: AtomicBool::new(false),
             under_way: TaskTracker::new(),
             invocations: AtomicU64::new(0),
@@ -124,9 +156,32 @@ impl Dispatcher {
         function: Arc<LiveFunction>,
         invocation: Invocation,
     ) -> Result<Admitted, InvocationError> {
+        // Before the question whether the node is draining: the drain waits for whoever had a no.
+        let under_way = self.under_way.token();
+        match self.enter(&function, &invocation) {
+            Ok((ticket, event_bytes)) => Ok(Admitted {
+                invocation,
+                function,
+                ticket,
+                since: Instant::now(),
+                event_bytes,
+                _under_way: under_way,
+            }),
+            Err(error) => {
+                function.metrics.record_rejected();
+                Err(error)
+            }
+        }
+    }
+
+    fn enter(
+        &self,
+        function: &LiveFunction,
+        invocation: &Invocation,
+    ) -> Result<(Ticket, EventBytes), InvocationError> {
         let name = || function.name.to_string();
         // What runs already may still call others: it is to finish.
-        if self.draining.load(Ordering::Relaxed) && invocation.depth == 0 {
+        if self.draining.load(Ordering::SeqCst) && invocation.depth == 0 {
             return Err(InvocationError::Draining);
         }
         if invocation.depth > MAX_DEPTH {
@@ -136,21 +191,26 @@ impl Dispatcher {
         if actual_bytes > limit_bytes {
             return Err(InvocationError::PayloadTooLarge { function: name(), actual_bytes, limit_bytes });
         }
-        let Ok(ticket) = function.admission.enter() else {
-            function.metrics.record_rejected();
-            let capacity = function.admission.capacity();
-            return Err(InvocationError::QueueFull { function: name(), capacity });
-        };
-        let under_way = self.under_way.token();
-        Ok(Admitted { invocation, function, ticket, since: Instant::now(), _under_way: under_way })
+        let event_bytes = EventBytes::take(&self.event_bytes, actual_bytes)
+            .ok_or(InvocationError::NoMemory { max_bytes: MAX_EVENT_BYTES })?;
+        let capacity = function.admission.capacity();
+        let full = |_| InvocationError::QueueFull { function: name(), capacity };
+        Ok((function.admission.enter().map_err(full)?, event_bytes))
+    }
+
+    /// Keeps a drain from ending while an answer is on its way.
+    pub fn answering(&self) -> TaskTrackerToken {
+        self.under_way.token()
     }
 
     /// Waits for the turn, runs and commits.
     pub async fn run(self: &Arc<Self>, admitted: Admitted) -> Outcome {
-        let Admitted { invocation, function, ticket, since, _under_way } = admitted;
+        let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
         let id = invocation.id.clone();
         let mut timing = Timing::default();
         let result = self.run_admitted(invocation, &function, ticket, since, &mut timing).await;
+        drop(event_bytes);
+        let result = result.map_err(|error| self.mask(&function, error));
         let outcome = Outcome { id, result, timing };
         self.invocations.fetch_add(1, Ordering::Relaxed);
         function.metrics.record(&outcome);
@@ -171,70 +231,59 @@ impl Dispatcher {
     ) -> Result<Reply, InvocationError> {
         let limits = &function.spec.limits;
         let name = || function.name.to_string();
-        let _permit = match ticket {
-            Ticket::Ready(permit) => permit,
-            waiting @ Ticket::Waiting(_) => {
-                match tokio::time::timeout(limits.timeout, waiting.turn()).await {
-                    Ok(Ok(permit)) => permit,
-                    Ok(Err(_)) => return Err(InvocationError::DroppedFromQueue { function: name() }),
-                    Err(_) => {
-                        return Err(InvocationError::QueueTimeout {
-                            function: name(),
-                            limit: limits.timeout,
-                        });
-                    }
-                }
-            }
-        };
-        let _isolate = self.isolate(function, invocation.depth).await?;
+        // One deadline for all of it: waiting, making the program, running.
+        let deadline = since + limits.timeout;
+        let in_time = |_| InvocationError::QueueTimeout { function: name(), limit: limits.timeout };
+        let admitted = tokio::time::timeout_at(deadline.into(), async {
+            let permit = ticket.turn().await;
+            let permit = permit.map_err(|_| InvocationError::DroppedFromQueue { function: name() })?;
+            let program = function.program(&self.isolates, &self.store).await;
+            let program =
+                program.map_err(|reason| InvocationError::NotRunnable { function: name(), reason })?;
+            // A nested call does not wait: its caller holds an isolate, and all of them waiting for each
+            // other would end only with their deadlines.
+            let isolate = match invocation.parent {
+                Some(_) => self.isolate_permits.try_acquire().ok(),
+                None => self.isolate_permits.acquire().await.ok(),
+            };
+            let max = self.isolates.max_isolates();
+            let isolate = isolate.ok_or_else(|| InvocationError::NoIsolate { function: name(), max })?;
+            Ok((permit, program, isolate))
+        });
+        let admitted = admitted.await.map_err(in_time);
         timing.queue = since.elapsed();
-        let program = function
-            .program(&self.isolates, &self.store)
-            .await
-            .map_err(|reason| InvocationError::NotRunnable { function: name(), reason })?;
+        let (_permit, program, isolate) = admitted??;
 
         let run_limits = Limits {
             memory_bytes: limits.memory_bytes,
-            timeout: limits.timeout,
+            timeout: limits.timeout.saturating_sub(timing.queue),
             reply_bytes: limits.reply_bytes,
         };
         let meta = edgefaas_isolates::InvocationMeta {
             id: invocation.id.clone(),
             function: name(),
-            deadline_unix_ms: self.clock.now_unix_ms() + limits.timeout.as_millis() as u64,
+            deadline_unix_ms: self.clock.now_unix_ms() + run_limits.timeout.as_millis() as u64,
         };
         let effects = Arc::new(Mutex::new(Effects::default()));
         let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
         let depth = invocation.depth;
         let completion =
             self.isolates.run(program, &meta, invocation.event, run_limits, Box::new(host)).await;
+        // Nothing that follows needs it, and the disk may take its time.
+        drop(isolate);
         timing.start = completion.start;
         timing.execution = completion.execution;
-        let reply = completion.result.map_err(|error| InvocationError::Run { function: name(), error })?;
+        let reply = completion.result.map_err(|error| {
+            let error = match error {
+                // The limit that the user set, not what was left of it.
+                RunError::TimedOut { .. } => RunError::TimedOut { limit: limits.timeout },
+                other => other,
+            };
+            InvocationError::Run { function: name(), error }
+        })?;
         let effects = std::mem::take(&mut *effects.lock());
         self.commit(function, effects, depth).await?;
         Ok(reply)
-    }
-
-    /// The right to one of the node's isolates. A nested call does not wait for one: its caller holds one
-    /// already, and all of them waiting for each other would end only with their deadlines.
-    async fn isolate(
-        &self,
-        function: &LiveFunction,
-        depth: u8,
-    ) -> Result<tokio::sync::SemaphorePermit<'_>, InvocationError> {
-        let none = || InvocationError::NoIsolate {
-            function: function.name.to_string(),
-            max: self.isolates.max_isolates(),
-        };
-        if depth > 0 {
-            return self.isolate_permits.try_acquire().map_err(|_| none());
-        }
-        let limit = function.spec.limits.timeout;
-        match tokio::time::timeout(limit, self.isolate_permits.acquire()).await {
-            Ok(permit) => permit.map_err(|_| none()),
-            Err(_) => Err(InvocationError::QueueTimeout { function: function.name.to_string(), limit }),
-        }
     }
 
     /// Commits what the invocation changed, then lets go of what it published.
@@ -272,10 +321,38 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes on behalf of a function.
-    pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) {
+    /// Publishes on behalf of a function; false if the broker refused. What is lost is logged.
+    pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) -> bool {
         let origin = Origin::Node { source: source.clone(), depth };
-        let _ = self.broker.publish(&origin, message);
+        let topic = message.topic().clone();
+        let topic = topic.as_str();
+        let (taken, lost) = match self.broker.publish(&origin, message) {
+            PublishOutcome::Rejected(reason) => {
+                (false, format!("the message on {topic} was refused: {reason:?}"))
+            }
+            PublishOutcome::Routed(routed) if routed.dropped > 0 => {
+                let dropped = routed.dropped;
+                (true, format!("the message on {topic} is lost for {dropped} subscribers: queue full"))
+            }
+            _ => return true,
+        };
+        self.logs.add(source, "", LogLevel::Warn, lost);
+        taken
+    }
+
+    /// The error without secrets in it, as it may be told.
+    fn mask(&self, function: &LiveFunction, mut error: InvocationError) -> InvocationError {
+        let names = &function.spec.secrets;
+        let mask = |text: &mut String| *text = self.secrets.mask(names, std::mem::take(text));
+        if let InvocationError::Run {
+            error: RunError::Failed { message, stack, .. } | RunError::Trapped { message, stack, .. },
+            ..
+        } = &mut error
+        {
+            mask(message);
+            stack.iter_mut().for_each(mask);
+        }
+        error
     }
 
     fn log_failure(&self, function: &LiveFunction, invocation: &str, error: &InvocationError) {
@@ -284,7 +361,6 @@ impl Dispatcher {
             text.push('\n');
             text.push_str(stack.trim_end());
         }
-        let text = self.secrets.mask(&function.spec.secrets, text);
         self.logs.add(&function.name, invocation, LogLevel::Error, text);
     }
 
@@ -295,7 +371,7 @@ impl Dispatcher {
 
     /// Turns new invocations away and waits for those under way; true if they all ended within `grace`.
     pub async fn drain(&self, grace: Duration) -> bool {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.store(true, Ordering::SeqCst);
         self.under_way.close();
         tokio::time::timeout(grace, self.under_way.wait()).await.is_ok()
     }
@@ -313,6 +389,16 @@ impl Dispatcher {
     /// Invocations that ran since the start, and those of them that failed.
     pub fn totals(&self) -> (u64, u64) {
         (self.invocations.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+    }
+
+    /// Why nothing can be committed any more, if so.
+    pub fn store_failure(&self) -> Option<String> {
+        self.store.committer().failure()
+    }
+
+    /// The largest message the broker takes, in bytes.
+    pub fn max_message_bytes(&self) -> usize {
+        self.max_message_bytes
     }
 
     /// How many isolates run now.

@@ -44,6 +44,10 @@ pub async fn run(
                     if changed.is_err() {
                         return;
                     }
+                    // What has come due in this moment is not to be planned away.
+                    for next in &mut pending {
+                        next.fire_if_due(&dispatcher, &workers, clock.now_unix_ms());
+                    }
                     break;
                 }
                 () = tokio::time::sleep(wait) => {}

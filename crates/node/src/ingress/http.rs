@@ -232,8 +232,8 @@ fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
         let Some((name, value)) = parsed else {
             return Err(invalid(format!("`{name}: {value}` is not a valid header")));
         };
-        if !HOP_BY_HOP.contains(&name.as_str()) {
-            reply.headers_mut().append(name, value);
+        if !HOP_BY_HOP.contains(&name.as_str()) && reply.headers_mut().try_append(name, value).is_err() {
+            return Err(invalid("it has too many headers".to_owned()));
         }
     }
     Ok(reply)

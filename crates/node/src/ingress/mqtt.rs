@@ -53,6 +53,7 @@ impl CoordinationHook {
         let answer = Answer {
             topic: properties
                 .and_then(|properties| properties.response_topic.clone())
+                .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
                 .or_else(|| call.result_topic()),
             correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
             depth: depth_of(origin),
@@ -60,22 +61,30 @@ impl CoordinationHook {
         let invocation = invocation(call.function.to_owned(), origin, message);
         match dispatcher.admit(invocation) {
             Ok(admitted) => self.start(dispatcher, admitted, answer),
-            Err(error) => {
-                let source = Arc::from(NODE);
-                answer.send(dispatcher, &source, Err(&error), None);
+            // Whoever can be told is told in words; the others by the acknowledgement.
+            Err(error) if answer.topic.is_some() => {
+                answer.send(dispatcher, &Arc::from(NODE), Err(&error), None);
             }
+            Err(error) => return Verdict::Reject(reject_reason(&error)),
         }
         Verdict::Consume
     }
 
     /// Any other topic: every trigger that matches gets the message.
     fn on_topic(&self, dispatcher: &Arc<Dispatcher>, origin: &Origin, message: &Message) -> Verdict {
-        let mut consume = false;
+        let mut verdict = Verdict::Forward;
         dispatcher.registry().routes().for_each_mqtt(message.topic().as_str(), |route| {
-            consume |= route.consume;
-            self.trigger(dispatcher, &route.function, origin, message);
+            let started = self.trigger(dispatcher, &route.function, origin, message);
+            match started {
+                Ok(()) if route.consume => verdict = Verdict::Consume,
+                // Nobody else would see it: it is refused, not lost.
+                Err(error) if route.consume && verdict == Verdict::Forward => {
+                    verdict = Verdict::Reject(reject_reason(&error));
+                }
+                _ => {}
+            }
         });
-        if consume { Verdict::Consume } else { Verdict::Forward }
+        verdict
     }
 
     fn trigger(
@@ -84,10 +93,12 @@ impl CoordinationHook {
         function: &Arc<LiveFunction>,
         origin: &Origin,
         message: &Message,
-    ) {
+    ) -> Result<(), InvocationError> {
         let properties = message.properties();
         let answer = Answer {
-            topic: properties.and_then(|properties| properties.response_topic.clone()),
+            topic: properties
+                .and_then(|properties| properties.response_topic.clone())
+                .filter(|topic| is_open(topic.as_str())),
             correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
             depth: depth_of(origin),
         };
@@ -98,13 +109,17 @@ impl CoordinationHook {
             Err(error) => {
                 dispatcher.log_dropped(function, &error);
                 answer.send(dispatcher, &function.name, Err(&error), None);
+                return Err(error);
             }
         }
+        Ok(())
     }
 
     fn start(&self, dispatcher: &Arc<Dispatcher>, admitted: Admitted, answer: Answer) {
         let dispatcher = dispatcher.clone();
+        let answering = dispatcher.answering();
         self.workers.spawn(async move {
+            let _answering = answering;
             let source = admitted.function_name();
             let Outcome { id, result, .. } = dispatcher.run(admitted).await;
             match result {
@@ -142,7 +157,27 @@ fn parse_call(topic: &str) -> Option<Call<'_>> {
     (whole && request_id != Some("")).then_some(Call { function, request_id })
 }
 
+/// True if whoever may publish anything may publish here: topics that start with `$` are the node's.
+fn is_open(topic: &str) -> bool {
+    !topic.starts_with('$')
+}
+
+/// What a publisher is told in its acknowledgement.
+fn reject_reason(error: &InvocationError) -> RejectReason {
+    match error.status() {
+        404 => RejectReason::TopicNameInvalid,
+        413 | 429 => RejectReason::QuotaExceeded,
+        _ => RejectReason::ImplementationSpecific,
+    }
+}
+
 impl Call<'_> {
+    /// True if `topic` is one for results of this function.
+    fn is_result(&self, topic: &str) -> bool {
+        let prefix = format!("$faas/fn/{}/result/", self.function);
+        topic.strip_prefix(&prefix).is_some_and(|id| !id.is_empty() && !id.contains('/'))
+    }
+
     fn result_topic(&self) -> Option<TopicName> {
         let request_id = self.request_id?;
         TopicName::new(format!("$faas/fn/{}/result/{request_id}", self.function)).ok()
@@ -177,6 +212,7 @@ impl Answer {
                 properties.content_type = media_type.map(Into::into);
                 body
             }
+            // What a function may say in HTTP and not in MQTT is left out.
             Ok(Err(response)) => {
                 let content_type =
                     response.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
@@ -192,8 +228,26 @@ impl Answer {
                 Problem::of(error, invocation).to_json().into()
             }
         };
-        let message = Message::new(topic, payload).with_properties(properties);
-        dispatcher.publish(source, self.depth.saturating_add(1), message);
+        if properties.problem().is_some() {
+            properties.content_type = None;
+        }
+        let depth = self.depth.saturating_add(1);
+        let (bytes, max_bytes) = (payload.len(), dispatcher.max_message_bytes());
+        let message = Message::new(topic.clone(), payload).with_properties(properties.clone());
+        if message.weight() <= max_bytes {
+            dispatcher.publish(source, depth, message);
+            return;
+        }
+        // Said instead of not sent: somebody waits for it.
+        let detail = format!(
+            "the reply has {bytes} bytes; an MQTT message may have {max_bytes} (broker.max_packet)"
+        );
+        let mut problem = Problem::new(413, "Reply too large", detail);
+        problem.invocation = invocation.map(str::to_owned);
+        properties.content_type = Some(problem::MEDIA_TYPE.into());
+        properties.user = vec![(STATUS_PROPERTY.into(), "413".into())];
+        let message = Message::new(topic, problem.to_json()).with_properties(properties);
+        dispatcher.publish(source, depth, message);
     }
 }
 

@@ -95,7 +95,9 @@ impl LiveFunction {
             .get_or_try_init(|| async {
                 let source =
                     records::get_source(store, &self.source_digest).map_err(|error| error.to_string())?;
-                isolates.prepare(&self.name, &source).await.map_err(|error| error.to_string())
+                let memory_bytes = self.spec.limits.memory_bytes;
+                let made = isolates.prepare(&self.name, &source, memory_bytes).await;
+                made.map_err(|error| error.to_string())
             })
             .await;
         *self.failure.lock() = made.as_ref().err().cloned();

@@ -23,6 +23,8 @@ use records::{AppRecord, Revision};
 
 /// Earlier revisions that are kept for a rollback.
 const KEPT_REVISIONS: usize = 10;
+/// No name of an app or a function is longer.
+const MAX_NAME_BYTES: usize = 63;
 /// How alike a name must be to be offered instead of an unknown one.
 const NEAR_SIMILARITY: f64 = 0.7;
 
@@ -167,10 +169,7 @@ impl Registry {
                 Err(error) => tracing::error!(app = name, %error, "an app could not be loaded"),
             }
         }
-        let routes = Routes::build(apps).map_err(|conflict| StoreError::Damaged {
-            what: "the set of apps".into(),
-            reason: conflict.to_string(),
-        })?;
+        let routes = build_routes(apps);
         let (changes, _) = watch::channel(0);
         let routes = ArcSwap::from_pointee(routes);
         let changing = Mutex::new(());
@@ -242,9 +241,11 @@ impl Registry {
         let mut prepare_lines = Vec::new();
         for function in &app.functions {
             let source = &sources[&*function.name];
-            let program = self.isolates.prepare(&function.name, source).await.map_err(|reason| {
-                DeployError::Prepare { function: function.name.to_string(), reason: Box::new(reason) }
-            })?;
+            let memory_bytes = function.spec.limits.memory_bytes;
+            let program =
+                self.isolates.prepare(&function.name, source, memory_bytes).await.map_err(|reason| {
+                    DeployError::Prepare { function: function.name.to_string(), reason: Box::new(reason) }
+                })?;
             prepare_lines
                 .extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));
             function.set_program(program);
@@ -259,6 +260,14 @@ impl Registry {
         records::put_app(&mut batch, &self.store, &app.name, &record);
         self.commit(&app.name, batch).await?;
         self.go_live(next);
+        if let Some(before) = live {
+            self.forget(
+                before
+                    .functions
+                    .iter()
+                    .filter(|function| !app.functions.iter().any(|kept| kept.name == function.name)),
+            );
+        }
         for (function, (level, message)) in prepare_lines {
             self.logs.add(&function, "", level, message);
         }
@@ -275,10 +284,7 @@ impl Registry {
         batch.delete(&self.store.spaces().apps, app.name.as_bytes());
         self.commit(&app.name, batch).await?;
         self.go_live(routes.without_app(&app.name));
-        for function in &app.functions {
-            self.logs.forget(&function.name);
-            self.metrics.forget(&function.name);
-        }
+        self.forget(app.functions.iter());
         self.collect_garbage().await;
         Ok(app.functions.iter().map(|function| function.name.to_string()).collect())
     }
@@ -305,6 +311,14 @@ impl Registry {
         committed.map_err(|error| DeployError::Commit { app: app.to_owned(), error })
     }
 
+    /// Logs and figures of functions that are gone.
+    fn forget<'a>(&self, functions: impl Iterator<Item = &'a Arc<LiveFunction>>) {
+        for function in functions {
+            self.logs.forget(&function.name);
+            self.metrics.forget(&function.name);
+        }
+    }
+
     fn go_live(&self, routes: Routes) {
         self.routes.store(Arc::new(routes));
         self.changes.send_modify(|count| *count += 1);
@@ -324,6 +338,24 @@ impl Registry {
             Err(error) => tracing::warn!(%error, "old revisions could not be found"),
         }
     }
+}
+
+/// The routes of all apps that were live. Two that can't be side by side, which only damage can bring
+/// about, cost the later one and not the node.
+fn build_routes(apps: BTreeMap<String, Arc<LiveApp>>) -> Routes {
+    let mut routes = Routes::default();
+    for (name, app) in apps {
+        let taken = app.functions.iter().find_map(|function| routes.function(&function.name));
+        if let Some(other) = taken {
+            tracing::error!(app = name, other = %other.app, "an app is left out: its names are taken");
+            continue;
+        }
+        match routes.with_app(app) {
+            Ok(next) => routes = next,
+            Err(error) => tracing::error!(app = name, %error, "an app is left out"),
+        }
+    }
+    routes
 }
 
 fn load_app(
@@ -407,6 +439,10 @@ fn pick_revision(app: &LiveApp, wanted: &str) -> Result<String, DeployError> {
 
 /// Names among `known` that are like `name`, the most alike first; at most three.
 pub fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
+    // Longer than any name: comparing it would only cost time.
+    if name.len() > MAX_NAME_BYTES {
+        return Vec::new();
+    }
     let mut alike: Vec<(f64, &str)> = known
         .map(|other| (strsim::jaro_winkler(name, other), other))
         .filter(|(similarity, _)| *similarity >= NEAR_SIMILARITY)

@@ -5,6 +5,7 @@
 //! applied here, by the only writer, so that no two invocations lose each other's changes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ use crate::platform::Clock;
 const QUEUE_BATCHES: usize = 1024;
 /// Batches that are written as one.
 const GROUP_BATCHES: usize = 512;
+
+/// What a field costs on disk beside its value, about: its key and its type's own data.
+const FIELD_BYTES: usize = 512;
 
 /// How far a batch has got when its commit is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +74,8 @@ impl Batch {
             Write::Delete(_, key) => key.len(),
         });
         let operations = self.operations.iter().map(|(_, operation)| match operation {
-            Operation::RegisterSet(value) => 64 + value.len(),
-            _ => 64,
+            Operation::RegisterSet(value) => FIELD_BYTES + value.len(),
+            Operation::CounterAdd(_) => FIELD_BYTES,
         });
         writes.chain(operations).sum::<usize>() as u64
     }
@@ -110,6 +114,7 @@ enum Job {
 pub struct Committer {
     jobs: mpsc::Sender<Job>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 /// What the writer needs.
@@ -123,8 +128,9 @@ pub(super) struct CommitterOptions {
 }
 
 impl Committer {
-    pub(super) fn start(options: CommitterOptions) -> Self {
+    pub(super) fn start(options: CommitterOptions) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
+        let failure = Arc::new(Mutex::new(None));
         let writer = Writer {
             fields: FieldWriter {
                 space: options.fields,
@@ -136,12 +142,13 @@ impl Committer {
             sync_interval: options.sync_interval,
             disk: options.disk,
             unsynced_since: None,
+            failure: failure.clone(),
         };
-        let thread = std::thread::Builder::new().name("commit".into()).spawn(move || writer.run(inbox));
-        if let Err(error) = &thread {
-            tracing::error!(%error, "the commit thread could not be started");
-        }
-        Self { jobs, thread: Mutex::new(thread.ok()) }
+        // Waiting with a time limit needs a timer; this runtime has nothing else to do.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let thread =
+            std::thread::Builder::new().name("commit".into()).spawn(move || writer.run(&runtime, inbox))?;
+        Ok(Self { jobs, thread: Mutex::new(Some(thread)), failure })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -154,6 +161,11 @@ impl Committer {
         let job = Job::Commit(batch, durability, answer);
         self.jobs.send(job).await.map_err(|_| CommitError::Closed)?;
         answered.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// Why the store takes no writes any more, if it does not.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
     }
 
     /// Ends the writer after all that it was given. Blocks.
@@ -176,15 +188,11 @@ struct Writer {
     disk: DiskSpace,
     /// When the oldest change was written that is not on the disk yet.
     unsynced_since: Option<Instant>,
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 impl Writer {
-    fn run(mut self, mut inbox: mpsc::Receiver<Job>) {
-        // Waiting with a time limit needs a timer; this runtime has nothing else to do.
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
-            Ok(runtime) => runtime,
-            Err(error) => return tracing::error!(%error, "the commit thread could not be started"),
-        };
+    fn run(mut self, runtime: &tokio::runtime::Runtime, mut inbox: mpsc::Receiver<Job>) {
         let mut group = Vec::with_capacity(GROUP_BATCHES);
         let mut open = true;
         while open {
@@ -213,7 +221,6 @@ impl Writer {
         let mut changed = HashMap::new();
         let mut writes = Vec::new();
         let mut answers = Vec::new();
-        let mut group_bytes = 0;
         let mut durability = Durability::Written;
         let mut open = true;
         for job in group {
@@ -224,8 +231,7 @@ impl Writer {
                 }
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
-            group_bytes += batch.size_bytes();
-            let room = self.disk.check(group_bytes, Instant::now());
+            let room = self.disk.check(batch.size_bytes(), Instant::now());
             match room.and_then(|()| self.fields.apply(batch.operations, &mut changed)) {
                 Ok(()) => {
                     writes.extend(batch.writes);
@@ -240,7 +246,7 @@ impl Writer {
         }
         let outcome = self.commit(writes, changed, durability);
         match (&outcome, durability) {
-            (Err(error), _) => tracing::error!(%error, "a commit failed"),
+            (Err(error), _) => self.fail(error.to_string()),
             (Ok(()), Durability::Synced) => self.unsynced_since = None,
             (Ok(()), Durability::Written) => {
                 self.unsynced_since.get_or_insert_with(Instant::now);
@@ -272,9 +278,15 @@ impl Writer {
 
     fn sync(&mut self) {
         if let Err(error) = self.database.persist(PersistMode::SyncData) {
-            tracing::error!(%error, "the store could not be synced");
+            self.fail(format!("it could not be synced: {error}"));
         }
         self.unsynced_since = None;
+    }
+
+    /// The engine takes no writes any more after one has failed: that is for whoever runs the node.
+    fn fail(&self, reason: String) {
+        tracing::error!(reason, "the store failed; restart the node");
+        self.failure.lock().get_or_insert(reason);
     }
 }
 

@@ -7,6 +7,7 @@ mod commit;
 mod lock;
 mod space;
 
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ pub enum StoreError {
         /// What it says.
         reason: fjall::Error,
     },
+    /// The writer's thread can't be started.
+    #[error("the store's writer could not be started: {0}")]
+    Thread(std::io::Error),
     /// A read failed.
     #[error("the store cannot be read: {0}")]
     Read(fjall::Error),
@@ -101,6 +105,11 @@ impl Store {
     pub fn open(options: &StoreOptions, clock: Clock) -> Result<Self, StoreError> {
         let path = options.data_dir.join("store");
         let failed = |reason| StoreError::Open { path: path.clone(), reason };
+        // Secrets are in it: its owner only, whatever the folder around it is.
+        let private = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        private
+            .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)))
+            .map_err(|error| failed(error.into()))?;
         let database = Database::builder(&path)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
@@ -127,7 +136,8 @@ impl Store {
             clock,
             sync_interval: options.sync_interval,
             disk: space::DiskSpace::new(&options.data_dir, options.reserve_bytes),
-        });
+        })
+        .map_err(StoreError::Thread)?;
         Ok(Self { database, spaces, committer, replica, node_id })
     }
 

@@ -39,6 +39,10 @@ impl DiskSpace {
         if free_bytes < self.reserve_bytes.saturating_add(bytes) {
             return Err(CommitError::DiskFull { free_bytes, reserve_bytes: self.reserve_bytes });
         }
+        // Until the disk is asked again, what is about to be written is taken off.
+        if let Some((_, free)) = &mut self.reading {
+            *free = free.saturating_sub(bytes);
+        }
         Ok(())
     }
 }

@@ -172,3 +172,15 @@ async fn functions_call_one_another_and_get_config_and_secrets() {
     let names = node.control.list_secrets(proto::ListSecretsRequest {}).await.unwrap();
     assert_eq!(names.into_inner().names, ["key"]);
 }
+
+#[tokio::test]
+async fn a_secret_in_an_error_is_masked() {
+    let mut node = TestNode::start().await;
+    let secret = proto::SetSecretRequest { name: "key".into(), value: "s3cret-value".into() };
+    node.control.set_secret(secret).await.unwrap();
+    let source = "export default (e, c) => { throw new Error('bad key ' + c.secrets.key) }";
+    node.deploy_one("leak", r#"secrets = ["key"]"#, source).await;
+    let response = node.get("/fn/leak").await;
+    assert!(text(&response).contains("bad key ***"), "{}", text(&response));
+    assert!(!text(&response).contains("s3cret"), "{}", text(&response));
+}

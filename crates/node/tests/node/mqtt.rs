@@ -149,3 +149,85 @@ async fn an_answer_that_triggers_its_own_function_is_stopped_too() {
     node.deploy_one("fine", "", "export default () => 'fine'").await;
     assert_eq!(crate::support::text(&node.get("/fn/fine").await), "fine");
 }
+
+#[tokio::test]
+async fn a_chain_waits_for_isolates_instead_of_losing_messages() {
+    let mut node = TestNode::start_with(|config| config.isolates.max = 2).await;
+    let manifest = r#"
+        app = "chain"
+        [functions.relay]
+        main = "relay.js"
+        triggers = [{ mqtt = "a" }]
+        permissions = { publish = ["b"] }
+        [functions.sink]
+        main = "sink.js"
+        triggers = [{ mqtt = "b" }]
+        permissions = { publish = ["c"] }
+    "#;
+    let relay = "export default (event, context) => context.publish('b', event.text())";
+    let sink = "export default (event, context) => context.publish('c', event.text())";
+    node.deploy(manifest, &[("relay", relay), ("sink", sink)]).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("c").await;
+    for number in 0..100 {
+        client.publish("a", &number.to_string()).await;
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 100 {
+        seen.insert(String::from_utf8(client.message().await.payload.to_vec()).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_goes_nowhere_its_requester_may_not_publish() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("hello", "", "export default () => 'hello'").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("$faas/#").await;
+    for topic in ["$faas/events/forged", "$faas/fn/other/result/1", "$SYS/broker/version"] {
+        let properties = PublishProperties { response_topic: Some(topic.to_owned()), ..Default::default() };
+        client.publish_with("$faas/fn/nobody/invoke", "", properties).await;
+        assert_eq!(client.puback().await, rumqttc::v5::mqttbytes::v5::PubAckReason::TopicNameInvalid);
+    }
+    let own = PublishProperties {
+        response_topic: Some("$faas/fn/hello/result/mine".into()),
+        ..Default::default()
+    };
+    client.publish_with("$faas/fn/hello/invoke", "", own).await;
+    assert_eq!(client.message().await.topic, "$faas/fn/hello/result/mine");
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_a_message_is_said_and_not_lost() {
+    let mut node = TestNode::start().await;
+    let source = r#"export default async (event, context) => {
+        if (event.text() === "reply") return "x".repeat(2_000_000);
+        try {
+            await context.publish("out", "x".repeat(2_000_000));
+        } catch (error) {
+            return error.code;
+        }
+    }"#;
+    node.deploy_one("large", r#"permissions = { publish = ["out"] }"#, source).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("$faas/fn/large/result/+").await;
+    client.publish("$faas/fn/large/invoke/1", "publish").await;
+    assert_eq!(client.message().await.payload, "Invalid");
+    client.publish("$faas/fn/large/invoke/2", "reply").await;
+    let answer = client.message().await;
+    assert_eq!(user_property(&answer, "faas-status").as_deref(), Some("413"));
+}
+
+#[tokio::test]
+async fn what_mqtt_cannot_carry_is_refused() {
+    let mut node = TestNode::start().await;
+    let source = r#"export default async (event, context) => {
+        try {
+            await context.publish("out", "x", { contentType: "a\0b" });
+        } catch (error) {
+            return error.code;
+        }
+    }"#;
+    node.deploy_one("nul", r#"permissions = { publish = ["out"] }"#, source).await;
+    assert_eq!(crate::support::reply_text(&node.invoke("nul", "").await), "Invalid");
+}

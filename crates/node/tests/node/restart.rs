@@ -75,3 +75,13 @@ async fn damaged_compiled_code_is_compiled_anew() {
     let node = TestNode::start_in(dir, |config| config.cache_dir = None).await.unwrap();
     assert_eq!(text(&node.get("/fn/f").await), "there");
 }
+
+#[tokio::test]
+async fn the_store_is_private_even_in_a_folder_that_is_not() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    let store = std::fs::metadata(node.dir.path().join("store")).unwrap();
+    assert_eq!(store.permissions().mode() & 0o777, 0o700);
+}
