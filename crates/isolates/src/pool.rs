@@ -130,7 +130,15 @@ impl Isolates {
 
     /// Compiles, links and checks a source; `name` is what errors call it. Work that takes long is done
     /// on the runtime's blocking threads; dropping the future lets it end there unseen.
-    pub async fn prepare(&self, name: &str, source: &FunctionSource) -> Result<Program, PrepareError> {
+    ///
+    /// `memory_bytes` is the function's own limit. JavaScript whose memory after its top-level code is above
+    /// it is refused; a component's memory is held against it when it runs.
+    pub async fn prepare(
+        &self,
+        name: &str,
+        source: &FunctionSource,
+        memory_bytes: usize,
+    ) -> Result<Program, PrepareError> {
         match source {
             FunctionSource::Component(wasm) => {
                 check_header(name, wasm)?;
@@ -151,7 +159,7 @@ impl Isolates {
             FunctionSource::JavaScript(graph) => {
                 let javascript = self.javascript().await?;
                 let _running = self.clock.running();
-                let program = javascript.prepare(graph).await?;
+                let program = javascript.prepare(graph, memory_bytes).await?;
                 Ok(Program(Arc::new(ProgramKind::JavaScript(javascript.clone(), program))))
             }
         }

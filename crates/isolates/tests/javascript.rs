@@ -704,6 +704,54 @@ async fn a_host_error_type_reaches_javascript() {
     }
 }
 
+#[tokio::test]
+async fn cancelled_timers_take_no_room() {
+    let bench = Bench::new();
+    let source = "export default () => {
+        for (let i = 0; i < 20_000; i++) clearTimeout(setTimeout(() => {}, 1e9));
+        return 'done';
+    };";
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    assert_eq!(text(bench.run(&program, call("")).await.result), "done");
+}
+
+#[tokio::test]
+async fn the_memory_limit_holds_for_what_a_function_starts_with() {
+    let bench = Bench::new();
+    let source = "const kept = new Uint8Array(20 << 20).fill(1); export default () => kept.length;";
+    let graph = graph("f.js", source);
+    let error = bench.prepare_within(&graph, 16 << 20).await.err().unwrap();
+    let PrepareError::OverMemoryLimit { needed_bytes, allowed_bytes, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(needed_bytes > 20 << 20);
+    assert_eq!(allowed_bytes, 16 << 20);
+    let program = bench.prepare_within(&graph, needed_bytes).await.unwrap();
+    assert_eq!(program.memory_bytes(), needed_bytes);
+    let limits = Limits { memory_bytes: 16 << 20, ..Limits::default() };
+    let result = bench.run_within(&program, call(""), limits).await.result;
+    assert_eq!(result, Err(RunError::OutOfMemory { limit_bytes: 16 << 20 }));
+
+    let small = support::graph("f.js", "export default () => 1;");
+    let error = bench.prepare_within(&small, 64 << 10).await.err().unwrap();
+    assert!(error.to_string().contains("limits.memory allows 65536 bytes"), "{error}");
+    let PrepareError::LimitBelowEngine { least_bytes, .. } = error else { panic!("{error:?}") };
+    let program = bench.prepare_within(&small, least_bytes).await.unwrap();
+    let limits = Limits { memory_bytes: least_bytes, ..Limits::default() };
+    assert_eq!(json(bench.run_within(&program, call(""), limits).await.result), 1);
+}
+
+#[tokio::test]
+async fn text_too_deep_for_the_parser_is_refused() {
+    let bench = Bench::new();
+    for source in ["[".repeat(3000), format!("export default {}1", "1-".repeat(300_000))] {
+        let error = bench.prepare(&graph("f.ts", &source)).await.err().unwrap();
+        assert!(matches!(error, PrepareError::Syntax(_)), "{error:?}");
+    }
+    let source = format!("const a = {}1; export default () => a;", "1-".repeat(2000));
+    bench.prepare(&graph("f.ts", &source)).await.unwrap();
+}
+
 /// Prints what a fresh invocation costs; `cargo test --release --test javascript -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "a measurement"]

@@ -70,14 +70,8 @@ pub struct MemoryLimit {
 }
 
 impl ResourceLimiter for MemoryLimit {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        _: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        // The snapshot itself was accepted at deploy.
-        let allowed = current == 0 || desired <= self.bytes;
+    fn memory_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let allowed = desired <= self.bytes;
         self.exceeded |= !allowed;
         Ok(allowed)
     }
@@ -95,12 +89,14 @@ pub struct Tickets {
     last: u32,
     pending: FuturesUnordered<Abortable<Ticketed>>,
     handles: HashMap<u32, AbortHandle>,
+    /// Answered, but not yet handed out.
+    ready: Vec<(u32, Vec<u8>)>,
 }
 
 impl Tickets {
     /// Waits until some are answered; none if no ticket is open.
     pub async fn next(&mut self) -> Option<Vec<(u32, Vec<u8>)>> {
-        let mut ready = Vec::new();
+        let mut ready = std::mem::take(&mut self.ready);
         while ready.is_empty() {
             if self.handles.is_empty() {
                 return None;
@@ -117,6 +113,17 @@ impl Tickets {
         Some(ready)
     }
 
+    /// Whether another ticket may be opened.
+    fn has_room(&mut self) -> bool {
+        // A cancelled ticket stays among the pending until it is polled.
+        if self.pending.len() >= MAX_TICKETS {
+            while let Some(Some(ended)) = self.pending.next().now_or_never() {
+                self.ready.extend(ended.ok());
+            }
+        }
+        self.pending.len() < MAX_TICKETS && self.handles.len() < MAX_TICKETS
+    }
+
     fn open(&mut self, answer: impl Future<Output = Vec<u8>> + Send + 'static) -> i32 {
         self.last += 1;
         let ticket = self.last;
@@ -130,6 +137,7 @@ impl Tickets {
     fn cancel(&mut self, ticket: u32) {
         if let Some(handle) = self.handles.remove(&ticket) {
             handle.abort();
+            self.ready.retain(|(answered, _)| *answered != ticket);
         }
     }
 }
@@ -266,7 +274,7 @@ fn start(state: &mut State, request: &Start<'_>) -> Result<i32, Vec<u8>> {
             Start::Sleep { .. } => "setTimeout",
         }));
     };
-    if tickets.handles.len() >= MAX_TICKETS {
+    if !tickets.has_room() {
         let message =
             format!("{MAX_TICKETS} calls and timers are under way already; await some of them first");
         return Err(messages::refusal(&HostError::Overloaded(message)));
@@ -306,4 +314,35 @@ fn deploying(call: &str) -> Vec<u8> {
         "{call} is not available while top-level code runs at deploy; use it inside of the handler"
     );
     messages::encode(&Answer::Refused { code: abi::Code::Deploying, message: &message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn cancelled_tickets_leave() {
+        let mut tickets = Tickets::default();
+        for _ in 0..10 * MAX_TICKETS {
+            assert!(tickets.has_room());
+            let ticket = tickets.open(std::future::pending());
+            tickets.cancel(ticket.cast_unsigned());
+            assert!(tickets.pending.len() <= MAX_TICKETS);
+        }
+        assert_eq!(tickets.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn answers_that_making_room_finds_are_not_lost() {
+        let mut tickets = Tickets::default();
+        let answered = tickets.open(std::future::ready(vec![7])).cast_unsigned();
+        let cancelled = tickets.open(std::future::ready(vec![8])).cast_unsigned();
+        while tickets.pending.len() < MAX_TICKETS {
+            tickets.open(std::future::pending());
+        }
+        assert!(!tickets.has_room(), "the answered still count until they are taken");
+        tickets.cancel(cancelled);
+        assert!(tickets.has_room());
+        assert_eq!(tickets.next().await, Some(vec![(answered, vec![7])]));
+    }
 }

@@ -60,18 +60,6 @@ pub fn reply(reply: abi::Reply<'_>) -> Reply {
     }
 }
 
-/// How many bytes a reply has.
-pub fn reply_bytes(reply: &abi::Reply<'_>) -> usize {
-    match reply {
-        abi::Reply::None => 0,
-        abi::Reply::Json(text) | abi::Reply::Text(text) => text.len(),
-        abi::Reply::Bytes(bytes) => bytes.len(),
-        abi::Reply::Http { headers, body, .. } => {
-            body.len() + headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
-        }
-    }
-}
-
 /// The encoded answer for a call of another function.
 pub fn call_answer(result: &Result<Reply, HostError>) -> Vec<u8> {
     let answer = match result {

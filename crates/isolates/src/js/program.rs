@@ -90,15 +90,44 @@ pub enum PrepareError {
         /// The limit it hit.
         limit: Duration,
     },
-    /// Top-level code used too much memory.
+    /// Top-level code used more memory than there is at deploy.
     #[error(
-        "{entry}: top-level code used more than {limit_bytes} bytes of memory; move the work into the handler"
+        "{entry}: top-level code used more than {limit_bytes} bytes of memory, {limit}; \
+         move the work into the handler"
     )]
     OutOfMemory {
         /// The entry module.
         entry: String,
         /// The limit it hit.
         limit_bytes: usize,
+        /// Which limit that is, in words.
+        limit: &'static str,
+    },
+    /// The function's own limit has no room for what it starts with.
+    #[error(
+        "{entry}: every invocation starts with {needed_bytes} bytes of memory after the top-level code, but \
+         limits.memory allows {allowed_bytes}; raise it or keep less at the top level"
+    )]
+    OverMemoryLimit {
+        /// The entry module.
+        entry: String,
+        /// Linear memory after the top-level code, in bytes.
+        needed_bytes: usize,
+        /// `limits.memory` in bytes.
+        allowed_bytes: usize,
+    },
+    /// The function's own limit has no room for the JavaScript engine.
+    #[error(
+        "{entry}: limits.memory allows {allowed_bytes} bytes; a JavaScript function needs {least_bytes} at \
+         the very least, and its own data besides"
+    )]
+    LimitBelowEngine {
+        /// The entry module.
+        entry: String,
+        /// What the engine itself takes, in bytes.
+        least_bytes: usize,
+        /// `limits.memory` in bytes.
+        allowed_bytes: usize,
     },
     /// Top-level code overflowed its stack.
     #[error("{entry}: top-level code overflowed its stack")]
@@ -220,8 +249,13 @@ impl JsEngine {
     /// Evaluates the modules of a function and keeps the result, for any number of runs.
     ///
     /// Takes a few milliseconds of computing, more if top-level code does, up to a limit of 5 seconds and
-    /// 128 MiB. Dropping the future abandons it.
-    pub async fn prepare(&self, graph: &ModuleGraph) -> Result<JsProgram, PrepareError> {
+    /// 128 MiB or the pool's `max_memory_bytes`, if that is less. What it leaves must fit into
+    /// `memory_bytes`, the function's own limit. Dropping the future abandons it.
+    pub async fn prepare(
+        &self,
+        graph: &ModuleGraph,
+        memory_bytes: usize,
+    ) -> Result<JsProgram, PrepareError> {
         let (files, codes) = transpile_all(graph.clone()).await?;
         if !graph.modules.iter().any(|module| module.path == graph.entry) {
             return Err(PrepareError::NoEntry { entry: graph.entry.clone() });
@@ -236,14 +270,29 @@ impl JsEngine {
 
         let files = Arc::new(files);
         let base = self.base.get_or_try_init(|| self.make_base()).await.map_err(internal)?;
+        if base.memory_bytes > memory_bytes {
+            return Err(PrepareError::LimitBelowEngine {
+                entry: graph.entry.clone(),
+                least_bytes: base.memory_bytes,
+                allowed_bytes: memory_bytes,
+            });
+        }
         let deadline = Instant::now() + PREPARE_TIMEOUT;
-        let mut store = self.store(Stage::Deploy(Vec::new()), PREPARE_MEMORY_BYTES, files.clone());
+        let mut store = self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), files.clone());
         deadline::arm(&mut store, deadline);
         let evaluated = deadline::limit(deadline, evaluate(self, base, &mut store, &load)).await;
         let evaluated = evaluated.unwrap_or_else(|passed| Err(passed.into()));
-        let loaded = evaluated.map_err(|error| prepare_error(&error, &store, &graph.entry))?;
-        accept(loaded, &files, &graph.entry)?;
+        let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
+        self.accept(loaded, &files, &graph.entry)?;
 
+        let needed_bytes = store.data().memory.map_or(0, |memory| memory.data_size(&store));
+        if needed_bytes > memory_bytes {
+            return Err(PrepareError::OverMemoryLimit {
+                entry: graph.entry.clone(),
+                needed_bytes,
+                allowed_bytes: memory_bytes,
+            });
+        }
         let picture = self.picture(&mut store, base.input).map_err(internal)?;
         let Stage::Deploy(lines) =
             std::mem::replace(&mut store.data_mut().stage, Stage::Deploy(Vec::new()))
@@ -264,7 +313,7 @@ impl JsEngine {
     async fn make_base(&self) -> wasmtime::Result<Picture> {
         let parts = snapshot::split(ENGINE_WASM)?;
         let raw = self.link(&parts.memory, 0)?;
-        let mut store = self.store(Stage::Deploy(Vec::new()), PREPARE_MEMORY_BYTES, Arc::default());
+        let mut store = self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), Arc::default());
         deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT);
         let instance = runtime::start(self, &raw, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
@@ -300,6 +349,53 @@ impl JsEngine {
         let memory = export("memory")?;
         let data = self.linker.instantiate_pre(&module)?;
         Ok(Picture { data, memory, imports, input, memory_bytes: image.len() })
+    }
+
+    /// How much memory top-level code may use.
+    fn deploy_memory_bytes(&self) -> usize {
+        PREPARE_MEMORY_BYTES.min(self.pool.max_memory_bytes)
+    }
+
+    fn out_of_memory(&self, entry: String) -> PrepareError {
+        let limit_bytes = self.deploy_memory_bytes();
+        let limit = if limit_bytes < PREPARE_MEMORY_BYTES {
+            "the node's isolates.max_memory"
+        } else {
+            "the limit while a function is deployed"
+        };
+        PrepareError::OutOfMemory { entry, limit_bytes, limit }
+    }
+
+    fn accept(&self, loaded: Loaded, files: &Files, entry: &str) -> Result<(), PrepareError> {
+        let entry = entry.to_owned();
+        match loaded {
+            Loaded::Ready => Ok(()),
+            Loaded::NeverSettles => Err(PrepareError::NeverSettles { entry }),
+            Loaded::NoHandler { exports, default } => {
+                Err(PrepareError::NoHandler { entry, exports, default })
+            }
+            Loaded::Failed(Thrown { kind, message, stack }) => Err(match kind {
+                ThrownKind::OutOfMemory => self.out_of_memory(entry),
+                ThrownKind::StackOverflow => PrepareError::StackOverflow { entry },
+                ThrownKind::Error => {
+                    let shown = files.show(&stack);
+                    PrepareError::Threw { message, location: shown.location, stack: shown.stack }
+                }
+            }),
+        }
+    }
+
+    fn prepare_error(&self, error: &wasmtime::Error, store: &Store<State>, entry: &str) -> PrepareError {
+        let entry = entry.to_owned();
+        if error.downcast_ref::<DeadlinePassed>().is_some() {
+            PrepareError::TimedOut { entry, limit: PREPARE_TIMEOUT }
+        } else if store.data().limit.exceeded {
+            self.out_of_memory(entry)
+        } else if error.downcast_ref() == Some(&wasmtime::Trap::StackOverflow) {
+            PrepareError::StackOverflow { entry }
+        } else {
+            PrepareError::Internal(format!("{error:#}"))
+        }
     }
 }
 
@@ -345,38 +441,6 @@ async fn evaluate(
     let packed = run.call_async(&mut *store, (at, load.len() as u32)).await?;
     let loaded = calls::message(memory.data(&store), (packed >> 32) as u32, packed as u32)?;
     Ok(abi::decode(loaded)?)
-}
-
-fn accept(loaded: Loaded, files: &Files, entry: &str) -> Result<(), PrepareError> {
-    let entry = entry.to_owned();
-    match loaded {
-        Loaded::Ready => Ok(()),
-        Loaded::NeverSettles => Err(PrepareError::NeverSettles { entry }),
-        Loaded::NoHandler { exports, default } => Err(PrepareError::NoHandler { entry, exports, default }),
-        Loaded::Failed(Thrown { kind, message, stack }) => Err(match kind {
-            ThrownKind::OutOfMemory => {
-                PrepareError::OutOfMemory { entry, limit_bytes: PREPARE_MEMORY_BYTES }
-            }
-            ThrownKind::StackOverflow => PrepareError::StackOverflow { entry },
-            ThrownKind::Error => {
-                let shown = files.show(&stack);
-                PrepareError::Threw { message, location: shown.location, stack: shown.stack }
-            }
-        }),
-    }
-}
-
-fn prepare_error(error: &wasmtime::Error, store: &Store<State>, entry: &str) -> PrepareError {
-    let entry = entry.to_owned();
-    if error.downcast_ref::<DeadlinePassed>().is_some() {
-        PrepareError::TimedOut { entry, limit: PREPARE_TIMEOUT }
-    } else if store.data().limit.exceeded {
-        PrepareError::OutOfMemory { entry, limit_bytes: PREPARE_MEMORY_BYTES }
-    } else if error.downcast_ref() == Some(&wasmtime::Trap::StackOverflow) {
-        PrepareError::StackOverflow { entry }
-    } else {
-        PrepareError::Internal(format!("{error:#}"))
-    }
 }
 
 fn internal(error: wasmtime::Error) -> PrepareError {

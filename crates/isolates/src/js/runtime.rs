@@ -11,6 +11,7 @@ use super::calls::{self, Stage, State};
 use super::messages;
 use super::program::{JsEngine, JsProgram, Picture, externs};
 use super::stack::Files;
+use crate::component::check_reply;
 use crate::deadline::{self, DeadlinePassed};
 use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
 
@@ -88,7 +89,7 @@ async fn handle(
         let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
         let outcome = calls::message(memory.data(&*store), (packed >> 32) as u32, packed as u32)?;
         match abi::decode(outcome)? {
-            Outcome::Done(reply) => return Ok(accept(reply, limits)),
+            Outcome::Done(reply) => return Ok(check_reply(messages::reply(reply), limits)),
             Outcome::InvalidReply(reason) => return Ok(Err(RunError::InvalidReply { reason })),
             Outcome::Failed(thrown) => return Ok(Err(failed(thrown, &program.files, store, limits))),
             Outcome::Pending => {}
@@ -134,14 +135,6 @@ async fn place(
 fn write(store: &mut Store<State>, at: u32, message: &[u8]) -> wasmtime::Result<()> {
     let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
     Ok(memory.write(&mut *store, at as usize, message)?)
-}
-
-fn accept(reply: abi::Reply<'_>, limits: Limits) -> Result<Reply, RunError> {
-    let actual_bytes = messages::reply_bytes(&reply);
-    if actual_bytes > limits.reply_bytes {
-        return Err(RunError::ReplyTooLarge { actual_bytes, limit_bytes: limits.reply_bytes });
-    }
-    Ok(messages::reply(reply))
 }
 
 fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -> RunError {

@@ -136,7 +136,7 @@ mod tests {
     fn frames_lead_to_the_users_text() {
         let source =
             "interface A {\n  x: number;\n}\nexport function f(a: A): never {\n  throw new Error();\n}\n";
-        let module = crate::js::transpile("f.ts", source).unwrap();
+        let module = crate::js::transpile::transpile("f.ts", source).unwrap();
         let line = module.code.lines().position(|line| line.contains("throw")).unwrap() + 1;
         let mut files = Files::default();
         files.insert("f.ts".into(), module.map);

@@ -62,8 +62,16 @@ impl Bench {
     }
 
     pub async fn prepare(&self, graph: &ModuleGraph) -> Result<JsProgram, PrepareError> {
+        self.prepare_within(graph, Limits::default().memory_bytes).await
+    }
+
+    pub async fn prepare_within(
+        &self,
+        graph: &ModuleGraph,
+        memory_bytes: usize,
+    ) -> Result<JsProgram, PrepareError> {
         let _running = SHARED.clock.running();
-        self.engine.prepare(graph).await
+        self.engine.prepare(graph, memory_bytes).await
     }
 
     pub async fn run(&self, program: &JsProgram, event: Event) -> Completion {
