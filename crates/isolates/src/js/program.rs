@@ -16,7 +16,8 @@ use crate::deadline::{self, DeadlinePassed};
 use crate::engine::PoolConfig;
 use crate::{LogLevel, ModuleGraph};
 
-pub(super) const ENGINE_WASM: &[u8] = include_bytes!("../../js-engine/engine.wasm");
+// A static: a constant of this size was in the binary once for every codegen unit that used it.
+pub(super) static ENGINE_WASM: &[u8] = include_bytes!("../../js-engine/engine.wasm");
 
 /// How long top-level code may run at deploy.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
