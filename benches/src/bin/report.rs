@@ -1,0 +1,218 @@
+//! Makes `docs/benchmarks.md` of `benches/results/*.json`.
+//!
+//! Figures of criterion are taken from `target/criterion` into `benches/results` first, if they are there and `--collect`
+//! is given. Why a target was missed is in `benches/findings.toml`, by the target's key.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use edgefaas_benches::results::{Report, Row, Table, Target, number};
+use edgefaas_benches::{repository, results_folder, target_folder};
+use serde::Deserialize;
+
+/// The order in which reports are shown.
+const ORDER: [&str; 5] = ["mqtt", "http", "idle", "isolates", "broker"];
+
+const INTRODUCTION: &str = "\
+# Benchmarks
+
+Every figure stands beside its peer, measured in the same run: contestants take turns, round by round, and what is shown
+is the median of the rounds (least to most). The machine is shared: absolute times vary from run to run, **only the
+ratios count**. `cargo run --release -p edgefaas-benches --bin report` makes this page of `benches/results/*.json`.
+";
+
+#[derive(Debug, Parser)]
+#[command(about = "Makes docs/benchmarks.md")]
+struct Arguments {
+    /// Take the figures of the last `cargo bench` first
+    #[arg(long)]
+    collect: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    if Arguments::parse().collect {
+        for report in [isolates()?, broker()?] {
+            report.print();
+            report.save()?;
+        }
+    }
+    let mut reports = BTreeMap::new();
+    for entry in fs::read_dir(results_folder())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let report = Report::load(&path)?;
+            reports.insert(report.name.clone(), report);
+        }
+    }
+    let shown: Vec<&Report> = ORDER.iter().filter_map(|name| reports.get(*name)).collect();
+    ensure!(shown.len() == reports.len(), "ORDER does not name every one of {:?}", reports.keys());
+    let findings = fs::read_to_string(repository().join("benches/findings.toml"))?;
+    let findings: BTreeMap<String, String> = toml::from_str(&findings).context("benches/findings.toml")?;
+    let page = repository().join("docs/benchmarks.md");
+    fs::write(&page, markdown(&shown, &findings)).with_context(|| page.display().to_string())?;
+    println!("{}", page.display());
+    Ok(())
+}
+
+fn markdown(reports: &[&Report], findings: &BTreeMap<String, String>) -> String {
+    let mut out = INTRODUCTION.to_owned();
+    out.push_str("\n## Targets\n\n| | limit | reached | |\n|---|---|---|---|\n");
+    for target in reports.iter().flat_map(|report| &report.targets) {
+        let sign = if target.at_most { "≤" } else { "≥" };
+        let word = if target.is_met() { "met" } else { "**missed**" };
+        let (limit, reached) = (number(target.limit), number(target.reached));
+        let _ = writeln!(out, "| {} | {sign} {limit} | {reached} | {word} |", target.text);
+    }
+    let missed = reports.iter().flat_map(|report| &report.targets).filter(|target| !target.is_met());
+    let mut said: Vec<&str> = Vec::new();
+    for target in missed {
+        let cause = findings.get(&target.id).map_or("cause not known", |cause| cause.trim());
+        if !said.contains(&cause) {
+            let _ = write!(out, "\n**Missed: {}.** {cause}\n", target.text);
+            said.push(cause);
+        }
+    }
+    for report in reports {
+        let machine = &report.machine;
+        let _ = write!(
+            out,
+            "\n## {}\n\n{}\n\n`{}`, {}: {}, {} cores, {} GiB, Linux {}; load average {:.1} at the start.\n",
+            report.title,
+            report.what,
+            report.command,
+            report.date,
+            machine.processor,
+            machine.cores,
+            machine.memory_gib,
+            machine.kernel,
+            report.load_average,
+        );
+        for table in &report.tables {
+            let _ = write!(out, "\n{}", table.markdown());
+        }
+        if let Some(finding) = findings.get(&report.name) {
+            let _ = write!(out, "\n{}\n", finding.trim());
+        }
+    }
+    out
+}
+
+/// Fresh invocations.
+fn isolates() -> anyhow::Result<Report> {
+    let mut report = Report::new(
+        "isolates",
+        "Isolates",
+        "`Isolates::run` of an echo function with 64 B in an instance of its own, from the call to the dropped instance; \
+         beside it the same component on the same engine settings with bare wasmtime calls. Then the same on one thread \
+         and on two, each with a runtime of its own.",
+        "cargo bench -p edgefaas-benches --bench isolates",
+    );
+    let names = ["rust, bare wasmtime", "rust", "js"];
+    let mut fresh = Table::new("One invocation", &names, &[("time", "us")]);
+    for (row, name) in names.iter().enumerate() {
+        for ns in rounds("fresh", name)? {
+            fresh.add(row, &[ns / 1e3]);
+        }
+    }
+    let mut scaling = Table::new(
+        "Invocations a second",
+        &["rust", "js"],
+        &[("1 thread", "1/s"), ("2 threads", "1/s"), ("gain", "x")],
+    );
+    for (row, name) in ["rust", "js"].iter().enumerate() {
+        let one = rounds("threads", &format!("{name}, 1"))?;
+        let two = rounds("threads", &format!("{name}, 2"))?;
+        for (one, two) in one.iter().zip(&two) {
+            scaling.add(row, &[1e9 / one, 1e9 / two, one / two]);
+        }
+    }
+    report.targets.push(Target::at_most(
+        "isolates-control",
+        "Rust, fresh: at most 1.2 times bare wasmtime",
+        fresh.ratio(1, 0, 0),
+        1.2,
+    ));
+    report.tables = vec![fresh, scaling];
+    Ok(report)
+}
+
+/// Trie match and codec.
+fn broker() -> anyhow::Result<Report> {
+    let mut report = Report::new(
+        "broker",
+        "Topic trie and codec",
+        "One match among so many filters; one PUBLISH of QoS 1 encoded, and a hundred decoded, with a payload of so many \
+         bytes.",
+        "cargo bench -p edgefaas-broker",
+    );
+    for (group, title) in [("trie_match", "Trie match"), ("codec", "Codec")] {
+        let mut table = Table::new(title, &[], &[]);
+        for (name, estimate) in all(&target_folder().join("criterion").join(group))? {
+            let mut row = Table::new("", &[&name], &[("time", "ns")]);
+            row.add(0, &[estimate]);
+            table.rows.extend(row.rows);
+        }
+        table.rows.sort_by_key(|row: &Row| order(&row.contestant));
+        report.tables.push(table);
+    }
+    Ok(report)
+}
+
+/// Names sort by their words and then by their number.
+fn order(name: &str) -> (String, u64) {
+    let (words, number) = name.rsplit_once(' ').unwrap_or((name, ""));
+    (words.to_owned(), number.parse().unwrap_or(0))
+}
+
+/// The medians of a benchmark's rounds, in nanoseconds.
+fn rounds(group: &str, name: &str) -> anyhow::Result<Vec<f64>> {
+    let folder = target_folder().join("criterion").join(group).join(name);
+    let mut rounds = Vec::new();
+    for round in 1.. {
+        let path = folder.join(round.to_string());
+        if !path.is_dir() {
+            break;
+        }
+        rounds.push(estimate(&path)?);
+    }
+    ensure!(!rounds.is_empty(), "{} is not there; run `cargo bench` first", folder.display());
+    Ok(rounds)
+}
+
+/// All benchmarks of a group: their names and medians in nanoseconds.
+fn all(group: &Path) -> anyhow::Result<Vec<(String, f64)>> {
+    let mut found = Vec::new();
+    let folders = |path: &Path| -> anyhow::Result<Vec<std::path::PathBuf>> {
+        let entries = fs::read_dir(path)
+            .with_context(|| format!("{} is not there; run `cargo bench` first", path.display()))?;
+        Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect())
+    };
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for function in folders(group)?.iter().filter(|path| name(path) != "report") {
+        for parameter in folders(function)?.iter().filter(|path| name(path) != "report") {
+            found.push((format!("{} {}", name(function), name(parameter)), estimate(parameter)?));
+        }
+    }
+    Ok(found)
+}
+
+#[derive(Deserialize)]
+struct Estimates {
+    median: Estimate,
+}
+
+#[derive(Deserialize)]
+struct Estimate {
+    point_estimate: f64,
+}
+
+fn estimate(benchmark: &Path) -> anyhow::Result<f64> {
+    let path = benchmark.join("new/estimates.json");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let estimates: Estimates = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    Ok(estimates.median.point_estimate)
+}

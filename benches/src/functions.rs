@@ -1,0 +1,105 @@
+//! The function that all contestants run: echo over MQTT, hello over HTTP, in both languages.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use edgefaas_isolates::{
+    DirectCall, Event, FunctionSource, Host, HostError, HostFuture, InvocationMeta, LogLevel, Module,
+    ModuleGraph, PublishRequest, Reply, Trigger,
+};
+
+use crate::{repository, target_folder};
+
+/// The JavaScript function.
+pub const ECHO_JS: &str = include_str!("../guests/echo.js");
+
+/// Builds the Rust function with cargo and gives the component's path.
+pub fn build_component() -> anyhow::Result<PathBuf> {
+    let target = target_folder().join("guest");
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--quiet", "--target", "wasm32-wasip2"])
+        .current_dir(repository().join("benches/guests/echo"))
+        .env("CARGO_TARGET_DIR", &target)
+        .status()
+        .context("cargo cannot be started")?;
+    if !status.success() {
+        bail!("benches/guests/echo could not be built: cargo ended with {status}");
+    }
+    Ok(target.join("wasm32-wasip2/release/echo.wasm"))
+}
+
+/// The Rust function as a source for `Isolates`.
+pub fn rust_source() -> anyhow::Result<FunctionSource> {
+    Ok(FunctionSource::Component(std::fs::read(build_component()?)?.into()))
+}
+
+/// The JavaScript function as a source for `Isolates`.
+pub fn js_source() -> FunctionSource {
+    let module = Module { path: "echo.js".into(), source: ECHO_JS.into(), imports: Vec::new() };
+    FunctionSource::JavaScript(ModuleGraph { entry: "echo.js".into(), modules: vec![module] })
+}
+
+/// An event with a payload, as a call.
+pub fn call(payload: Bytes) -> Event {
+    Event { trigger: Trigger::Call(DirectCall::default()), body: payload }
+}
+
+/// The facts of an invocation that nobody looks at.
+pub fn meta() -> InvocationMeta {
+    let id = "01JBENCH000000000000000000".to_owned();
+    InvocationMeta { id, function: "echo".into(), deadline_unix_ms: 1_900_000_000_000 }
+}
+
+/// A host without anything; what is measured never asks it.
+#[derive(Debug, Clone, Copy)]
+pub struct NoHost;
+
+fn nothing<T>() -> Result<T, HostError> {
+    Err(HostError::NotPermitted("the benchmarks' host has nothing".into()))
+}
+
+impl Host for NoHost {
+    fn publish(&mut self, _: PublishRequest) -> Result<(), HostError> {
+        nothing()
+    }
+
+    fn call(&mut self, _: String, _: Bytes) -> Result<HostFuture<Result<Reply, HostError>>, HostError> {
+        nothing()
+    }
+
+    fn counter_add(&mut self, _: &str, _: &str, _: i64) -> Result<(), HostError> {
+        nothing()
+    }
+
+    fn counter_value(&mut self, _: &str, _: &str) -> Result<i64, HostError> {
+        nothing()
+    }
+
+    fn register_set(&mut self, _: &str, _: &str, _: Bytes) -> Result<(), HostError> {
+        nothing()
+    }
+
+    fn register_get(&mut self, _: &str, _: &str) -> Result<Option<Bytes>, HostError> {
+        nothing()
+    }
+
+    fn log(&mut self, _: LogLevel, _: String) {}
+
+    fn config(&mut self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn config_keys(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn secret(&mut self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn secret_names(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,96 @@
+//! A minimal HTTP/1.1 load: one thread, connections kept alive, the same for every server.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::samples::{Load, Samples, Window};
+
+/// Sends `GET path` on each of `connections` connections, one after another, for `length` after a warm-up.
+pub fn closed_loop(
+    address: SocketAddr,
+    path: &str,
+    connections: usize,
+    length: Duration,
+) -> anyhow::Result<Load> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut open = Vec::with_capacity(connections);
+        for _ in 0..connections {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            open.push(stream);
+        }
+        let window = Window::after_warm_up(length);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: */*\r\n\r\n");
+        let mut tasks = JoinSet::new();
+        for stream in open {
+            tasks.spawn(run_connection(stream, request.clone(), window));
+        }
+        let mut samples = Samples::default();
+        while let Some(ended) = tasks.join_next().await {
+            samples.extend(ended??);
+        }
+        Ok(Load::new(samples, window))
+    })
+}
+
+/// One GET; gives status code and body.
+pub fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, Vec<u8>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        let head = head_bytes(&answer).context("the answer has no end of its head")?;
+        Ok((status(&answer)?, answer[head..].to_vec()))
+    })
+}
+
+async fn run_connection(mut stream: TcpStream, request: String, window: Window) -> anyhow::Result<Samples> {
+    let mut samples = Samples::default();
+    let mut answer = Vec::with_capacity(4096);
+    loop {
+        let sent = Instant::now();
+        if sent >= window.to {
+            return Ok(samples);
+        }
+        stream.write_all(request.as_bytes()).await?;
+        answer.clear();
+        while !is_whole(&answer)? {
+            if stream.read_buf(&mut answer).await? == 0 {
+                bail!("the server closed the connection");
+            }
+        }
+        let now = Instant::now();
+        ensure!(status(&answer)? == 200, "not 200: {}", String::from_utf8_lossy(&answer));
+        samples.add(sent, now, window);
+    }
+}
+
+fn is_whole(answer: &[u8]) -> anyhow::Result<bool> {
+    let Some(head) = head_bytes(answer) else { return Ok(false) };
+    let text = std::str::from_utf8(&answer[..head])?;
+    let lines = text.split("\r\n").filter_map(|line| line.split_once(':'));
+    let length = lines
+        .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .map(|(_, value)| value)
+        .next();
+    let length: usize = length.context("the answer does not say its length")?.trim().parse()?;
+    Ok(answer.len() >= head + length)
+}
+
+fn head_bytes(answer: &[u8]) -> Option<usize> {
+    answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+}
+
+fn status(answer: &[u8]) -> anyhow::Result<u16> {
+    let text = answer.get(9..12).context("the answer has no status")?;
+    Ok(std::str::from_utf8(text)?.parse()?)
+}

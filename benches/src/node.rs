@@ -1,0 +1,96 @@
+//! The real binary as a child process.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::functions::{ECHO_JS, build_component};
+use crate::process::Process;
+use crate::{repository, target_folder};
+
+/// The app that is measured: the same function in both languages.
+const MANIFEST: &str = r#"app = "bench"
+
+[functions.echo-js]
+main = "echo.js"
+
+[functions.echo-rust]
+main = "echo.wasm"
+"#;
+
+/// A node that is ready.
+#[derive(Debug)]
+pub struct Node {
+    /// Its process.
+    pub process: Process,
+    /// The gateway.
+    pub http: SocketAddr,
+    /// The broker.
+    pub mqtt: SocketAddr,
+    /// The control port.
+    pub control: SocketAddr,
+}
+
+#[derive(Deserialize)]
+struct ReadyLine {
+    http: String,
+    mqtt: String,
+    control: String,
+}
+
+/// Builds the binary with cargo and gives its path.
+pub fn build_binary() -> anyhow::Result<PathBuf> {
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--quiet", "-p", "edgefaas"])
+        .current_dir(repository())
+        .status()
+        .context("cargo cannot be started")?;
+    if !status.success() {
+        bail!("the node could not be built: cargo ended with {status}");
+    }
+    Ok(target_folder().join("release/edgefaas"))
+}
+
+impl Node {
+    /// Starts a node on free ports and waits for its ready line.
+    pub fn start(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(binary);
+        command.args(["run", "-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", "error");
+        for listener in ["--http", "--mqtt", "--control"] {
+            command.args([listener, "127.0.0.1:0"]);
+        }
+        let process = Process::start(&mut command)?;
+        let line: ReadyLine = serde_json::from_str(&process.first_line)
+            .with_context(|| format!("not a ready line: {}", process.first_line))?;
+        let address = |url: &str| -> anyhow::Result<SocketAddr> {
+            Ok(url.rsplit('/').next().context("an address")?.parse()?)
+        };
+        Ok(Self {
+            http: address(&line.http)?,
+            mqtt: address(&line.mqtt)?,
+            control: address(&line.control)?,
+            process,
+        })
+    }
+
+    /// Deploys the functions `echo-js` and `echo-rust` with the command line.
+    pub fn deploy(&self, binary: &Path, data_dir: &Path) -> anyhow::Result<()> {
+        let app = tempfile::tempdir()?;
+        std::fs::write(app.path().join("edgefaas.toml"), MANIFEST)?;
+        std::fs::write(app.path().join("echo.js"), ECHO_JS)?;
+        std::fs::copy(build_component()?, app.path().join("echo.wasm"))?;
+        let output = Command::new(binary)
+            .arg("deploy")
+            .arg(app.path())
+            .args(["--node", &format!("http://{}", self.control), "--data-dir"])
+            .arg(data_dir)
+            .output()?;
+        if !output.status.success() {
+            bail!("deploy failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+}

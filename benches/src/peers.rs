@@ -1,0 +1,89 @@
+//! What a node is measured beside, each a process of its own: a TCP echo, a bare hyper server, mosquitto, and clients
+//! of mosquitto that run the function.
+
+mod echo;
+mod function_client;
+mod hyper_server;
+mod mosquitto;
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+
+pub use mosquitto::Mosquitto;
+
+use crate::process::Process;
+
+/// A peer that the benchmark's own binary runs as a child.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Peer {
+    /// Sends back what it gets, on one thread
+    Echo,
+    /// Answers every request with "hello", on a single-threaded runtime a core
+    Hyper,
+    /// Runs the function for what mosquitto sends it
+    FunctionClient {
+        /// mosquitto's address
+        broker: SocketAddr,
+        /// How the function is run
+        kind: FunctionKind,
+    },
+}
+
+/// How a client of mosquitto runs the function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FunctionKind {
+    /// The JavaScript function in a fresh isolate
+    Js,
+    /// The Rust function in a fresh isolate
+    Rust,
+    /// Plain Rust on a bare socket, in batches: the best a client can do
+    Plain,
+}
+
+impl FunctionKind {
+    /// Its name on the command line and in topics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Js => "js",
+            Self::Rust => "rust",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// Runs a peer in this process until it is killed. Prints its address, or `ready`, on its first line.
+pub fn run(peer: &Peer) -> anyhow::Result<()> {
+    match peer {
+        Peer::Echo => echo::run(),
+        Peer::Hyper => hyper_server::run(),
+        Peer::FunctionClient { broker, kind: FunctionKind::Plain } => function_client::run_plain(*broker),
+        Peer::FunctionClient { broker, kind } => function_client::run_isolates(*broker, *kind),
+    }
+}
+
+/// Starts a peer that listens, as a child; gives its address too.
+pub fn start_listening(name: &str) -> anyhow::Result<(Process, SocketAddr)> {
+    let process = Process::start(own_binary()?.arg("peer").arg(name))?;
+    let address = process.first_line.trim().parse()?;
+    Ok((process, address))
+}
+
+/// Starts a client of mosquitto as a child; it has subscribed when this returns.
+pub fn start_function_client(broker: SocketAddr, kind: FunctionKind) -> anyhow::Result<Process> {
+    Process::start(own_binary()?.args(["peer", "function-client", &broker.to_string(), kind.name()]))
+}
+
+fn own_binary() -> anyhow::Result<Command> {
+    Ok(Command::new(std::env::current_exe().context("this program's own file is unknown")?))
+}
+
+/// Says the first line.
+fn announce(line: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
+}

@@ -1,0 +1,84 @@
+//! Child processes that say on their first line where they listen.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A child that has said its first line. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    // Kept open: a child must not fail because nobody reads what else it says.
+    _stdout: BufReader<ChildStdout>,
+    /// The first line.
+    pub first_line: String,
+    /// When it was started.
+    pub started: Instant,
+    /// From the start to the first line.
+    pub ready_after: Duration,
+}
+
+impl Process {
+    /// Starts `command` and waits for its first line.
+    pub fn start(command: &mut Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let started = Instant::now();
+        let mut child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
+        let mut stdout = BufReader::new(child.stdout.take().context("stdout is piped")?);
+        let mut first_line = String::new();
+        stdout.read_line(&mut first_line)?;
+        let ready_after = started.elapsed();
+        if first_line.is_empty() {
+            bail!("{command:?} ended with {} before it was ready", child.wait()?);
+        }
+        Ok(Self { child, _stdout: stdout, first_line, started, ready_after })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end and waits until it has.
+    pub fn terminate(mut self) -> anyhow::Result<()> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM)?;
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("process {} ended with {status}", pid.as_raw_nonzero());
+        }
+        Ok(())
+    }
+
+    /// Resident memory in MB, and the part of it that is not backed by files.
+    pub fn resident_mb(&self) -> anyhow::Result<(f64, f64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()))?;
+        let field = |name: &str| -> anyhow::Result<f64> {
+            let line = status.lines().find(|line| line.starts_with(name)).context("a line of status")?;
+            let kib: f64 = line.split_whitespace().nth(1).context("a number")?.parse()?;
+            Ok(kib * 1024.0 / 1e6)
+        };
+        Ok((field("VmRSS:")?, field("RssAnon:")?))
+    }
+
+    /// Processor time it has used so far, user and system, in seconds.
+    pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
+        // The second field is the name in parentheses, which may hold anything.
+        let (_, rest) = stat.rsplit_once(") ").context("a name")?;
+        let ticks: f64 =
+            rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>()).sum::<Result<f64, _>>()?;
+        Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
