@@ -27,7 +27,7 @@ pub fn run_isolates(broker: SocketAddr, kind: FunctionKind) -> anyhow::Result<()
             FunctionKind::Js => functions::js_source(),
             _ => functions::rust_source()?,
         };
-        let program = isolates.prepare("echo", &source).await?;
+        let program = isolates.prepare("echo", &source, Limits::default().memory_bytes).await?;
         let meta = functions::meta();
 
         let name = format!("function-{}", kind.name());
