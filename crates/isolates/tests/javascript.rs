@@ -378,9 +378,7 @@ async fn errors_name_the_users_file_and_line() {
         matches!(&error, RunError::Failed { location: Some(at), .. } if at.starts_with("g.js:2:")),
         "{error:?}"
     );
-    for (thrown, shown) in
-        [("'just text'", "just text"), ("{ a: 1 }", "object was thrown: [object Object]")]
-    {
+    for (thrown, shown) in [("'just text'", "just text"), ("{ a: 1 }", r#"the function threw {"a":1}"#)] {
         let source = format!("export default async () => {{ throw {thrown}; }};");
         let program = bench.prepare(&support::graph("h.js", &source)).await.unwrap();
         assert_eq!(bench.run(&program, call("")).await.result.unwrap_err().to_string(), shown);
@@ -775,4 +773,295 @@ async fn fresh_invocation_time() {
     }
     all.sort();
     println!("fresh: p50 {:?} p99 {:?}", all[all.len() / 2], all[all.len() * 99 / 100]);
+}
+
+/// A handler that does what the event's text says, one line for each case.
+async fn cases(bench: &Bench, body: &str) -> edgefaas_isolates::js::JsProgram {
+    let source = format!(
+        "export default async (event, context) => {{\n  switch (event.text()) {{\n{body}\n  }}\n}};"
+    );
+    bench.prepare(&graph("f.js", &source)).await.unwrap()
+}
+
+#[tokio::test]
+async fn logging_never_throws() {
+    let bench = Bench::new();
+    let source = r#"
+        export default (event, context) => {
+            const cyclic = { a: 1 };
+            cyclic.self = cyclic;
+            const chain = new Error("chain");
+            chain.cause = chain;
+            const revoked = Proxy.revocable({}, {});
+            revoked.revoke();
+            const values = [
+                { ok: 1, get bad() { throw new Error("boom"); } },
+                { get worse() { throw { get message() { throw 1; }, toString() { throw 2; } }; } },
+                new Proxy({ p: 1 }, {}), new Proxy({}, { ownKeys() { throw new TypeError("no keys"); } }),
+                new Proxy({}, { getPrototypeOf() { throw new TypeError("no prototype"); } }), revoked.proxy,
+                cyclic, 12n, Symbol("s"), { [Symbol("k")]: 1, big: 3n, sym: Symbol("t") },
+                Object.assign(Object.create(null), { bare: true }), Object.create(null),
+                { constructor: { name: Symbol("x") } }, class { static name = Symbol("y"); },
+                Object.assign(new Error("m"), { name: Symbol("z"), stack: undefined }),
+                Object.defineProperty(new Error("n"), "message", { get() { throw 3; } }),
+                new Date(NaN), [1, , 3], new Map([[1, { a: 2 }]]), new Array(1000).fill(0), new URL("http://h/p"),
+            ];
+            for (const value of values) console.log(value);
+            context.log.warn(chain);
+            console.log();
+            return "done";
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    assert_eq!(text(bench.run(&program, call("")).await.result), "done");
+    let logs: Vec<String> = bench.record().logs.into_iter().map(|(_, line)| line).collect();
+    let expected = [
+        "{ ok: 1, bad: [getter threw: boom] }",
+        "{ worse: [getter threw: no message] }",
+        "{ p: 1 }",
+        "[unreadable: no keys]",
+        "[unreadable: no prototype]",
+        "[unreadable: ",
+        "{ a: 1, self: [circular] }",
+        "12n",
+        "Symbol(s)",
+        "{ big: 3n, sym: Symbol(t) }",
+        "{ bare: true }",
+        "{}",
+        "{ constructor: { name: Symbol(x) } }",
+        "[function Symbol(y)]",
+        "Symbol(z): m",
+        "Error\n    at",
+        "Invalid Date",
+        "[1, undefined, 3]",
+        "Map(1) {1 => { a: 2 }}",
+        "[0, 0, ",
+        "URL \"http://h/p\"",
+        "Error: chain\n    at",
+        "",
+    ];
+    assert_eq!(logs.len(), expected.len(), "{logs:#?}");
+    for (line, start) in logs.iter().zip(expected) {
+        assert!(line.starts_with(start), "{line:?} does not start with {start:?}");
+    }
+    assert!(logs[19].ends_with(", … 900 more]"), "{}", logs[19]);
+    assert!(logs[21].ends_with("caused by: [circular]"), "{}", logs[21]);
+}
+
+#[tokio::test]
+async fn whatever_is_thrown_reads_well() {
+    let bench = Bench::new();
+    for (thrown, shown) in [
+        ("{ message: 'm' }", "m"),
+        ("{ name: 'Odd', message: 'm' }", "Odd: m"),
+        ("{ message: { code: 1 } }", "{ code: 1 }"),
+        ("[1, 'a']", r#"the function threw [1,"a"]"#),
+        ("{}", "the function threw {}"),
+        ("(() => { const a = {}; a.a = a; return a; })()", "the function threw { a: [circular] }"),
+        ("new Proxy({}, { get() { throw 1 } })", "the function threw [unreadable: 1]"),
+        ("null", "the function threw null"),
+        ("undefined", "the function threw undefined"),
+        ("7", "the function threw 7"),
+        ("7n", "the function threw 7n"),
+        ("Symbol('s')", "the function threw Symbol(s)"),
+        ("''", "the function threw an empty string"),
+        ("Object.defineProperty(new Error(), 'message', { get() { throw 1 } })", "Error"),
+    ] {
+        let source = format!("export default () => {{ throw {thrown}; }};");
+        let program = bench.prepare(&graph("f.js", &source)).await.unwrap();
+        let error = bench.run(&program, call("")).await.result.unwrap_err();
+        assert!(matches!(error, RunError::Failed { .. }), "{thrown}: {error:?}");
+        assert_eq!(error.to_string(), shown, "{thrown}");
+    }
+    for (call_of, name) in [
+        ("atob('a')", "InvalidCharacterError"),
+        ("structuredClone(() => 1)", "DataCloneError"),
+        ("crypto.getRandomValues(new Float64Array(1))", "TypeMismatchError"),
+    ] {
+        let source = format!(
+            "export default (event) => {{\n  if (event.text() === 'throw')\n    {call_of};\n  \
+             try {{ {call_of}; }} catch (e) {{ return [e instanceof Error, e instanceof DOMException, typeof e.stack]; }}\n}};"
+        );
+        let program = bench.prepare(&graph("f.js", &source)).await.unwrap();
+        let seen = json(bench.run(&program, call("")).await.result);
+        assert_eq!(seen, serde_json::json!([true, true, "string"]), "{call_of}");
+        let error = bench.run(&program, call("throw")).await.result.unwrap_err();
+        let RunError::Failed { message, location: Some(at), .. } = error else { panic!("{error:?}") };
+        assert!(message.starts_with(&format!("{name}: ")), "{message}");
+        assert!(at.starts_with("f.js:3:"), "{call_of}: {at}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_sent_says_why() {
+    let bench = Bench::new();
+    let program = cases(
+        &bench,
+        r#"
+            case "bigint": return 1n;
+            case "deep": return { list: [{ "a b": 2n }] };
+            case "circular": { const top = { parts: {} }; top.parts.up = top; return top; }
+            case "status": return Object.defineProperty(new Response("x"), "status", { value: "201" });
+            case "range": return Object.defineProperty(new Response("x"), "status", { value: 70_000 });
+            case "headers": return Object.defineProperty(new Response("x"), "headers", { value: { a: 1 } });
+            case "read": { const response = new Response("x"); await response.text(); return response; }
+            case "shared": { const part = { a: 1 }; return { x: part, y: part }; }
+            case "user": return { toJSON() { throw new RangeError("mine"); } };"#,
+    )
+    .await;
+    for (what, expected) in [
+        ("bigint", "it can't be JSON: reply is a BigInt; return Number(value) or String(value)"),
+        (
+            "deep",
+            "it can't be JSON: reply.list[0][\"a b\"] is a BigInt; return Number(value) or String(value)",
+        ),
+        (
+            "circular",
+            "it can't be JSON: reply.parts.up is reply again, a circular reference; return a copy without it",
+        ),
+        ("status", "the Response's status is \"201\", not a whole number from 200 to 599"),
+        ("range", "the Response's status is 70000, not a whole number from 200 to 599"),
+        ("headers", "the Response's headers are { a: 1 }, not Headers"),
+        ("read", "the Response's body has been read already; return response.clone()"),
+    ] {
+        let error = bench.run(&program, call(what)).await.result.unwrap_err();
+        assert_eq!(error, RunError::InvalidReply { reason: expected.into() }, "{what}");
+    }
+    let shared = json(bench.run(&program, call("shared")).await.result);
+    assert_eq!(shared, serde_json::json!({ "x": { "a": 1 }, "y": { "a": 1 } }));
+    let error = bench.run(&program, call("user")).await.result.unwrap_err();
+    assert!(
+        matches!(&error, RunError::Failed { message, location: Some(at), .. }
+            if message == "RangeError: mine" && at.starts_with("f.js:")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_event_and_the_context_show_what_they_hold() {
+    let bench = Bench::new();
+    let source = r#"
+        export default (event, context) => {
+            console.log(event);
+            console.log(context);
+            return [event, context];
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let context = serde_json::json!({
+        "invocationId": "inv-1", "function": "test", "deadline": 1_900_000_000_000_u64,
+        "config": { "GREETING": "hello", "limit": 3 },
+    });
+    let request = HttpRequest {
+        method: "PUT".into(),
+        path: "/a".into(),
+        query: "x=1".into(),
+        headers: vec![("accept".into(), "*/*".into())],
+    };
+    let message = MqttMessage {
+        topic: "a/b".into(),
+        qos: 1,
+        correlation_data: Some(Bytes::from_static(&[0xff])),
+        user_properties: vec![("k".into(), "v".into())],
+        ..MqttMessage::default()
+    };
+    let tick = CronTick { schedule: "@hourly".into(), scheduled_unix_ms: 5 };
+    for (trigger, body, expected) in [
+        (
+            Trigger::Http(request),
+            &b"gr\xc3\xbc\xc3\x9fe"[..],
+            serde_json::json!({ "kind": "http", "method": "PUT", "path": "/a", "query": "x=1",
+                "headers": { "accept": "*/*" }, "body": "grüße" }),
+        ),
+        (
+            Trigger::Mqtt(message),
+            &[0xfe, 1][..],
+            serde_json::json!({ "kind": "mqtt", "topic": "a/b", "qos": 1, "retain": false,
+                "properties": { "correlationDataBase64": "/w==", "userProperties": [["k", "v"]] },
+                "bodyBase64": "/gE=" }),
+        ),
+        (
+            Trigger::Cron(tick),
+            &b""[..],
+            serde_json::json!({ "kind": "cron", "schedule": "@hourly", "scheduledTime": 5, "body": "" }),
+        ),
+    ] {
+        let event = Event { trigger, body: Bytes::copy_from_slice(body) };
+        let seen = json(bench.run(&program, event).await.result);
+        assert_eq!(seen, serde_json::json!([expected, context]));
+    }
+    let logs: Vec<String> = bench.record().logs.into_iter().map(|(_, line)| line).collect();
+    assert_eq!(
+        logs[0],
+        r#"Event { kind: "http", method: "PUT", path: "/a", query: "x=1", headers: { accept: "*/*" }, body: "grüße" }"#
+    );
+    assert!(logs[2].contains(r#"bodyBase64: "/gE=""#), "{}", logs[2]);
+    assert!(logs[1].starts_with(r#"Context { invocationId: "inv-1""#), "{}", logs[1]);
+    assert!(logs.iter().all(|line| !line.contains("s3cret") && !line.contains("API_KEY")), "{logs:?}");
+}
+
+#[tokio::test]
+async fn publish_refuses_options_it_does_not_know() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event, { publish }) => {
+            const seen = [];
+            for (const options of [{ Qos: 1 }, { retained: true }, 1, "qos", null, [], { qos: "1" }, { qos: 3 }, { retain: 1 }]) {
+                try { await publish("t", "x", options); seen.push("sent"); } catch (error) {
+                    seen.push([error instanceof TypeError, error.message]);
+                }
+            }
+            await publish("t", "x", {});
+            await publish("t", "x", { qos: undefined, retain: false });
+            return seen;
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    let known = "qos, retain, contentType, responseTopic, correlationData, userProperties";
+    let messages = [
+        format!("publish: there is no option \"Qos\"; there are {known}"),
+        format!("publish: there is no option \"retained\"; there are {known}"),
+        format!("publish: the options are 1, not an object; it may have {known}"),
+        format!("publish: the options are \"qos\", not an object; it may have {known}"),
+        format!("publish: the options are null, not an object; it may have {known}"),
+        format!("publish: the options are [], not an object; it may have {known}"),
+        "publish: qos is 0, 1 or 2, not \"1\"".to_owned(),
+        "publish: qos is 0, 1 or 2, not 3".to_owned(),
+        "publish: retain is true or false, not 1".to_owned(),
+    ];
+    let expected: Vec<_> = messages.iter().map(|message| serde_json::json!([true, message])).collect();
+    assert_eq!(seen, serde_json::json!(expected));
+    assert_eq!(bench.record().published.len(), 2);
+}
+
+#[tokio::test]
+async fn a_thrown_error_is_cut_to_size() {
+    let bench = Bench::new();
+    let program = cases(
+        &bench,
+        r#"
+            case "message": throw new Error("ü".repeat(1 << 20));
+            case "text": throw "x".repeat(10_000);
+            case "name": throw Object.assign(new Error("m"), { name: "N".repeat(1 << 20) });
+            case "just": throw "x".repeat(8192);
+            case "stack": throw Object.assign(new Error("m"), { stack: "    at f (f.js:1:2)\n".repeat(10_000) });
+            case "wide": throw "a\ud800" + "b".repeat(10_000);"#,
+    )
+    .await;
+    let mut failures = Vec::new();
+    for what in ["message", "text", "name", "just", "stack", "wide"] {
+        let error = bench.run(&program, call(what)).await.result.unwrap_err();
+        let RunError::Failed { message, stack, .. } = error else { panic!("{what}: {error:?}") };
+        assert!(message.len() <= 8192, "{what}: {}", message.len());
+        let stack = stack.unwrap_or_default();
+        assert!(stack.len() <= 65_536, "{what}: {}", stack.len());
+        failures.push((message, stack));
+    }
+    for (index, whole_bytes) in [(0, "Error: ".len() + (2 << 20)), (1, 10_000), (5, 10_004)] {
+        let (kept, note) = failures[index].0.rsplit_once("… (").unwrap();
+        let cut_bytes: usize = note.strip_suffix(" bytes cut)").unwrap().parse().unwrap();
+        assert_eq!(kept.len() + cut_bytes, whole_bytes);
+    }
+    assert!(failures[2].0.ends_with(" bytes cut): m"), "the message is there in spite of the name");
+    assert_eq!(failures[3].0.len(), 8192, "what fits is whole");
+    assert!(failures[4].1.len() > 65_000 && failures[4].1.ends_with("(f.js:1:2)"));
+    assert!(failures[5].0.starts_with("a\u{fffd}b"));
 }

@@ -1,9 +1,15 @@
 //! Values of JavaScript as messages and back.
 
 use edgefaas_js_abi::{self as abi, Outcome, Reply, Thrown, ThrownKind};
-use rquickjs::{ArrayBuffer, CaughtError, Coerced, Ctx, Object, Value};
+use rquickjs::{ArrayBuffer, CaughtError, Coerced, Ctx, Error, Exception, Object, Value};
 
 use crate::{boundary, natives};
+
+/// How long the message of an error may be when it leaves the isolate.
+const MAX_MESSAGE_BYTES: usize = 8 * 1024;
+
+/// How long its stack may be.
+const MAX_STACK_BYTES: usize = 64 * 1024;
 
 /// The encoded [`Outcome`] for what a handler returned.
 pub fn outcome<'js>(ctx: &Ctx<'js>, value: Value<'js>) -> rquickjs::Result<Vec<u8>> {
@@ -18,20 +24,42 @@ pub fn outcome<'js>(ctx: &Ctx<'js>, value: Value<'js>) -> rquickjs::Result<Vec<u
         if let Some(bytes) = bytes_of(object) {
             return encode(Reply::Bytes(&bytes));
         }
-        if let Some(parts) = natives::response_parts(ctx, object)? {
-            return http_outcome(ctx, &parts);
+        let parts = natives::response_parts(ctx, object)?;
+        if parts.is_string() {
+            return Ok(invalid(text(ctx, &parts)?));
+        }
+        if let Some(parts) = parts.as_object() {
+            return http_outcome(ctx, parts);
         }
     }
     let type_name = value.type_name();
-    match ctx.json_stringify(value)? {
+    let json = match ctx.json_stringify(value.clone()) {
+        Err(Error::Exception) => {
+            let thrown = ctx.catch();
+            match natives::unfit(ctx, &value) {
+                Ok(Some(part)) => return Ok(invalid(format!("it can't be JSON: {part}"))),
+                Ok(None) => {}
+                Err(_) => drop(ctx.catch()),
+            }
+            // The user's own toJSON or getter, or a limit.
+            return Err(ctx.throw(thrown));
+        }
+        json => json?,
+    };
+    match json {
         Some(json) => encode(Reply::Json(&text(ctx, json.as_value())?)),
         None => {
             let reason = format!(
                 "the handler returned a {type_name}; return an object, a string, bytes, a Response or nothing"
             );
-            Ok(abi::encode(&Outcome::InvalidReply(reason)).expect("replies can be encoded"))
+            Ok(invalid(reason))
         }
     }
+}
+
+fn invalid(reason: String) -> Vec<u8> {
+    let reason = cut(&reason, MAX_MESSAGE_BYTES);
+    abi::encode(&Outcome::InvalidReply(reason)).expect("replies can be encoded")
 }
 
 /// `parts` is `[status, [name, value, …], body]`.
@@ -76,41 +104,89 @@ pub fn bytes_of(object: &Object<'_>) -> Option<Vec<u8>> {
     ArrayBuffer::from_object(object.clone()).map(|buffer| boundary::copy_buffer(&buffer))
 }
 
-/// What was thrown, as the node reports it.
+/// What was thrown, as the node reports it. Getters of the value may run; nothing they throw gets out.
 pub fn thrown(error: CaughtError<'_>) -> Thrown {
+    let plain = |kind, message: String| Thrown { kind, message, stack: String::new() };
     match error {
-        CaughtError::Exception(exception) => {
-            let name = exception
-                .as_object()
-                .get::<_, Option<Coerced<String>>>("name")
-                .ok()
-                .flatten()
-                .map_or_else(|| "Error".to_owned(), |name| name.0);
-            let text = exception.message().unwrap_or_default();
-            let stack = exception.stack().unwrap_or_default();
-            let kind = match (name.as_str(), text.as_str()) {
-                ("InternalError", "out of memory") => ThrownKind::OutOfMemory,
-                ("RangeError", "Maximum call stack size exceeded") => ThrownKind::StackOverflow,
-                _ => ThrownKind::Error,
-            };
-            let message = if text.is_empty() { name } else { format!("{name}: {text}") };
-            Thrown { kind, message, stack }
-        }
-        CaughtError::Value(value) => {
-            let message = match value.get::<Coerced<String>>() {
-                Ok(text) if value.is_string() => text.0,
-                Ok(text) => format!("{} was thrown: {}", value.type_name(), text.0),
-                Err(_) => format!("{} was thrown", value.type_name()),
-            };
-            Thrown { kind: ThrownKind::Error, message, stack: String::new() }
-        }
-        CaughtError::Error(rquickjs::Error::Allocation) => Thrown {
-            kind: ThrownKind::OutOfMemory,
-            message: "out of memory".to_owned(),
-            stack: String::new(),
+        CaughtError::Exception(exception) => match natives::describe(exception.as_object().as_value()) {
+            Some(parts) => described(parts, true),
+            None => undescribed(&exception),
         },
-        CaughtError::Error(error) => {
-            Thrown { kind: ThrownKind::Error, message: error.to_string(), stack: String::new() }
+        CaughtError::Value(value) => match natives::describe(&value) {
+            Some(parts) => described(parts, false),
+            None => plain(ThrownKind::Error, format!("the function threw a {}", value.type_name())),
+        },
+        CaughtError::Error(Error::Allocation) => plain(ThrownKind::OutOfMemory, "out of memory".to_owned()),
+        CaughtError::Error(error) => plain(ThrownKind::Error, cut(&error.to_string(), MAX_MESSAGE_BYTES)),
+    }
+}
+
+fn described(parts: [rquickjs::String<'_>; 3], is_error: bool) -> Thrown {
+    // As C strings, which need no copy: a message may be as large as half of the memory.
+    let [name, text, stack] = parts.map(rquickjs::String::to_cstring);
+    let (Ok(name), Ok(text), Ok(stack)) = (name, text, stack) else {
+        let message = "out of memory".to_owned();
+        return Thrown { kind: ThrownKind::OutOfMemory, message, stack: String::new() };
+    };
+    let kind = if is_error { kind_of(&name, &text) } else { ThrownKind::Error };
+    Thrown { kind, message: message_of(&name, &text), stack: cut_stack(&stack) }
+}
+
+/// An error in the engine's own words, when there is no memory or stack left for more.
+fn undescribed(exception: &Exception<'_>) -> Thrown {
+    let object = exception.as_object();
+    let property = |key: &str| {
+        let value = object.get::<_, Option<Coerced<String>>>(key);
+        if value.is_err() {
+            drop(object.ctx().catch());
+        }
+        value.ok().flatten().map_or_else(String::new, |text| text.0)
+    };
+    let (name, text) = (property("name"), property("message"));
+    Thrown {
+        kind: kind_of(&name, &text),
+        message: message_of(&name, &text),
+        stack: cut_stack(&property("stack")),
+    }
+}
+
+fn kind_of(name: &str, text: &str) -> ThrownKind {
+    match (name, text) {
+        ("InternalError", "out of memory") => ThrownKind::OutOfMemory,
+        ("RangeError", "Maximum call stack size exceeded") => ThrownKind::StackOverflow,
+        _ => ThrownKind::Error,
+    }
+}
+
+fn message_of(name: &str, text: &str) -> String {
+    match (name, text) {
+        ("", "") => "Error".to_owned(),
+        (name, "") => cut(name, MAX_MESSAGE_BYTES),
+        ("", text) => cut(text, MAX_MESSAGE_BYTES),
+        (name, text) => {
+            let mut name = cut(name, MAX_MESSAGE_BYTES / 2);
+            name.push_str(": ");
+            let room = MAX_MESSAGE_BYTES - name.len();
+            name + &cut(text, room)
         }
     }
+}
+
+/// The start of `text`, and how much is missing: at most `limit` bytes together.
+fn cut(text: &str, limit: usize) -> String {
+    const ROOM_FOR_NOTE: usize = 40;
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let kept = &text[..text.floor_char_boundary(limit - ROOM_FOR_NOTE)];
+    format!("{kept}… ({} bytes cut)", text.len() - kept.len())
+}
+
+/// The innermost frames that there is room for.
+fn cut_stack(stack: &str) -> String {
+    if stack.len() <= MAX_STACK_BYTES {
+        return stack.to_owned();
+    }
+    let kept = &stack[..stack.floor_char_boundary(MAX_STACK_BYTES)];
+    kept.rsplit_once('\n').map_or(kept, |(frames, _)| frames).to_owned()
 }

@@ -24,8 +24,9 @@ const SPARE_HEAP_BYTES: usize = 1 << 20;
 const GC_HEADROOM_BYTES: usize = 4 << 20;
 
 /// Prelude files in the order of evaluation. Each is an expression: a function of the natives object.
-const PRELUDE: [(&str, &str); 7] = [
+const PRELUDE: [(&str, &str); 8] = [
     ("console", include_str!("prelude/console.js")),
+    ("errors", include_str!("prelude/errors.js")),
     ("encoding", include_str!("prelude/encoding.js")),
     ("url", include_str!("prelude/url.js")),
     ("http", include_str!("prelude/http.js")),

@@ -29,6 +29,8 @@ struct Kept {
     response_parts: Persistent<Function<'static>>,
     make_error: Persistent<Function<'static>>,
     well_formed: Persistent<Function<'static>>,
+    describe: Persistent<Function<'static>>,
+    unfit: Persistent<Function<'static>>,
 }
 
 /// Starts an invocation.
@@ -112,6 +114,8 @@ pub fn keep<'js>(ctx: &Ctx<'js>, natives: &Object<'js>) -> rquickjs::Result<()> 
         response_parts: function("responseParts")?,
         make_error: function("makeError")?,
         well_formed: function("wellFormed")?,
+        describe: function("describe")?,
+        unfit: function("unfit")?,
     };
     KEPT.set(Some(kept));
     Ok(())
@@ -137,9 +141,25 @@ pub fn settle<'js>(ctx: &Ctx<'js>, ticket: u32, answer: &Answer<'_>) -> rquickjs
     }
 }
 
-/// `[status, headers, body]` if `object` is a Response.
-pub fn response_parts<'js>(ctx: &Ctx<'js>, object: &Object<'js>) -> rquickjs::Result<Option<Object<'js>>> {
+/// `[status, headers, body]` if `object` is a Response, a text if it cannot be sent, else null.
+pub fn response_parts<'js>(ctx: &Ctx<'js>, object: &Object<'js>) -> rquickjs::Result<Value<'js>> {
     kept(ctx, |kept| &kept.response_parts)?.call((object.clone(),))
+}
+
+/// Name, message and stack of what was thrown. None if it cannot be told, for want of memory or stack.
+pub fn describe<'js>(value: &Value<'js>) -> Option<[rquickjs::String<'js>; 3]> {
+    let ctx = value.ctx();
+    let parts = kept(ctx, |kept| &kept.describe)
+        .and_then(|describe| describe.call::<_, Vec<rquickjs::String<'js>>>((value.clone(),)));
+    if parts.is_err() {
+        drop(ctx.catch());
+    }
+    parts.ok()?.try_into().ok()
+}
+
+/// What in `value` cannot be JSON, if it is that.
+pub fn unfit<'js>(ctx: &Ctx<'js>, value: &Value<'js>) -> rquickjs::Result<Option<String>> {
+    kept(ctx, |kept| &kept.unfit)?.call((value.clone(),))
 }
 
 /// The text of a string with its lone surrogates replaced.
@@ -161,17 +181,17 @@ pub fn holds(ctx: &Ctx<'_>) -> bool {
 /// Follows which rejections nobody handles.
 pub fn track_rejection<'js>(ctx: Ctx<'js>, promise: Value<'js>, reason: Value<'js>, handled: bool) {
     let promise = Persistent::save(&ctx, promise);
-    REJECTED.with_borrow_mut(|rejected| {
-        if handled {
-            rejected.retain(|(known, _)| *known != promise);
-        } else {
-            let error = match reason.as_object().cloned().and_then(rquickjs::Exception::from_object) {
-                Some(exception) => CaughtError::Exception(exception),
-                None => CaughtError::Value(reason),
-            };
-            rejected.push((promise, convert::thrown(error)));
-        }
-    });
+    if handled {
+        REJECTED.with_borrow_mut(|rejected| rejected.retain(|(known, _)| *known != promise));
+        return;
+    }
+    let error = match reason.as_object().cloned().and_then(rquickjs::Exception::from_object) {
+        Some(exception) => CaughtError::Exception(exception),
+        None => CaughtError::Value(reason),
+    };
+    // May run getters of the user's, which may reject promises.
+    let thrown = convert::thrown(error);
+    REJECTED.with_borrow_mut(|rejected| rejected.push((promise, thrown)));
 }
 
 /// Logs the rejections that nobody handled, but for the handler's own.

@@ -2,40 +2,98 @@
 (native) => {
   const levels = { trace: 0, debug: 1, log: 2, info: 2, dir: 2, warn: 3, error: 4 };
 
-  const quoted = (text) => JSON.stringify(text);
+  const { stringify } = JSON;
+  const quoted = (text) => stringify(text);
 
-  // Shows a value as people expect it in a log: at most four levels deep and cycles cut.
-  function inspect(value, depth, seen) {
+  const IDENTIFIER = /^[A-Za-z_$][\w$]*$/;
+  const MAX_ITEMS = 100;
+  const MAX_PARTS = 10_000;
+
+  // Why reading something failed. What was thrown may throw again.
+  function reason(error) {
+    try {
+      return String(error instanceof Error ? error.message : error);
+    } catch {
+      return "no message";
+    }
+  }
+
+  // A property as text; "" if there is none or it cannot be read.
+  native.textOf = (object, key) => {
+    try {
+      const value = object[key];
+      return value === undefined ? "" : inspect(value, 0, [], { parts: 0 });
+    } catch {
+      return "";
+    }
+  };
+
+  // Shows a value as people expect it in a log: at most four levels deep and cycles cut. Reading a value may run
+  // the user's code (getters, proxies), and whatever that throws is shown instead.
+  function inspect(value, depth, seen, shown) {
+    try {
+      if (++shown.parts > MAX_PARTS) return "…";
+      return describe(value, depth, seen, shown);
+    } catch (error) {
+      return `[unreadable: ${reason(error)}]`;
+    }
+  }
+
+  function describe(value, depth, seen, shown) {
     switch (typeof value) {
       case "string": return depth === 0 ? value : quoted(value);
       case "bigint": return `${value}n`;
-      case "function": return `[function ${value.name || "anonymous"}]`;
+      case "function": return `[function ${native.textOf(value, "name") || "anonymous"}]`;
       case "object": break;
       default: return String(value);
     }
     if (value === null) return "null";
+    if (seen.includes(value)) return "[circular]";
+    const inner = [...seen, value];
+    const show = (part) => inspect(part, depth + 1, inner, shown);
+    const read = (key) => {
+      let part;
+      try { part = value[key]; } catch (error) { return `[getter threw: ${reason(error)}]`; }
+      return show(part);
+    };
+    const more = (length) => (length > MAX_ITEMS ? [`… ${length - MAX_ITEMS} more`] : []);
     if (value instanceof Error) {
-      const cause = value.cause === undefined ? "" : `\ncaused by: ${inspect(value.cause, depth + 1, seen)}`;
-      return `${value.name}: ${value.message}\n${value.stack ?? ""}`.trimEnd() + cause;
+      const message = native.textOf(value, "message");
+      const head = `${native.textOf(value, "name") || "Error"}${message && ": "}${message}`;
+      const cause = depth > 3 || value.cause === undefined ? "" : `\ncaused by: ${show(value.cause)}`;
+      return `${head}\n${native.textOf(value, "stack")}`.trimEnd() + cause;
     }
     if (value instanceof Date) return Number.isNaN(value.getTime()) ? "Invalid Date" : value.toISOString();
     if (value instanceof RegExp) return String(value);
-    if (seen.includes(value)) return "[circular]";
     if (depth > 3) return Array.isArray(value) ? "[array]" : "[object]";
-    const inner = [...seen, value];
-    const show = (part) => inspect(part, depth + 1, inner);
-    if (Array.isArray(value)) return `[${value.slice(0, 100).map(show).join(", ")}${value.length > 100 ? ", …" : ""}]`;
-    if (ArrayBuffer.isView(value) && value[Symbol.iterator]) {
-      return `${value.constructor.name}(${value.length}) [${Array.from(value.subarray(0, 50)).join(", ")}${value.length > 50 ? ", …" : ""}]`;
+    if (Array.isArray(value)) {
+      const items = Array.from({ length: Math.min(value.length, MAX_ITEMS) }, (_, index) => read(index));
+      return `[${[...items, ...more(value.length)].join(", ")}]`;
     }
-    if (value instanceof Map) return `Map(${value.size}) {${[...value].map(([k, v]) => `${show(k)} => ${show(v)}`).join(", ")}}`;
-    if (value instanceof Set) return `Set(${value.size}) {${[...value].map(show).join(", ")}}`;
-    const name = value.constructor?.name;
-    const shown = Object.keys(value).map((key) => `${/^[A-Za-z_$][\w$]*$/.test(key) ? key : quoted(key)}: ${show(value[key])}`);
-    return `${name && name !== "Object" ? `${name} ` : ""}{${shown.length ? ` ${shown.join(", ")} ` : ""}}`;
+    const name = typeof value.constructor === "function" ? native.textOf(value.constructor, "name") : "";
+    if (ArrayBuffer.isView(value) && value[Symbol.iterator]) {
+      return `${name}(${value.length}) [${Array.from(value.subarray(0, 50)).join(", ")}${value.length > 50 ? ", …" : ""}]`;
+    }
+    if (value instanceof Map || value instanceof Set) {
+      const items = [];
+      for (const [key, item] of value.entries()) {
+        if (items.push(value instanceof Map ? `${show(key)} => ${show(item)}` : show(item)) === MAX_ITEMS) break;
+      }
+      return `${name}(${value.size}) {${[...items, ...more(value.size)].join(", ")}}`;
+    }
+    const title = name && name !== "Object" ? `${name} ` : "";
+    const keys = Object.keys(value);
+    // What keeps its parts private shows what it would send: the event, the context, a URL.
+    if (keys.length === 0 && typeof value.toJSON === "function") return `${title}${show(value.toJSON())}`;
+    const parts = keys.slice(0, MAX_ITEMS).map((key) => `${IDENTIFIER.test(key) ? key : quoted(key)}: ${read(key)}`);
+    return `${title}{${parts.length ? ` ${[...parts, ...more(keys.length)].join(", ")} ` : ""}}`;
   }
 
-  const line = (values) => values.map((value) => inspect(value, 0, [])).join(" ");
+  native.inspect = (value) => inspect(value, 0, [], { parts: 0 });
+  // The same with quotes around a text.
+  native.quote = (value) => (typeof value === "string" ? quoted(value) : native.inspect(value));
+
+  const line = (values) => values.map(native.inspect).join(" ");
 
   const console = {};
   for (const [name, level] of Object.entries(levels)) {

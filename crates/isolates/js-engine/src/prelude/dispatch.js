@@ -14,6 +14,12 @@
     return allFields[index];
   }
 
+  // `{ [name]: text }` if the bytes are UTF-8, else `{ [name + "Base64"]: base64 }`.
+  function readable(name, bytes) {
+    const text = native.decode(bytes, true);
+    return typeof text === "string" ? { [name]: text } : { [`${name}Base64`]: native.toBase64(bytes) };
+  }
+
   class Event {
     get kind() { return KINDS[native.kind()]; }
     json() { return native.bodyJson(); }
@@ -56,6 +62,21 @@
     get workflow() { return field(5, 0); }
     get instance() { return field(5, 1); }
     get task() { return field(5, 2); }
+    // The kind, what it brings, and the body.
+    toJSON() {
+      const names = [
+        ["method", "path", "query"], ["topic", "qos", "retain"], ["schedule", "scheduledTime"], ["object", "field"],
+        ["caller"], ["workflow", "instance", "task"],
+      ][native.kind()];
+      const shown = { kind: this.kind };
+      for (const name of names) shown[name] = this[name];
+      if (this.kind === "http") shown.headers = Object.fromEntries(this.headers);
+      if (this.kind === "mqtt") {
+        const { correlationData, ...properties } = this.properties;
+        shown.properties = correlationData ? { ...properties, ...readable("correlationData", correlationData) } : properties;
+      }
+      return { ...shown, ...readable("body", this.bytes()) };
+    }
   }
 
   // What goes over the wire: text and bytes as they are, anything else as JSON.
@@ -73,7 +94,25 @@
     return pairs.flatMap(([name, value]) => [String(name), String(value)]);
   }
 
+  const PUBLISH_OPTIONS = ["qos", "retain", "contentType", "responseTopic", "correlationData", "userProperties"];
+
+  function checkPublishOptions(options) {
+    const known = PUBLISH_OPTIONS.join(", ");
+    if (typeof options !== "object" || options === null || Array.isArray(options)) {
+      throw new TypeError(`publish: the options are ${native.quote(options)}, not an object; it may have ${known}`);
+    }
+    for (const name of Object.keys(options)) {
+      if (!PUBLISH_OPTIONS.includes(name)) throw new TypeError(`publish: there is no option ${JSON.stringify(name)}; there are ${known}`);
+    }
+    const { qos, retain } = options;
+    if (qos !== undefined && ![0, 1, 2].includes(qos)) throw new TypeError(`publish: qos is 0, 1 or 2, not ${native.quote(qos)}`);
+    if (retain !== undefined && typeof retain !== "boolean") {
+      throw new TypeError(`publish: retain is true or false, not ${native.quote(retain)}`);
+    }
+  }
+
   async function publish(topic, value, options) {
+    if (options !== undefined) checkPublishOptions(options);
     if (options === undefined) return native.publish(String(topic), payload(value));
     return native.publish(
       String(topic), payload(value), options.qos, options.retain, options.contentType, options.responseTopic,
@@ -145,6 +184,11 @@
     get object() { return object; }
     waitUntil(promise) { native.hold(Promise.resolve(promise)); }
     passThroughOnException() {}
+    // Without the secrets, as this is for logs.
+    toJSON() {
+      const { invocationId, function: name, deadline, config } = this;
+      return { invocationId, function: name, deadline, config };
+    }
   }
 
   const event = new Event();

@@ -202,10 +202,16 @@
     }
   }
 
+  // `[status, [name, value, …], body]`, or what is wrong with the Response: its parts may be overridden.
   native.responseParts = (value) => {
     if (!(value instanceof Response)) return null;
-    if (value.bodyUsed) throw new TypeError("the Response's body has been read already; return response.clone()");
-    return [value.status, listOf(value.headers).flat(), value._peekBody()];
+    if (value.bodyUsed) return "the Response's body has been read already; return response.clone()";
+    const { status, headers } = value;
+    if (!Number.isInteger(status) || status < 200 || status > 599) {
+      return `the Response's status is ${native.quote(status)}, not a whole number from 200 to 599`;
+    }
+    if (!(headers instanceof Headers)) return `the Response's headers are ${native.quote(headers)}, not Headers`;
+    return [status, listOf(headers).flat(), value._peekBody()];
   };
   native.headersOf = headersOf;
   native.define({ Headers, Request, Response });
