@@ -17,6 +17,8 @@ export interface EventBody {
   text(): string;
   /** The body, payload or data. */
   bytes(): Uint8Array;
+  /** What the event holds, for `JSON.stringify` and logs: its members are getters. */
+  toJSON(): Record<string, unknown>;
 }
 
 /** A request at the HTTP gateway. */

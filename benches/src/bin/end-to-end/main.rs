@@ -60,6 +60,9 @@ struct Plan {
     settle: Duration,
 }
 
+/// One part of the measurements.
+type Measure = fn(&Plan) -> anyhow::Result<Report>;
+
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if let Some(Command::Peer(peer)) = &arguments.command {
@@ -72,7 +75,7 @@ fn main() -> anyhow::Result<()> {
         false => Plan { binary, rounds: 5, turn: ms(1500), starts: 10, settle: ms(2000) },
     };
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, fn(&Plan) -> anyhow::Result<Report>); 3] =
+    let parts: [(Part, Measure); 3] =
         [(Part::Idle, idle::run), (Part::Mqtt, mqtt::run), (Part::Http, http::run)];
     for (part, run) in parts {
         if arguments.only.is_empty() || arguments.only.contains(&part) {

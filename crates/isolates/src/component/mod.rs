@@ -290,15 +290,9 @@ mod tests {
     #[test]
     fn headers_are_what_http_can_carry() {
         check(vec![header("X-A", "b"), header("x-a", ""), header("set-cookie", "a=1;\tb=2")]).unwrap();
-        for (name, value) in [
-            ("", "v"),
-            ("a b", "v"),
-            ("a:", "v"),
-            ("ä", "v"),
-            ("x-cr", "a\r\nb: c"),
-            ("x-nul", "\0"),
-            ("x-umlaut", "grün"),
-        ] {
+        for (name, value) in
+            [("", "v"), ("a b", "v"), ("a:", "v"), ("ä", "v"), ("x-cr", "a\r\nb: c"), ("x-nul", "\0")]
+        {
             let error = check(vec![header(name, value)]).unwrap_err();
             assert!(
                 matches!(&error, RunError::InvalidReply { reason } if reason.contains(name)),

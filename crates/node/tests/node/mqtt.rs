@@ -24,7 +24,7 @@ async fn a_trigger_observes_a_message_and_subscribers_still_get_it() {
     let mut client = Mqtt5::connect(&node, "c").await;
     client.subscribe("sensors/#").await;
     client.publish("sensors/7/raw", r#"{"kelvin":300}"#).await;
-    let mut seen = vec![client.message().await, client.message().await];
+    let mut seen = [client.message().await, client.message().await];
     seen.sort_by_key(|message| message.topic.clone());
     assert_eq!(seen[0].topic, "sensors/7/celsius");
     assert_eq!(seen[0].payload, r#"{"celsius":27}"#);
