@@ -22,7 +22,15 @@ const INTRODUCTION: &str = "\
 
 Every figure stands beside its peer, measured in the same run: contestants take turns, round by round, and what is shown
 is the median of the rounds (least to most). The machine is shared: absolute times vary from run to run, **only the
-ratios count**. `cargo run --release -p edgefaas-benches --bin report` makes this page of `benches/results/*.json`.
+ratios count**. The node is the one that `cargo build --release` makes; the shipped profile (`dist`, with link-time
+optimisation) was not measured.
+
+```sh
+cargo build --release -p edgefaas -p edgefaas-benches  # together, so that they share their dependencies
+target/release/end-to-end                              # --quick for a first look
+cargo bench -p edgefaas -p edgefaas-benches --bench isolates && cargo bench -p edgefaas-broker
+target/release/report --collect                        # makes this page of benches/results/*.json
+```
 ";
 
 #[derive(Debug, Parser)]
