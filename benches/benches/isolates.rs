@@ -35,7 +35,7 @@ fn fresh(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fresh");
     for round in 1..=ROUNDS {
         group.bench_function(BenchmarkId::new("rust, bare wasmtime", round), |bencher| {
-            bencher.to_async(&runtime).iter(|| control.run(black_box(&PAYLOAD)));
+            bencher.to_async(&runtime).iter(|| control.run(black_box(PAYLOAD)));
         });
         for (language, program) in &programs {
             group.bench_function(BenchmarkId::new(*language, round), |bencher| {
@@ -103,7 +103,9 @@ fn isolates() -> Isolates {
 }
 
 fn prepare(runtime: &Runtime, isolates: &Isolates, source: &FunctionSource) -> Program {
-    runtime.block_on(isolates.prepare("echo", source, Limits::default().memory_bytes)).expect("the function can be prepared")
+    runtime
+        .block_on(isolates.prepare("echo", source, Limits::default().memory_bytes))
+        .expect("the function can be prepared")
 }
 
 fn runtime() -> Runtime {
@@ -117,14 +119,14 @@ mod control {
     use wasmtime::component::{Component, Linker};
     use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder, UpdateDeadline};
 
-    use super::{EpochClock, PoolConfig, engine, functions};
+    use super::{Bytes, EpochClock, PoolConfig, engine, functions};
 
     wasmtime::component::bindgen!({
         path: "../wit",
         world: "function",
         exports: { default: async },
     });
-    use edgefaas::function::types::{DirectCall, Event, Invocation, Reply, Trigger};
+    use edgefaas::function::types::{DirectCall, Trigger};
 
     pub struct Control {
         engine: Engine,
@@ -144,7 +146,7 @@ mod control {
             Self { clock: EpochClock::start(engine.clone()).expect("a thread"), engine, pre }
         }
 
-        pub async fn run(&self, payload: &[u8]) {
+        pub async fn run(&self, payload: Bytes) {
             let _running = self.clock.running();
             let limits = StoreLimitsBuilder::new().memory_size(64 << 20).build();
             let mut store = Store::new(&self.engine, limits);

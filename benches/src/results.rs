@@ -74,7 +74,7 @@ pub struct Figure {
 /// Something that was to be reached.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Target {
-    /// Key into `findings.toml`.
+    /// Key into `findings.toml`; targets with one cause share it.
     pub id: String,
     /// In words, with its limit.
     pub text: String,

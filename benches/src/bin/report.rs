@@ -22,7 +22,15 @@ const INTRODUCTION: &str = "\
 
 Every figure stands beside its peer, measured in the same run: contestants take turns, round by round, and what is shown
 is the median of the rounds (least to most). The machine is shared: absolute times vary from run to run, **only the
-ratios count**. `cargo run --release -p edgefaas-benches --bin report` makes this page of `benches/results/*.json`.
+ratios count**. The node is the one that `cargo build --release` makes; the shipped profile (`dist`, with link-time
+optimisation) is not measured here.
+
+```sh
+cargo build --release -p edgefaas -p edgefaas-benches  # together, so that they share their dependencies
+target/release/end-to-end                              # --quick for a first look
+cargo bench -p edgefaas -p edgefaas-benches --bench isolates && cargo bench -p edgefaas-broker
+target/release/report --collect                        # makes this page of benches/results/*.json
+```
 ";
 
 #[derive(Debug, Parser)]
@@ -67,14 +75,16 @@ fn markdown(reports: &[&Report], findings: &BTreeMap<String, String>) -> String 
         let (limit, reached) = (number(target.limit), number(target.reached));
         let _ = writeln!(out, "| {} | {sign} {limit} | {reached} | {word} |", target.text);
     }
-    let missed = reports.iter().flat_map(|report| &report.targets).filter(|target| !target.is_met());
-    let mut said: Vec<&str> = Vec::new();
-    for target in missed {
-        let cause = findings.get(&target.id).map_or("cause not known", |cause| cause.trim());
-        if !said.contains(&cause) {
-            let _ = write!(out, "\n**Missed: {}.** {cause}\n", target.text);
-            said.push(cause);
+    let mut missed: Vec<(&str, Vec<&str>)> = Vec::new();
+    for target in reports.iter().flat_map(|report| &report.targets).filter(|target| !target.is_met()) {
+        match missed.iter_mut().find(|(id, _)| *id == target.id) {
+            Some((_, texts)) => texts.push(&target.text),
+            None => missed.push((&target.id, vec![&target.text])),
         }
+    }
+    for (id, texts) in missed {
+        let cause = findings.get(id).map_or("The cause is not known.", |cause| cause.trim());
+        let _ = write!(out, "\n**Missed: {}.** {cause}\n", texts.join("; "));
     }
     for report in reports {
         let machine = &report.machine;

@@ -12,21 +12,24 @@ use crate::Plan;
 
 const FRESH: usize = 0;
 const DEPLOYED: usize = 1;
+const WITHOUT_DISK: usize = 2;
 const READY_LINE: usize = 0;
 const RESIDENT: usize = 2;
+/// A file system in memory.
+const MEMORY: &str = "/dev/shm";
 
 pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new(
         "idle",
         "An idle node",
         "The release binary started on a fresh data directory, and on one with a JavaScript and a Rust function, each \
-         invoked once after the restart. Times are from exec; memory is looked at after the node was left alone for two \
-         seconds.",
+         invoked once after the restart; for comparison on a fresh data directory in memory, which shows what the disk \
+         costs. Times are from exec; memory is looked at after the node was left alone for three seconds.",
         &crate::command("idle"),
     );
     let mut table = Table::new(
         "Start and memory",
-        &["fresh data directory", "two functions, after a restart"],
+        &["fresh data directory", "two functions, after a restart", "fresh data directory in memory"],
         &[
             ("ready line", "ms"),
             ("first /readyz", "ms"),
@@ -41,6 +44,10 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     for _ in 0..plan.starts {
         let fresh = tempfile::tempdir()?;
         table.add(FRESH, &start(plan, fresh.path(), &[])?);
+        if Path::new(MEMORY).is_dir() {
+            let fresh = tempfile::tempdir_in(MEMORY)?;
+            table.add(WITHOUT_DISK, &start(plan, fresh.path(), &[])?);
+        }
         table.add(DEPLOYED, &start(plan, deployed.path(), &["/fn/echo-js", "/fn/echo-rust"])?);
     }
 

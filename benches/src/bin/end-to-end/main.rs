@@ -30,6 +30,9 @@ struct Arguments {
     /// Only these parts
     #[arg(long, value_enum)]
     only: Vec<Part>,
+    /// Measure this binary instead of the one that is built here
+    #[arg(long)]
+    binary: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -69,10 +72,10 @@ fn main() -> anyhow::Result<()> {
         return peers::run(peer);
     }
     let ms = Duration::from_millis;
-    let binary = build_binary()?;
+    let binary = arguments.binary.map_or_else(build_binary, Ok)?;
     let plan = match arguments.quick {
         true => Plan { binary, rounds: 2, turn: ms(300), starts: 3, settle: ms(500) },
-        false => Plan { binary, rounds: 5, turn: ms(1500), starts: 10, settle: ms(2000) },
+        false => Plan { binary, rounds: 5, turn: ms(1500), starts: 10, settle: ms(3000) },
     };
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
     let parts: [(Part, Measure); 3] =
@@ -90,5 +93,5 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn command(part: &str) -> String {
-    format!("cargo run --release -p edgefaas-benches --bin end-to-end -- --only {part}")
+    format!("target/release/end-to-end --only {part}")
 }

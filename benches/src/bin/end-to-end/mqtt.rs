@@ -63,7 +63,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     }
     for (language, ours, _) in PAIRS {
         report.targets.push(Target::at_most(
-            &format!("mqtt-latency-{}", language.to_lowercase()),
+            "mqtt-latency",
             &format!("{language}: p50 at most 3 times the TCP echo's"),
             latency.ratio(1 + ours, 0, 0),
             3.0,
@@ -84,7 +84,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         }
         for (language, ours, peer) in PAIRS {
             report.targets.push(Target::at_least(
-                &format!("mqtt-throughput-{}-{connections}", language.to_lowercase()),
+                "mqtt-throughput",
                 &format!("{language}, {connections} connection(s): at least 3 times the same function behind mosquitto"),
                 table.ratio(ours, peer, 0),
                 3.0,

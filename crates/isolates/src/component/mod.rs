@@ -136,7 +136,8 @@ impl ComponentRunner {
             let (meta, event) = (bindings::invocation(meta), bindings::event(event));
             instance.call_handle(&mut store, &meta, &event).await
         };
-        let result = deadline::limit(deadline, run).await;
+        // Boxed: the future is large, and every future around it would be moved with it.
+        let result = deadline::limit(deadline, Box::pin(run)).await;
         let ended = Instant::now();
 
         let state = store.data_mut();

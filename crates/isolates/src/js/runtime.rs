@@ -33,7 +33,8 @@ impl JsEngine {
         let mut store = self.store(Stage::Run(host), limits.memory_bytes, program.files.clone());
         deadline::arm(&mut store, deadline);
         let mut started = None;
-        let run = handle(self, program, &mut store, meta, &event, limits, &mut started);
+        // Boxed: the future is large, and every future around it would be moved with it.
+        let run = Box::pin(handle(self, program, &mut store, meta, &event, limits, &mut started));
         let result = match deadline::limit(deadline, run).await {
             Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
             Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
