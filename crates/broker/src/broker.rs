@@ -20,7 +20,7 @@ use crate::hook::{PublishHook, RejectReason, Verdict};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, Origin, QoS};
 use crate::outbox::{Dated, Delivery, Pushed};
-use crate::retained::Retained;
+use crate::retained::{Retained, Slice};
 use crate::session::Subscription;
 use crate::stats::{BrokerStats, Counters};
 use crate::topic::{TopicFilter, TopicName};
@@ -129,6 +129,11 @@ impl Broker {
             self.shared.counters.messages_rejected.add(1);
             return PublishOutcome::Rejected(RejectReason::QuotaExceeded);
         }
+        // What can't be encoded would end every connection that it goes to.
+        if message.properties().is_some_and(|properties| properties.problem().is_some()) {
+            self.shared.counters.messages_rejected.add(1);
+            return PublishOutcome::Rejected(RejectReason::ImplementationSpecific);
+        }
         self.shared.publish(origin, None, message, Instant::now(), None)
     }
 
@@ -173,6 +178,11 @@ impl Shared {
         waiting: Option<&mut Vec<Waiting>>,
     ) -> PublishOutcome {
         self.counters.messages_in.add(1);
+        // The broker's own figures: nobody else tells them.
+        if matches!(origin, Origin::Client { .. }) && message.topic().as_str().starts_with("$SYS/") {
+            self.counters.messages_rejected.add(1);
+            return PublishOutcome::Rejected(RejectReason::NotAuthorized);
+        }
         let mut message = message;
         for hook in &self.hooks {
             match self.ask(hook.as_ref(), origin, &message) {
@@ -254,9 +264,15 @@ impl Shared {
         removed.is_some()
     }
 
-    /// The topics with retained messages that match a filter.
-    pub(crate) fn retained_topics(&self, filter: &TopicFilter, now: Instant) -> Vec<TopicName> {
-        self.retained.read().matching(filter, now)
+    /// See [`Retained::slice`].
+    pub(crate) fn retained_slice(
+        &self,
+        filter: &TopicFilter,
+        after: Option<&TopicName>,
+        most: usize,
+        now: Instant,
+    ) -> Slice {
+        self.retained.read().slice(filter, after, most, now)
     }
 
     /// The retained message of a topic and when it came.

@@ -155,7 +155,8 @@ impl Outbox {
     pub(crate) fn take(&mut self, out: &mut BytesMut, now: Instant, lost: &mut u64) -> bool {
         self.pump(now, lost);
         if self.buffer.is_empty() {
-            return false;
+            // What waited may have expired, which makes room too.
+            return !self.is_full(0) && std::mem::take(&mut self.awaited);
         }
         if out.is_empty() {
             std::mem::swap(out, &mut self.buffer);

@@ -1,8 +1,8 @@
 //! The last message of each topic that was published with the retain flag.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::message::Message;
 use crate::outbox::seconds_left;
@@ -15,6 +15,20 @@ pub(crate) struct Retained {
     bytes: usize,
     max_messages: usize,
     max_bytes: usize,
+    swept: Option<Instant>,
+}
+
+/// How often a full store is looked through for expired messages.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A part of the topics that match a filter.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    pub topics: VecDeque<TopicName>,
+    /// Where to go on; `None` at the end.
+    pub after: Option<TopicName>,
+    /// How many were looked at.
+    pub visited: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -29,7 +43,7 @@ pub(crate) struct Refused;
 
 impl Retained {
     pub(crate) fn new(max_messages: usize, max_bytes: usize) -> Retained {
-        Retained { messages: BTreeMap::new(), bytes: 0, max_messages, max_bytes }
+        Retained { messages: BTreeMap::new(), bytes: 0, max_messages, max_bytes, swept: None }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -46,9 +60,21 @@ impl Retained {
             self.bytes = bytes;
             return Ok(());
         }
-        if bytes + weight > self.max_bytes || (before.is_none() && self.messages.len() >= self.max_messages)
-        {
-            return Err(Refused);
+        let is_full = |store: &Retained, bytes: usize| {
+            bytes + weight > store.max_bytes
+                || (before.is_none() && store.messages.len() >= store.max_messages)
+        };
+        let mut bytes = bytes;
+        if is_full(self, bytes) {
+            // Looked for at most once a second: a full store is looked through.
+            if self.swept.is_none_or(|swept| now - swept >= SWEEP_INTERVAL) {
+                self.sweep(now);
+                let before = self.messages.get(message.topic()).map(|kept| kept.message.weight());
+                bytes = self.bytes - before.unwrap_or(0);
+            }
+            if is_full(self, bytes) {
+                return Err(Refused);
+            }
         }
         let message = message.clone();
         self.bytes = bytes + weight;
@@ -61,19 +87,42 @@ impl Retained {
         self.messages.get(topic).filter(|kept| kept.is_alive(now))
     }
 
-    /// The topics that match a filter and have a message.
-    pub(crate) fn matching(&self, filter: &TopicFilter, now: Instant) -> Vec<TopicName> {
+    /// The topics after `after` that match a filter and have a message, looking at no more than `most`: a filter may
+    /// match, or pass by, all there are, and the broker has others to serve.
+    pub(crate) fn slice(
+        &self,
+        filter: &TopicFilter,
+        after: Option<&TopicName>,
+        most: usize,
+        now: Instant,
+    ) -> Slice {
         if !filter.has_wildcards() {
             let kept = self.messages.get(filter.as_str()).filter(|kept| kept.is_alive(now));
-            return kept.map(|kept| kept.message.topic().clone()).into_iter().collect();
+            let topics = kept.map(|kept| kept.message.topic().clone()).into_iter().collect();
+            return Slice { topics, after: None, visited: 1 };
         }
         let prefix = filter.literal_prefix();
-        self.messages
-            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
-            .take_while(|(topic, _)| topic.as_str().starts_with(prefix))
-            .filter(|(topic, kept)| filter.matches(topic.as_str()) && kept.is_alive(now))
-            .map(|(topic, _)| topic.clone())
-            .collect()
+        let start = after.map_or(Bound::Included(prefix), |topic| Bound::Excluded(topic.as_str()));
+        let mut slice = Slice { topics: VecDeque::new(), after: None, visited: 0 };
+        let kept = self.messages.range::<str, _>((start, Bound::Unbounded));
+        for (topic, kept) in kept.take_while(|(topic, _)| topic.as_str().starts_with(prefix)) {
+            slice.visited += 1;
+            if filter.matches(topic.as_str()) && kept.is_alive(now) {
+                slice.topics.push_back(topic.clone());
+            }
+            if slice.visited >= most {
+                slice.after = Some(topic.clone());
+                break;
+            }
+        }
+        slice
+    }
+
+    /// Makes room: messages that have expired are in nobody's way.
+    fn sweep(&mut self, now: Instant) {
+        self.messages.retain(|_, kept| kept.is_alive(now));
+        self.bytes = self.messages.values().map(|kept| kept.message.weight()).sum();
+        self.swept = Some(now);
     }
 }
 

@@ -30,6 +30,8 @@ use crate::wire::{
     RetainHandling, SubscribeAckReason, UnsubscribeAckReason,
 };
 
+/// How many retained topics are looked at in one go.
+const REPLAY_SLICE: usize = 256;
 /// A client that has this much to take from us is not read until it takes some.
 const BACKLOG_BYTES: usize = 256 * 1024;
 
@@ -73,10 +75,15 @@ struct Connection<'a, S> {
     pressure: bool,
 }
 
+/// The retained messages of one subscription, found and sent a slice at a time.
 struct Replay {
-    topic: TopicName,
+    filter: TopicFilter,
     qos: QoS,
     identifier: Option<NonZeroU32>,
+    /// Found and not sent yet.
+    topics: VecDeque<TopicName>,
+    after: Option<TopicName>,
+    walked: bool,
 }
 
 /// A client's place in the broker; given up on drop, whatever the reason.
@@ -187,7 +194,7 @@ where
             if let Err(end) = self.process(now) {
                 return end;
             }
-            self.collect(now);
+            let replaying = self.collect(now);
             if self.waiting.is_empty() {
                 room = None;
             } else if room.is_none() {
@@ -245,6 +252,8 @@ where
                     }
                     now = Instant::now();
                 }
+                // The others of this runtime have their turn in between.
+                () = tokio::task::yield_now(), if replaying => now = Instant::now(),
                 () = notified(&mut room) => {
                     room = None;
                     now = Instant::now();
@@ -300,7 +309,7 @@ where
             Step::Ack(ack) => self.ack(ack)?,
             Step::Subscribe { packet_id, subscriptions } => {
                 let status = subscriptions.into_iter().map(|subscription| match subscription {
-                    Ok(subscription) => self.subscribe(subscription, now),
+                    Ok(subscription) => self.subscribe(subscription),
                     Err(reason) => reason,
                 });
                 let status = status.collect();
@@ -359,7 +368,7 @@ where
         })
     }
 
-    fn subscribe(&mut self, subscription: Subscription, now: Instant) -> SubscribeAckReason {
+    fn subscribe(&mut self, subscription: Subscription) -> SubscribeAckReason {
         let Attached { mailbox, filters, .. } = &mut self.attached;
         let config = &self.shared.config;
         let known = filters.contains(&subscription.filter);
@@ -372,17 +381,21 @@ where
             RetainHandling::AtSubscribeNew => !known,
             RetainHandling::NoAtSubscribe => false,
         };
-        let topics =
-            if replay { self.shared.retained_topics(&subscription.filter, now) } else { Vec::new() };
-        if self.replay.len() + topics.len() > 2 * config.max_retained_messages {
-            return SubscribeAckReason::QuotaExceeded;
-        }
+        // Subscribed first: what is published from now on comes by itself, what was before is found.
         self.shared.subscribe(mailbox, &subscription);
-        self.replay.extend(topics.into_iter().map(|topic| Replay {
-            topic,
-            qos: options.qos,
-            identifier: subscription.identifier,
-        }));
+        if replay {
+            if known {
+                self.replay.retain(|replay| replay.filter != subscription.filter);
+            }
+            self.replay.push_back(Replay {
+                filter: subscription.filter.clone(),
+                qos: options.qos,
+                identifier: subscription.identifier,
+                topics: VecDeque::new(),
+                after: None,
+                walked: false,
+            });
+        }
         filters.insert(subscription.filter);
         match options.qos {
             QoS::AtMostOnce => SubscribeAckReason::GrantedQos0,
@@ -391,22 +404,39 @@ where
         }
     }
 
-    /// Fetches what others want this client to get, once what was fetched before is written.
-    fn collect(&mut self, now: Instant) {
-        self.continue_replay(now);
-        if self.io.unsent() >= BACKLOG_BYTES {
-            return;
+    /// Fetches what others want this client to get, once what was fetched before is written; true if there are more
+    /// retained messages to look for.
+    fn collect(&mut self, now: Instant) -> bool {
+        let more = self.continue_replay(now);
+        if self.io.unsent() < BACKLOG_BYTES {
+            let lost = self.attached.mailbox.take(&mut self.io.outbound, now);
+            self.shared.counters.messages_dropped.add(lost);
         }
-        let lost = self.attached.mailbox.take(&mut self.io.outbound, now);
-        self.shared.counters.messages_dropped.add(lost);
         if self.io.unsent() > 0 {
             self.unsent_since.get_or_insert(now);
         }
+        more
     }
 
-    fn continue_replay(&mut self, now: Instant) {
-        while let Some(next) = self.replay.front() {
-            if let Some((message, received)) = self.shared.retained_message(&next.topic, now) {
+    /// Goes on with the retained messages; true if there was room for more than it looked for in one go.
+    fn continue_replay(&mut self, now: Instant) -> bool {
+        let mut budget = REPLAY_SLICE;
+        while let Some(next) = self.replay.front_mut() {
+            let Some(topic) = next.topics.front() else {
+                if next.walked {
+                    self.replay.pop_front();
+                    continue;
+                }
+                if budget == 0 {
+                    return true;
+                }
+                let slice = self.shared.retained_slice(&next.filter, next.after.as_ref(), budget, now);
+                budget = budget.saturating_sub(slice.visited.max(1));
+                next.walked = slice.after.is_none();
+                (next.topics, next.after) = (slice.topics, slice.after);
+                continue;
+            };
+            if let Some((message, received)) = self.shared.retained_message(topic, now) {
                 let delivery = Delivery {
                     qos: lower(message.qos(), next.qos),
                     retain: true,
@@ -416,12 +446,13 @@ where
                 match self.attached.mailbox.push(dated, &mut None, &delivery, now) {
                     Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
                     // Goes on when something was written or acknowledged.
-                    Pushed::Full | Pushed::Lost(Loss::Full) => return,
+                    Pushed::Full | Pushed::Lost(Loss::Full) => return false,
                     Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
                 }
             }
-            self.replay.pop_front();
+            next.topics.pop_front();
         }
+        false
     }
 
     /// Tries the waiting deliveries again; `None` when they are settled, otherwise what to wait for.
@@ -466,8 +497,16 @@ where
     fn overdue(&mut self, now: Instant) -> Option<End> {
         if !self.waiting.is_empty() && now >= self.waiting_until {
             for waiting in self.waiting.drain(..) {
-                waiting.mailbox.give_up();
-                self.shared.counters.messages_dropped.add(1);
+                // Only the last one was waited for; the others may have had room for long.
+                let dated = Dated { message: &waiting.message, received: waiting.received };
+                match waiting.mailbox.push(dated, &mut None, &waiting.delivery, now) {
+                    Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
+                    Pushed::Full => {
+                        waiting.mailbox.give_up();
+                        self.shared.counters.messages_dropped.add(1);
+                    }
+                    Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
+                }
             }
             self.settle(now);
         }

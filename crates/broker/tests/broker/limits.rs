@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use edgefaas_broker::{BrokerConfig, Message, Origin, PublishOutcome, QoS, RejectReason, TopicName};
 
 use crate::raw::{Raw, connect, packet, publish, text};
-use crate::support::Server;
+use crate::support::{Server, soon};
 
 /// Payload that fills socket buffers soon.
 const LARGE: usize = 100_000;
@@ -251,5 +251,70 @@ async fn the_node_publishes_without_a_connection() {
     assert_eq!(server.broker.stats().retained, 1);
     let huge = Message::new(topic, vec![0; 2_000_000]);
     assert_eq!(server.broker.publish(&node(), huge), PublishOutcome::Rejected(RejectReason::QuotaExceeded));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn many_retained_messages_come_once_however_often_their_filter_is_repeated() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const TOPICS: usize = 1000;
+    const FILTERS: usize = 20_000;
+    let server = Server::start().await;
+    let origin = Origin::Node { source: "test".into(), depth: 0 };
+    for number in 0..TOPICS {
+        let topic = TopicName::new(format!("retained/{number}")).unwrap();
+        server.broker.publish(&origin, Message::new(topic, "x").with_retain(true));
+    }
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    // CONNECT of MQTT 3.1.1 with a clean session; SUBSCRIBE to `#`, again and again; PINGREQ.
+    stream.write_all(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01s").await.unwrap();
+    let length = 2 + FILTERS * 4;
+    let mut subscribe = vec![0x82, (length & 127) as u8 | 128, (length >> 7 & 127) as u8 | 128];
+    subscribe.extend([(length >> 14) as u8, 0, 1]);
+    (0..FILTERS).for_each(|_| subscribe.extend(b"\x00\x01#\x00"));
+    stream.write_all(&subscribe).await.unwrap();
+    stream.write_all(&[0xc0, 0]).await.unwrap();
+
+    let (mut publishes, mut pinged, mut bytes) = (0, false, Vec::new());
+    soon("all retained messages and the answer to the ping", async {
+        while publishes < TOPICS || !pinged {
+            assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "the connection stays");
+            while let Some((kind, length)) = first_packet(&bytes) {
+                publishes += usize::from(kind >> 4 == 3);
+                pinged |= kind == 0xd0;
+                bytes.drain(..length);
+            }
+        }
+    })
+    .await;
+    assert_eq!(publishes, TOPICS);
+    server.stop().await;
+}
+
+/// First byte and whole length of the packet that is at the start, if all of it is there.
+fn first_packet(bytes: &[u8]) -> Option<(u8, usize)> {
+    let (mut length, mut at) = (0, 1);
+    loop {
+        let byte = usize::from(*bytes.get(at)?);
+        length |= (byte & 127) << (7 * (at - 1));
+        at += 1;
+        if byte < 128 {
+            break;
+        }
+    }
+    (bytes.len() >= at + length).then(|| (bytes[0], at + length))
+}
+
+#[tokio::test]
+async fn clients_do_not_publish_the_brokers_own_figures() {
+    use edgefaas_broker::Version;
+    let server = Server::start().await;
+    let topic = || TopicName::new("$SYS/broker/version").unwrap();
+    let client = Origin::Client { client_id: "c".into(), peer: server.address, version: Version::V5 };
+    let outcome = server.broker.publish(&client, Message::new(topic(), "forged"));
+    assert_eq!(outcome, PublishOutcome::Rejected(RejectReason::NotAuthorized));
+    let node = Origin::Node { source: "node".into(), depth: 0 };
+    assert!(matches!(server.broker.publish(&node, Message::new(topic(), "1")), PublishOutcome::Routed(_)));
     server.stop().await;
 }
