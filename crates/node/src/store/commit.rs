@@ -231,7 +231,7 @@ impl Writer {
                 }
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
-            let room = self.disk.check(batch.size_bytes(), Instant::now());
+            let room = self.disk.plan(batch.size_bytes());
             match room.and_then(|()| self.fields.apply(batch.operations, &mut changed)) {
                 Ok(()) => {
                     writes.extend(batch.writes);
@@ -241,10 +241,14 @@ impl Writer {
                 Err(error) => drop(answer.send(Err(error))),
             }
         }
+        let outcome = match answers.is_empty() {
+            true => Ok(()),
+            false => self.commit(writes, changed, durability),
+        };
+        self.disk.written();
         if answers.is_empty() {
             return open;
         }
-        let outcome = self.commit(writes, changed, durability);
         match (&outcome, durability) {
             (Err(error), _) => self.fail(error.to_string()),
             (Ok(()), Durability::Synced) => self.unsynced_since = None,
