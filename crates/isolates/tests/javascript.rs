@@ -802,7 +802,7 @@ async fn logging_never_throws() {
                 cyclic, 12n, Symbol("s"), { [Symbol("k")]: 1, big: 3n, sym: Symbol("t") },
                 Object.assign(Object.create(null), { bare: true }), Object.create(null),
                 { constructor: { name: Symbol("x") } }, class { static name = Symbol("y"); },
-                Object.assign(new Error("m"), { name: Symbol("z"), stack: undefined }),
+                Object.defineProperty(Object.assign(new Error("m"), { name: Symbol("z") }), "stack", { value: undefined }),
                 Object.defineProperty(new Error("n"), "message", { get() { throw 3; } }),
                 new Date(NaN), [1, , 3], new Map([[1, { a: 2 }]]), new Array(1000).fill(0), new URL("http://h/p"),
             ];
