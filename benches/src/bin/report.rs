@@ -90,7 +90,7 @@ fn markdown(reports: &[&Report], findings: &BTreeMap<String, String>) -> String 
         let machine = &report.machine;
         let _ = write!(
             out,
-            "\n## {}\n\n{}\n\n`{}`, {}: {}, {} cores, {} GiB, Linux {}; load average {:.1} at the start.\n",
+            "\n## {}\n\n{}\n\n`{}`, {}: {}, {} cores, {} GiB, Linux {}; load average {:.1}.\n",
             report.title,
             report.what,
             report.command,
