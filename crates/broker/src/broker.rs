@@ -3,22 +3,28 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::{Client, Origin, Peer};
 use crate::config::BrokerConfig;
 use crate::connection;
-use crate::hook::{PublishHook, RejectReason, Verdict};
+use crate::hook::{
+    ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Hold, HookEffects, Hooks,
+    PublishHook, Publishing, RejectReason, SessionHook, Verdict,
+};
+use crate::journal::{Change, Journal, NotStored, Storage, StorageError, Ticket};
 use crate::mailbox::Mailbox;
-use crate::message::{Message, Origin, QoS};
+use crate::message::{Message, QoS};
 use crate::outbox::{Dated, Delivery, Pushed};
 use crate::retained::{Retained, Slice};
 use crate::session::Subscription;
@@ -45,6 +51,24 @@ pub enum PublishOutcome {
     Rejected(RejectReason),
 }
 
+/// What became of a message, and what it left to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Published {
+    /// Where it went.
+    pub outcome: PublishOutcome,
+    /// When what it changed is stored: see [`Broker::durable`].
+    pub ticket: Option<Ticket>,
+    /// What hooks wait for before it is acknowledged.
+    pub(crate) hold: Option<Arc<Hold>>,
+}
+
+/// A hook has no room for a message: it is to be offered again.
+pub(crate) struct Blocked {
+    pub message: Message,
+    pub until: Arc<Notify>,
+}
+
 /// Where a message went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Routed {
@@ -62,7 +86,8 @@ pub struct Routed {
 pub(crate) struct Shared {
     pub config: BrokerConfig,
     pub counters: Counters,
-    hooks: Vec<Arc<dyn PublishHook>>,
+    pub hooks: Hooks,
+    pub journal: Arc<Journal>,
     subscriptions: RwLock<FilterTrie<Subscriber>>,
     retained: RwLock<Retained>,
     clients: Mutex<HashMap<Arc<str>, Arc<Mailbox>>>,
@@ -90,14 +115,23 @@ struct Subscriber {
 }
 
 impl Broker {
-    /// A broker with these hooks in its publish path, called in this order.
-    pub fn new(config: BrokerConfig, hooks: Vec<Arc<dyn PublishHook>>) -> Broker {
+    /// A broker with these hooks, asked in this order, that keeps what is to outlive it in `storage`. Brings back what is
+    /// stored there; blocks for as long as that takes.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    pub fn open(
+        config: BrokerConfig,
+        hooks: Hooks,
+        storage: Arc<dyn Storage>,
+    ) -> Result<Broker, StorageError> {
         let retained = Retained::new(config.max_retained_messages, config.max_retained_bytes);
-        Broker {
+        Ok(Broker {
             shared: Arc::new(Shared {
                 config,
                 counters: Counters::default(),
                 hooks,
+                journal: Journal::new(storage),
                 subscriptions: RwLock::new(FilterTrie::new()),
                 retained: RwLock::new(retained),
                 clients: Mutex::new(HashMap::new()),
@@ -105,7 +139,7 @@ impl Broker {
                 next_client: AtomicU64::new(1),
                 handshakes: AtomicUsize::new(0),
             }),
-        }
+        })
     }
 
     /// Serves one connection until it ends or `cancel` fires; then an MQTT 5 client is told that the server shuts down.
@@ -113,7 +147,7 @@ impl Broker {
     /// `stream` may be anything ordered and reliable. On TCP set `TCP_NODELAY` before (see
     /// [`prepare_socket`](crate::prepare_socket)): otherwise Nagle's algorithm adds tens of milliseconds. Dropping the
     /// future ends the session like a lost connection: subscriptions go, the will is published.
-    pub async fn serve<S>(&self, stream: S, peer: SocketAddr, cancel: CancellationToken)
+    pub async fn serve<S>(&self, stream: S, peer: Peer, cancel: CancellationToken)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -125,16 +159,61 @@ impl Broker {
     /// Synchronous and never waits: a subscriber whose queue is full loses the message, and the outcome says so. Call
     /// it from any thread.
     pub fn publish(&self, origin: &Origin, message: Message) -> PublishOutcome {
-        if message.weight() > self.shared.config.max_packet_bytes as usize {
+        self.publish_with(origin, message, Vec::new()).outcome
+    }
+
+    /// Publishes like [`publish`](Self::publish), and stores `changes` in the same atomic commit as what the message
+    /// itself stores; if the message is rejected, nothing is stored.
+    pub fn publish_with(&self, origin: &Origin, message: Message, changes: Vec<Change>) -> Published {
+        let rejected = |reason| {
             self.shared.counters.messages_rejected.add(1);
-            return PublishOutcome::Rejected(RejectReason::QuotaExceeded);
+            Published { outcome: PublishOutcome::Rejected(reason), ticket: None, hold: None }
+        };
+        if message.weight() > self.shared.config.max_packet_bytes as usize {
+            return rejected(RejectReason::QuotaExceeded);
         }
         // What can't be encoded would end every connection that it goes to.
         if message.properties().is_some_and(|properties| properties.problem().is_some()) {
-            self.shared.counters.messages_rejected.add(1);
-            return PublishOutcome::Rejected(RejectReason::ImplementationSpecific);
+            return rejected(RejectReason::ImplementationSpecific);
         }
-        self.shared.publish(origin, None, message, Instant::now(), None)
+        match self.shared.publish(origin, None, message, changes, Instant::now(), None) {
+            Ok(published) => published,
+            Err(_) => rejected(RejectReason::QuotaExceeded),
+        }
+    }
+
+    /// Stores changes by themselves, in order with all others. See [`durable`](Self::durable).
+    pub fn record(&self, changes: Vec<Change>) -> Option<Ticket> {
+        let mut transaction = self.shared.journal.begin();
+        changes.into_iter().for_each(|change| {
+            transaction.append(change, true);
+        });
+        transaction.ticket()
+    }
+
+    /// Waits until everything up to `ticket` is stored, as durably as the store's policy says.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn durable(&self, ticket: Ticket) -> Result<(), NotStored> {
+        self.shared.journal.durable(ticket).await
+    }
+
+    /// Asks the hooks again about every subscription there is, and ends those that are not allowed any more.
+    pub fn recheck(&self) {
+        let clients: Vec<Arc<Mailbox>> = self.shared.clients.lock().values().cloned().collect();
+        for mailbox in clients {
+            mailbox.recheck();
+        }
+    }
+
+    /// Ends the connection of a client; false if there is none.
+    pub fn disconnect(&self, client_id: &str) -> bool {
+        let mailbox = self.shared.clients.lock().get(client_id).cloned();
+        mailbox.is_some_and(|mailbox| {
+            mailbox.kick();
+            true
+        })
     }
 
     /// The figures of now.
@@ -168,41 +247,96 @@ impl std::fmt::Debug for Broker {
 
 impl Shared {
     /// Hooks, retained store, subscribers. QoS 1 and 2 messages for a full queue go to `waiting`; without it they are
-    /// lost for that subscriber.
+    /// lost for that subscriber. What is stored is stored with `changes`.
     pub(crate) fn publish(
         &self,
         origin: &Origin,
         publisher: Option<&Arc<Mailbox>>,
         message: Message,
+        changes: Vec<Change>,
         now: Instant,
         waiting: Option<&mut Vec<Waiting>>,
-    ) -> PublishOutcome {
+    ) -> Result<Published, Blocked> {
+        let rejected = |reason| {
+            self.counters.messages_rejected.add(1);
+            Ok(Published { outcome: PublishOutcome::Rejected(reason), ticket: None, hold: None })
+        };
         self.counters.messages_in.add(1);
         // The broker's own figures: nobody else tells them.
-        if matches!(origin, Origin::Client { .. }) && message.topic().as_str().starts_with("$SYS/") {
-            self.counters.messages_rejected.add(1);
-            return PublishOutcome::Rejected(RejectReason::NotAuthorized);
+        if !matches!(origin, Origin::Broker) && message.topic().as_str().starts_with("$SYS/") {
+            return rejected(RejectReason::NotAuthorized);
         }
         let mut message = message;
-        for hook in &self.hooks {
-            match self.ask(hook.as_ref(), origin, &message) {
+        let mut effects = HookEffects { changes, hold: None };
+        let mut consumed = false;
+        for hook in &self.hooks.publish {
+            match self.ask(hook.as_ref(), origin, &message, &mut effects) {
                 Verdict::Forward => {}
                 Verdict::Rewrite(rewritten) => message = rewritten,
                 Verdict::Consume => {
-                    self.counters.messages_consumed.add(1);
-                    return PublishOutcome::Consumed;
+                    consumed = true;
+                    break;
                 }
-                Verdict::Reject(reason) => {
-                    self.counters.messages_rejected.add(1);
-                    return PublishOutcome::Rejected(reason);
-                }
+                Verdict::Reject(reason) => return rejected(reason),
+                Verdict::Block(until) => return Err(Blocked { message, until }),
             }
+        }
+        let HookEffects { changes, hold } = effects;
+        let mut transaction = self.journal.begin();
+        for change in changes {
+            transaction.append(change, true);
+        }
+        if consumed {
+            self.counters.messages_consumed.add(1);
+            let ticket = transaction.ticket();
+            return Ok(Published { outcome: PublishOutcome::Consumed, ticket, hold });
         }
         let retain_refused = message.retain() && self.retain(&message, now);
         let mut routed = self.route(&message, publisher, now, waiting);
         routed.retain_refused = retain_refused;
         self.counters.messages_dropped.add(routed.dropped as u64);
-        PublishOutcome::Routed(routed)
+        let ticket = transaction.ticket();
+        Ok(Published { outcome: PublishOutcome::Routed(routed), ticket, hold })
+    }
+
+    /// Asks all hooks about a CONNECT.
+    pub(crate) async fn authenticate(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<Option<Arc<str>>, ConnectRefusal> {
+        let mut username = None;
+        for hook in &self.hooks.session {
+            let asked: ConnectDecision =
+                catch_unwind(AssertUnwindSafe(|| hook.on_connect(request))).map_err(|_| panicked())?;
+            let grant = AssertUnwindSafe(asked).catch_unwind().await.map_err(|_| panicked())??;
+            username = grant.username.or(username);
+        }
+        Ok(username)
+    }
+
+    /// Asks all hooks about a subscription.
+    pub(crate) fn authorize(
+        &self,
+        client: &Client,
+        filter: &TopicFilter,
+        qos: QoS,
+    ) -> Result<QoS, RejectReason> {
+        let mut granted = qos;
+        for hook in &self.hooks.session {
+            let asked = catch_unwind(AssertUnwindSafe(|| hook.on_subscribe(client, filter, granted)));
+            granted = asked.unwrap_or(Err(RejectReason::Unspecified))?.min(granted);
+        }
+        Ok(granted)
+    }
+
+    /// Tells all session hooks something.
+    pub(crate) fn tell_hooks(&self, tell: impl Fn(&dyn SessionHook)) {
+        for hook in &self.hooks.session {
+            if catch_unwind(AssertUnwindSafe(|| tell(hook.as_ref()))).is_err() {
+                tracing::error!("a session hook panicked");
+                self.counters.hook_panics.add(1);
+            }
+        }
     }
 
     /// `None` when as many connections as there may be clients have not sent their CONNECT.
@@ -280,8 +414,15 @@ impl Shared {
         self.retained.read().get(topic, now).map(|kept| (kept.message.clone(), kept.received))
     }
 
-    fn ask(&self, hook: &dyn PublishHook, origin: &Origin, message: &Message) -> Verdict {
-        catch_unwind(AssertUnwindSafe(|| hook.on_publish(origin, message))).unwrap_or_else(|panic| {
+    fn ask(
+        &self,
+        hook: &dyn PublishHook,
+        origin: &Origin,
+        message: &Message,
+        effects: &mut HookEffects,
+    ) -> Verdict {
+        let mut publishing = Publishing::new(origin, message, effects);
+        catch_unwind(AssertUnwindSafe(|| hook.on_publish(&mut publishing))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             tracing::error!(
@@ -370,6 +511,14 @@ impl Shared {
         drop(subscriptions);
         self.counters.messages_out.add(delivered);
         routed
+    }
+}
+
+fn panicked() -> ConnectRefusal {
+    tracing::error!("a session hook panicked; its client is refused");
+    ConnectRefusal {
+        reason: ConnectRefusalReason::ServerUnavailable,
+        detail: "the broker could not decide".into(),
     }
 }
 

@@ -25,9 +25,11 @@
 //! Interval of 0. Shared subscriptions are refused and CONNACK says that there are none. There is no authentication.
 
 mod broker;
+mod client;
 mod config;
 mod connection;
 mod hook;
+mod journal;
 mod mailbox;
 mod message;
 mod outbox;
@@ -38,11 +40,18 @@ pub mod topic;
 mod trie;
 pub mod wire;
 
-pub use broker::{Broker, PublishOutcome, Routed};
+pub use broker::{Broker, PublishOutcome, Published, Routed};
 pub use bytestring::ByteString;
+pub use client::{Client, Origin, Peer, Transport};
 pub use config::BrokerConfig;
-pub use hook::{PublishHook, RejectReason, Verdict};
-pub use message::{Message, Origin, Properties, QoS, Version};
+pub use hook::{
+    AckHandle, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Hooks,
+    PublishHook, Publishing, RejectReason, SessionHook, Verdict,
+};
+pub use journal::{
+    Change, Entry, Group, Journal, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket,
+};
+pub use message::{Message, Properties, QoS, Version};
 pub use stats::BrokerStats;
 pub use topic::{TopicFilter, TopicName};
 pub use trie::FilterTrie;

@@ -23,6 +23,8 @@ pub(crate) struct Mailbox {
     /// There is room again.
     pub room: Arc<Notify>,
     taken_over: AtomicBool,
+    kicked: AtomicBool,
+    recheck: AtomicBool,
     outbox: Mutex<Outbox>,
 }
 
@@ -34,6 +36,8 @@ impl Mailbox {
             wake: Notify::new(),
             room: Arc::new(Notify::new()),
             taken_over: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            recheck: AtomicBool::new(false),
             outbox: Mutex::new(outbox),
         }
     }
@@ -88,6 +92,26 @@ impl Mailbox {
 
     pub(crate) fn is_taken_over(&self) -> bool {
         self.taken_over.load(Relaxed)
+    }
+
+    /// The connection is to end.
+    pub(crate) fn kick(&self) {
+        self.kicked.store(true, Relaxed);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_kicked(&self) -> bool {
+        self.kicked.load(Relaxed)
+    }
+
+    /// Who may subscribe to what has changed.
+    pub(crate) fn recheck(&self) {
+        self.recheck.store(true, Relaxed);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn take_recheck(&self) -> bool {
+        self.recheck.swap(false, Relaxed)
     }
 
     /// The connection is over: whoever waits for room learns it.

@@ -1,6 +1,5 @@
-//! What is published, and by whom.
+//! What is published.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -60,28 +59,6 @@ pub struct Message {
     properties: Option<Arc<Properties>>,
     /// Topic and payload are slices of a read buffer.
     borrowed: bool,
-}
-
-/// Who published a message: what hooks decide upon.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum Origin {
-    /// A client over a connection, or its will.
-    Client {
-        /// Client identifier, also when the broker assigned it.
-        client_id: Arc<str>,
-        /// Remote address of the connection.
-        peer: SocketAddr,
-        /// Protocol version of the connection.
-        version: Version,
-    },
-    /// The node itself, on behalf of a function.
-    Node {
-        /// Name of the function.
-        source: Arc<str>,
-        /// How many functions deep the chain of publishes is that led here.
-        depth: u8,
-    },
 }
 
 impl Message {

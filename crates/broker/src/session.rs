@@ -9,7 +9,7 @@ use crate::message::{Message, QoS, Version};
 use crate::topic::{TopicFilter, TopicName};
 use crate::wire::{
     DisconnectReasonCode, Packet, Publish, PublishAck2Reason, PublishAckReason, Subscribe,
-    SubscribeAckReason, SubscriptionOptions,
+    SubscribeAckReason, SubscriptionOptions, UnsubscribeAckReason,
 };
 
 #[derive(Debug)]
@@ -46,11 +46,13 @@ pub(crate) enum Step {
     End(End),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     PubAck(NonZeroU16, PublishAckReason),
     PubRec(NonZeroU16, PublishAckReason),
     PubComp(NonZeroU16, PublishAck2Reason),
+    SubAck(NonZeroU16, Vec<SubscribeAckReason>),
+    UnsubAck(NonZeroU16, Vec<UnsubscribeAckReason>),
     PingResp,
 }
 
@@ -168,6 +170,11 @@ impl Session {
                 Some(Reply::PubRec(packet_id, reason))
             }
         }
+    }
+
+    /// What came of a QoS 2 message after all is an error: the exchange ends with the PUBREC that says so.
+    pub(crate) fn unpublished(&mut self, packet_id: NonZeroU16) {
+        self.unreleased.remove(&packet_id);
     }
 
     fn publish(&mut self, publish: Publish) -> Result<Step, End> {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::Deserialize;
 
+use crate::store::JournalSync;
+
 /// Settings of a node. Every one has a default, so that an empty file is a good one.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -100,11 +102,13 @@ pub struct BrokerSection {
     pub max_packet: ByteSize,
     /// Connections at once.
     pub max_connections: usize,
+    /// How soon a message is on the disk that is acknowledged: `commit`, `interval` or `never`.
+    pub sync: JournalSync,
 }
 
 impl Default for BrokerSection {
     fn default() -> Self {
-        Self { max_packet: ByteSize::mib(1), max_connections: 10_000 }
+        Self { max_packet: ByteSize::mib(1), max_connections: 10_000, sync: JournalSync::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, BrokerConfig};
+use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError};
 use edgefaas_isolates::engine::{EngineError, PoolConfig};
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
-use crate::store::{DirLock, LockError, Store, StoreError, StoreOptions};
+use crate::store::{BrokerStorage, DirLock, LockError, Store, StoreError, StoreOptions};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -73,6 +73,9 @@ pub enum BuildError {
     /// The store can't be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What the broker keeps can't be brought back.
+    #[error("the broker cannot start: {0}")]
+    Broker(StorageError),
     /// The token can't be had.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -166,20 +169,21 @@ impl Node {
             max_memory_bytes,
         )?);
         let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
-        let dispatcher = Arc::new_cyclic(|dispatcher| {
-            let hook = CoordinationHook::new(dispatcher.clone(), workers.clone());
-            let broker = Broker::new(broker_config(&config), vec![Arc::new(hook)]);
-            Dispatcher::new(DispatcherParts {
-                registry: registry.clone(),
-                isolates: isolates.clone(),
-                store: store.clone(),
-                logs: logs.clone(),
-                secrets: secrets.clone(),
-                clock,
-                broker,
-                max_message_bytes: max_message_bytes(&config),
-            })
-        });
+        let coordination = Arc::new(CoordinationHook::new(workers.clone()));
+        let hooks = Hooks { publish: vec![coordination.clone()], session: Vec::new() };
+        let storage = Arc::new(BrokerStorage::new(store.clone()));
+        let broker = Broker::open(broker_config(&config), hooks, storage).map_err(BuildError::Broker)?;
+        let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
+            registry: registry.clone(),
+            isolates: isolates.clone(),
+            store: store.clone(),
+            logs: logs.clone(),
+            secrets: secrets.clone(),
+            clock,
+            broker,
+            max_message_bytes: max_message_bytes(&config),
+        }));
+        coordination.attach(&dispatcher);
         let broker = dispatcher.broker().clone();
         let control = Arc::new(ControlParts {
             dispatcher: dispatcher.clone(),
@@ -253,7 +257,7 @@ impl Node {
                 let (broker, open) = (broker.clone(), open.clone());
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
-                    broker.serve(stream, peer, open).await;
+                    broker.serve(stream, Peer::tcp(peer), open).await;
                 }
             }));
         }));
@@ -376,6 +380,7 @@ fn store_options(config: &NodeConfig) -> StoreOptions {
         sync_interval: config.store.sync_interval,
         reserve_bytes: config.store.reserve.as_u64(),
         cache_bytes: config.store.cache.as_u64(),
+        broker_sync: config.broker.sync,
     }
 }
 

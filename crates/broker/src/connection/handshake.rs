@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::io::Io;
 use crate::broker::Shared;
+use crate::client::{Client, Peer};
+use crate::hook::{ConnectRefusal, ConnectRefusalReason, ConnectRequest};
 use crate::message::Version;
 use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
 
 /// A client whose CONNACK is ready to be sent.
 pub(super) struct Accepted {
     pub connect: Box<Connect>,
-    /// Its own or an assigned one.
-    pub client_id: Arc<str>,
+    pub client: Arc<Client>,
     pub encoder: Encoder,
 }
 
@@ -25,6 +26,7 @@ pub(super) async fn handshake<S>(
     shared: &Shared,
     io: &mut Io<S>,
     decoder: &mut Decoder,
+    peer: &Peer,
 ) -> Result<Accepted, Refusal>
 where
     S: AsyncRead + AsyncWrite,
@@ -32,21 +34,48 @@ where
     let Some(_place) = shared.begin_handshake() else {
         return Err(Refusal::Silent("too many others have not sent a CONNECT yet".into()));
     };
-    let connect = timeout(shared.config.connect_timeout, first_packet(io, decoder, shared)).await;
+    let deadline = Instant::now() + shared.config.connect_timeout;
+    let connect = timeout_at(deadline, first_packet(io, decoder, shared)).await;
     let connect = connect.unwrap_or_else(|_| Err(Refusal::Silent("no CONNECT in time".into())))?;
     if let Some(refusal) = refusal(shared, &connect) {
         return Err(refusal);
     }
     let mut encoder = Encoder::new(connect.version, connect.maximum_packet_bytes);
     let assigned = connect.client_id.is_empty().then(|| shared.assign_client_id());
-    let client_id = assigned.as_deref().unwrap_or(&connect.client_id).into();
+    let client_id: Arc<str> = assigned.as_deref().unwrap_or(&connect.client_id).into();
+    let request = ConnectRequest {
+        client_id: client_id.clone(),
+        username: connect.username.as_deref().map(Into::into),
+        password: connect.password.clone(),
+        peer: peer.clone(),
+        version: connect.version,
+        will: connect.will.clone(),
+    };
+    let decided = timeout_at(deadline, shared.authenticate(&request)).await;
+    let username = decided
+        .unwrap_or_else(|_| {
+            let detail = "deciding about the CONNECT took too long".into();
+            Err(ConnectRefusal { reason: ConnectRefusalReason::ServerBusy, detail })
+        })
+        .map_err(|refusal| Refusal::Answer {
+            version: connect.version,
+            reason: refusal_code(refusal.reason),
+            detail: refusal.detail,
+        })?;
+    let client = Arc::new(Client {
+        client_id,
+        username,
+        peer: peer.address,
+        version: connect.version,
+        transport: peer.transport,
+    });
     let ack = ConnAck {
         assigned_client_id: assigned.map(ByteString::from),
         session_expiry_seconds: (connect.session_expiry_seconds > 0).then_some(0),
         ..connack(shared)
     };
     match encoder.connack(&mut io.outbound, &ack) {
-        Ok(()) => Ok(Accepted { connect, client_id, encoder }),
+        Ok(()) => Ok(Accepted { connect, client, encoder }),
         Err(error) => Err(Refusal::Silent(format!("it does not take the CONNACK: {error}"))),
     }
 }
@@ -147,5 +176,15 @@ pub(super) fn connack(shared: &Shared) -> ConnAck {
         topic_alias_maximum: shared.config.topic_alias_maximum,
         session_expiry_seconds: None,
         reason_string: None,
+    }
+}
+
+fn refusal_code(reason: ConnectRefusalReason) -> ConnectAckReason {
+    match reason {
+        ConnectRefusalReason::BadUserNameOrPassword => ConnectAckReason::BadUserNameOrPassword,
+        ConnectRefusalReason::NotAuthorized => ConnectAckReason::NotAuthorized,
+        ConnectRefusalReason::ServerUnavailable => ConnectAckReason::ServerUnavailable,
+        ConnectRefusalReason::ServerBusy => ConnectAckReason::ServerBusy,
+        ConnectRefusalReason::Banned => ConnectAckReason::Banned,
     }
 }

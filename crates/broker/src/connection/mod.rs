@@ -1,11 +1,11 @@
 //! One connection: the only module with I/O and timers.
 
+mod acks;
 mod handshake;
 mod io;
 
 use std::collections::{HashSet, VecDeque};
 use std::future::pending;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -13,17 +13,21 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::futures::OwnedNotified;
+use tokio::sync::watch;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
+use self::acks::{Acks, Gate};
 use self::handshake::{Accepted, handshake, refuse};
 use self::io::{Io, write_or_flush};
-use crate::broker::{PublishOutcome, Shared, Waiting, lower};
-use crate::hook::RejectReason;
+use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting, lower};
+use crate::client::{Client, Origin, Peer};
+use crate::hook::{Hold, RejectReason};
+use crate::journal::Progress;
 use crate::mailbox::Mailbox;
-use crate::message::{Message, Origin, QoS};
+use crate::message::{Message, QoS, Version};
 use crate::outbox::{Dated, Delivery, Loss, Outbox, Pushed, Release};
-use crate::session::{Ack, End, Reply, Session, Step, Subscription};
+use crate::session::{Ack, Answer, End, Reply, Session, Step, Subscription};
 use crate::topic::{TopicFilter, TopicName};
 use crate::wire::{
     Decoder, DisconnectReasonCode, EncodeError, Encoder, Packet, PublishAck2Reason, PublishAckReason,
@@ -35,22 +39,25 @@ const REPLAY_SLICE: usize = 256;
 /// A client that has this much to take from us is not read until it takes some.
 const BACKLOG_BYTES: usize = 256 * 1024;
 
+/// How long a message that a hook has no room for waits for being offered again, at most.
+const BLOCKED_RETRY: Duration = Duration::from_secs(1);
+
 /// Longest wait of the timer when nothing else is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
-pub(crate) async fn serve<S>(shared: &Shared, stream: S, peer: SocketAddr, cancel: CancellationToken)
+pub(crate) async fn serve<S>(shared: &Shared, stream: S, peer: Peer, cancel: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let mut io = Io::new(stream);
     let mut decoder = Decoder::new(shared.config.max_packet_bytes as usize);
     let accepted = tokio::select! {
-        accepted = handshake(shared, &mut io, &mut decoder) => accepted,
+        accepted = handshake(shared, &mut io, &mut decoder, &peer) => accepted,
         () = cancel.cancelled() => return,
     };
     match accepted {
-        Ok(accepted) => Connection::attach(shared, io, decoder, accepted, peer).run(cancel).await,
-        Err(refusal) => refuse(shared, io, refusal, peer).await,
+        Ok(accepted) => Connection::attach(shared, io, decoder, accepted).run(cancel).await,
+        Err(refusal) => refuse(shared, io, refusal, peer.address).await,
     }
 }
 
@@ -66,13 +73,26 @@ struct Connection<'a, S> {
     waiting: Vec<Waiting>,
     waiting_until: Instant,
     /// The acknowledgement that is due once `waiting` is settled.
-    deferred: Option<Reply>,
+    deferred: Option<(Reply, Gate)>,
+    /// A message that a hook has no room for; nothing more is read before it has.
+    blocked: Option<Stopped>,
+    /// Acknowledgements that are not sent yet.
+    acks: Acks,
+    progress: watch::Receiver<Progress>,
     /// Retained messages that a subscription still has to get.
     replay: VecDeque<Replay>,
     last_read: Instant,
     /// Since when there is something to write and nothing of it was taken.
     unsent_since: Option<Instant>,
     pressure: bool,
+}
+
+/// A message that is to be offered to the hooks again.
+struct Stopped {
+    message: Message,
+    answer: Answer,
+    until: Pin<Box<OwnedNotified>>,
+    retry_at: Instant,
 }
 
 /// The retained messages of one subscription, found and sent a slice at a time.
@@ -90,6 +110,7 @@ struct Replay {
 struct Attached<'a> {
     shared: &'a Shared,
     mailbox: Arc<Mailbox>,
+    client: Arc<Client>,
     origin: Origin,
     filters: HashSet<TopicFilter>,
     will: Option<Message>,
@@ -103,8 +124,10 @@ impl Drop for Attached<'_> {
         }
         self.mailbox.close();
         if let Some(will) = self.will.take() {
-            self.shared.publish(&self.origin, Some(&self.mailbox), will, Instant::now(), None);
+            let now = Instant::now();
+            let _ = self.shared.publish(&self.origin, Some(&self.mailbox), will, Vec::new(), now, None);
         }
+        self.shared.tell_hooks(|hook| hook.on_disconnect(&self.client));
     }
 }
 
@@ -112,14 +135,8 @@ impl<'a, S> Connection<'a, S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    fn attach(
-        shared: &'a Shared,
-        io: Io<S>,
-        decoder: Decoder,
-        accepted: Accepted,
-        peer: SocketAddr,
-    ) -> Self {
-        let Accepted { connect, client_id, encoder } = accepted;
+    fn attach(shared: &'a Shared, io: Io<S>, decoder: Decoder, accepted: Accepted) -> Self {
+        let Accepted { connect, client, encoder } = accepted;
         let version = connect.version;
         let config = &shared.config;
         let outbox = Outbox::new(
@@ -128,10 +145,11 @@ where
             config.session_queue_messages,
             config.session_queue_bytes,
         );
-        let mailbox = Arc::new(Mailbox::new(client_id.clone(), outbox));
+        let mailbox = Arc::new(Mailbox::new(client.client_id.clone(), outbox));
         shared.attach(&mailbox);
-        tracing::debug!(%client_id, %peer, ?version, "client connected");
-        let origin = Origin::Client { client_id, peer, version };
+        tracing::debug!(client_id = %client.client_id, peer = %client.peer, ?version, "client connected");
+        shared.tell_hooks(|hook| hook.on_connected(&client));
+        let origin = Origin::Client(client.clone());
         let now = Instant::now();
         Connection {
             shared,
@@ -144,13 +162,23 @@ where
                 config.receive_maximum,
                 connect.session_expiry_seconds,
             ),
-            attached: Attached { shared, mailbox, origin, filters: HashSet::new(), will: connect.will },
+            attached: Attached {
+                shared,
+                mailbox,
+                client,
+                origin,
+                filters: HashSet::new(),
+                will: connect.will,
+            },
             // One and a half times the keepalive (MQTT 5, section 3.1.2.10).
             keepalive: (connect.keepalive_seconds > 0)
                 .then(|| Duration::from_millis(1500 * u64::from(connect.keepalive_seconds))),
             waiting: Vec::new(),
             waiting_until: now,
             deferred: None,
+            blocked: None,
+            acks: Acks::default(),
+            progress: shared.journal.watch(),
             replay: VecDeque::new(),
             last_read: now,
             unsent_since: None,
@@ -194,6 +222,9 @@ where
             if let Err(end) = self.process(now) {
                 return end;
             }
+            if let Err(end) = self.release_acks() {
+                return end;
+            }
             let replaying = self.collect(now);
             if self.waiting.is_empty() {
                 room = None;
@@ -215,6 +246,8 @@ where
             let readable = self.is_readable();
             self.io.make_room();
             let unflushed = self.io.unflushed;
+            let awaits_store = self.acks.awaits_store();
+            let hold = self.acks.hold().cloned();
             let Io { reader, writer, inbound, outbound, sent, .. } = &mut self.io;
             tokio::select! {
                 written = write_or_flush(writer, &outbound[*sent..]), if unflushed || *sent < outbound.len() => match written {
@@ -250,10 +283,29 @@ where
                         let detail = "another connection uses the same client identifier";
                         return End::error(DisconnectReasonCode::SessionTakenOver, detail);
                     }
+                    if mailbox.is_kicked() {
+                        let detail = "an operator ended the connection";
+                        return End::error(DisconnectReasonCode::AdministrativeAction, detail);
+                    }
+                    if mailbox.take_recheck() {
+                        self.recheck();
+                    }
                     now = Instant::now();
                 }
                 // The others of this runtime have their turn in between.
                 () = tokio::task::yield_now(), if replaying => now = Instant::now(),
+                changed = self.progress.changed(), if awaits_store => {
+                    if changed.is_err() {
+                        return End::lost("the broker is gone");
+                    }
+                }
+                () = released(hold) => {}
+                () = unblocked(&mut self.blocked) => {
+                    now = Instant::now();
+                    if let Err(end) = self.offer_again(now) {
+                        return end;
+                    }
+                }
                 () = notified(&mut room) => {
                     room = None;
                     now = Instant::now();
@@ -276,7 +328,7 @@ where
 
     /// Handles what was read, as far as it may be handled now.
     fn process(&mut self, now: Instant) -> Result<(), End> {
-        while self.waiting.is_empty() && self.io.unsent() < BACKLOG_BYTES {
+        while self.is_readable() {
             match self.decoder.decode(&mut self.io.inbound) {
                 Ok(Some(packet)) => self.handle(packet, now)?,
                 Ok(None) => break,
@@ -288,24 +340,9 @@ where
 
     fn handle(&mut self, packet: Packet, now: Instant) -> Result<(), End> {
         match self.session.handle(packet) {
-            Step::Reply(reply) => self.reply(reply),
-            Step::Publish { message, answer } => {
-                let Attached { mailbox, origin, .. } = &self.attached;
-                let outcome =
-                    self.shared.publish(origin, Some(mailbox), message, now, Some(&mut self.waiting));
-                if let PublishOutcome::Routed(routed) = outcome {
-                    self.pressure |= routed.pressure;
-                }
-                let reply = self.session.published(answer, ack_reason(outcome));
-                if self.waiting.is_empty() {
-                    if let Some(reply) = reply {
-                        self.reply(reply);
-                    }
-                } else {
-                    self.deferred = reply;
-                    self.waiting_until = now + self.shared.config.publish_wait;
-                }
-            }
+            Step::Reply(Reply::PingResp) => self.reply(Reply::PingResp),
+            Step::Reply(reply) => self.acks.push(reply, Gate::default()),
+            Step::Publish { message, answer } => self.publish(message, answer, now),
             Step::Ack(ack) => self.ack(ack)?,
             Step::Subscribe { packet_id, subscriptions } => {
                 let status = subscriptions.into_iter().map(|subscription| match subscription {
@@ -313,8 +350,7 @@ where
                     Err(reason) => reason,
                 });
                 let status = status.collect();
-                let encoded = self.encoder.suback(&mut self.io.outbound, packet_id, status);
-                self.note_unsent(encoded);
+                self.acks.push(Reply::SubAck(packet_id, status), Gate::default());
             }
             Step::Unsubscribe { packet_id, filters } => {
                 let status = filters.iter().map(|filter| {
@@ -325,10 +361,75 @@ where
                     }
                 });
                 let status = status.collect();
-                let encoded = self.encoder.unsuback(&mut self.io.outbound, packet_id, status);
-                self.note_unsent(encoded);
+                self.acks.push(Reply::UnsubAck(packet_id, status), Gate::default());
             }
             Step::End(end) => return Err(end),
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, message: Message, answer: Answer, now: Instant) {
+        let Attached { mailbox, origin, .. } = &self.attached;
+        let waiting = Some(&mut self.waiting);
+        let published = self.shared.publish(origin, Some(mailbox), message, Vec::new(), now, waiting);
+        let Published { outcome, ticket, hold } = match published {
+            Ok(published) => published,
+            Err(Blocked { message, until }) => {
+                let mut until = Box::pin(until.notified_owned());
+                until.as_mut().enable();
+                // A copy, so that it does not keep the read buffer.
+                let message = message.clone();
+                self.blocked = Some(Stopped { message, answer, until, retry_at: now + BLOCKED_RETRY });
+                return;
+            }
+        };
+        if let PublishOutcome::Routed(routed) = outcome {
+            self.pressure |= routed.pressure;
+        }
+        self.waiting_until = now + self.shared.config.publish_wait;
+        let Some(reply) = self.session.published(answer, ack_reason(outcome)) else {
+            return;
+        };
+        let gate = Gate { ticket, hold };
+        if self.waiting.is_empty() {
+            self.acks.push(reply, gate);
+        } else {
+            self.deferred = Some((reply, gate));
+        }
+    }
+
+    /// Offers the message again that a hook had no room for.
+    fn offer_again(&mut self, now: Instant) -> Result<(), End> {
+        if let Some(Stopped { message, answer, .. }) = self.blocked.take() {
+            self.last_read = now;
+            self.publish(message, answer, now);
+        }
+        self.process(now)
+    }
+
+    /// Sends the acknowledgements whose time has come, in order.
+    fn release_acks(&mut self) -> Result<(), End> {
+        if self.acks.is_empty() {
+            return Ok(());
+        }
+        let progress = *self.progress.borrow_and_update();
+        while let Some((reply, result)) = self.acks.next(progress) {
+            let reply = match (reply, result) {
+                (reply, Ok(())) => reply,
+                (Reply::PubAck(packet_id, _), Err(reason)) if self.encoder.version() == Version::V5 => {
+                    Reply::PubAck(packet_id, reject_code(reason))
+                }
+                (Reply::PubRec(packet_id, _), Err(reason)) if self.encoder.version() == Version::V5 => {
+                    self.session.unpublished(packet_id);
+                    Reply::PubRec(packet_id, reject_code(reason))
+                }
+                // There is no way to say it: the client keeps the message and sends it again.
+                (_, Err(reason)) => {
+                    let detail = format!("it could not be acknowledged: {reason:?}");
+                    return Err(End::error(DisconnectReasonCode::UnspecifiedError, detail));
+                }
+            };
+            self.reply(reply);
         }
         Ok(())
     }
@@ -339,6 +440,8 @@ where
             Reply::PubAck(packet_id, reason) => self.encoder.puback(out, packet_id, reason),
             Reply::PubRec(packet_id, reason) => self.encoder.pubrec(out, packet_id, reason),
             Reply::PubComp(packet_id, reason) => self.encoder.pubcomp(out, packet_id, reason),
+            Reply::SubAck(packet_id, status) => self.encoder.suback(out, packet_id, status),
+            Reply::UnsubAck(packet_id, status) => self.encoder.unsuback(out, packet_id, status),
             Reply::PingResp => {
                 self.encoder.pingresp(out);
                 Ok(())
@@ -369,11 +472,16 @@ where
     }
 
     fn subscribe(&mut self, subscription: Subscription) -> SubscribeAckReason {
-        let Attached { mailbox, filters, .. } = &mut self.attached;
+        let Attached { mailbox, filters, client, .. } = &mut self.attached;
         let config = &self.shared.config;
         let known = filters.contains(&subscription.filter);
         if !known && filters.len() >= config.max_subscriptions_per_session {
             return SubscribeAckReason::QuotaExceeded;
+        }
+        let mut subscription = subscription;
+        match self.shared.authorize(client, &subscription.filter, subscription.options.qos) {
+            Ok(granted) => subscription.options.qos = granted,
+            Err(reason) => return subscribe_code(reason),
         }
         let options = subscription.options;
         let replay = match options.retain_handling {
@@ -402,6 +510,20 @@ where
             QoS::AtLeastOnce => SubscribeAckReason::GrantedQos1,
             QoS::ExactlyOnce => SubscribeAckReason::GrantedQos2,
         }
+    }
+
+    /// Ends the subscriptions that are not allowed any more.
+    fn recheck(&mut self) {
+        let Attached { shared, mailbox, client, filters, .. } = &mut self.attached;
+        filters.retain(|filter| {
+            let allowed = shared.authorize(client, filter, QoS::ExactlyOnce).is_ok();
+            if !allowed {
+                tracing::info!(client_id = %client.client_id, %filter, "a subscription is not allowed any more");
+                shared.unsubscribe(mailbox, filter);
+            }
+            allowed
+        });
+        self.replay.retain(|replay| self.attached.filters.contains(&replay.filter));
     }
 
     /// Fetches what others want this client to get, once what was fetched before is written; true if there are more
@@ -475,13 +597,16 @@ where
     /// The publish that had to wait is done: acknowledge it. Waiting was ours, so the client's keepalive starts anew.
     fn settle(&mut self, now: Instant) {
         self.last_read = now;
-        if let Some(reply) = self.deferred.take() {
-            self.reply(reply);
+        if let Some((reply, gate)) = self.deferred.take() {
+            self.acks.push(reply, gate);
         }
     }
 
     fn is_readable(&self) -> bool {
-        self.waiting.is_empty() && self.io.unsent() < BACKLOG_BYTES
+        self.waiting.is_empty()
+            && self.blocked.is_none()
+            && self.io.unsent() < BACKLOG_BYTES
+            && self.acks.len() < usize::from(self.shared.config.receive_maximum.get())
     }
 
     /// When the timer has to look next.
@@ -491,7 +616,8 @@ where
             self.keepalive.filter(|_| self.is_readable()).map(|keepalive| self.last_read + keepalive);
         let write = self.unsent_since.map(|since| since + self.shared.config.write_timeout);
         let waiting = (!self.waiting.is_empty()).then_some(self.waiting_until);
-        [keepalive, write, waiting].into_iter().flatten().fold(idle, Instant::min)
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.retry_at);
+        [keepalive, write, waiting, blocked].into_iter().flatten().fold(idle, Instant::min)
     }
 
     fn overdue(&mut self, now: Instant) -> Option<End> {
@@ -509,6 +635,11 @@ where
                 }
             }
             self.settle(now);
+        }
+        if self.blocked.as_ref().is_some_and(|blocked| now >= blocked.retry_at)
+            && let Err(end) = self.offer_again(now)
+        {
+            return Some(end);
         }
         let write_timeout = self.shared.config.write_timeout;
         if self.unsent_since.is_some_and(|since| now >= since + write_timeout) {
@@ -536,14 +667,44 @@ fn ack_reason(outcome: PublishOutcome) -> PublishAckReason {
             PublishAckReason::NoMatchingSubscribers
         }
         PublishOutcome::Routed(_) | PublishOutcome::Consumed => PublishAckReason::Success,
-        PublishOutcome::Rejected(reason) => match reason {
-            RejectReason::Unspecified => PublishAckReason::UnspecifiedError,
-            RejectReason::ImplementationSpecific => PublishAckReason::ImplementationSpecificError,
-            RejectReason::NotAuthorized => PublishAckReason::NotAuthorized,
-            RejectReason::TopicNameInvalid => PublishAckReason::TopicNameInvalid,
-            RejectReason::QuotaExceeded => PublishAckReason::QuotaExceeded,
-            RejectReason::PayloadFormatInvalid => PublishAckReason::PayloadFormatInvalid,
-        },
+        PublishOutcome::Rejected(reason) => reject_code(reason),
+    }
+}
+
+fn reject_code(reason: RejectReason) -> PublishAckReason {
+    match reason {
+        RejectReason::Unspecified => PublishAckReason::UnspecifiedError,
+        RejectReason::ImplementationSpecific => PublishAckReason::ImplementationSpecificError,
+        RejectReason::NotAuthorized => PublishAckReason::NotAuthorized,
+        RejectReason::TopicNameInvalid => PublishAckReason::TopicNameInvalid,
+        RejectReason::QuotaExceeded => PublishAckReason::QuotaExceeded,
+        RejectReason::PayloadFormatInvalid => PublishAckReason::PayloadFormatInvalid,
+    }
+}
+
+fn subscribe_code(reason: RejectReason) -> SubscribeAckReason {
+    match reason {
+        RejectReason::NotAuthorized => SubscribeAckReason::NotAuthorized,
+        RejectReason::TopicNameInvalid => SubscribeAckReason::TopicFilterInvalid,
+        RejectReason::QuotaExceeded => SubscribeAckReason::QuotaExceeded,
+        RejectReason::ImplementationSpecific => SubscribeAckReason::ImplementationSpecificError,
+        RejectReason::Unspecified | RejectReason::PayloadFormatInvalid => {
+            SubscribeAckReason::UnspecifiedError
+        }
+    }
+}
+
+async fn released(hold: Option<Arc<Hold>>) {
+    match hold {
+        Some(hold) => hold.released.notified().await,
+        None => pending().await,
+    }
+}
+
+async fn unblocked(blocked: &mut Option<Stopped>) {
+    match blocked {
+        Some(blocked) => blocked.until.as_mut().await,
+        None => pending().await,
     }
 }
 

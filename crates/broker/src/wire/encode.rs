@@ -374,6 +374,7 @@ fn return_code(reason: ConnectAckReason) -> v3::ConnectAckReason {
         ConnectAckReason::ClientIdentifierNotValid => v3::ConnectAckReason::IdentifierRejected,
         ConnectAckReason::BadUserNameOrPassword => v3::ConnectAckReason::BadUserNameOrPassword,
         ConnectAckReason::NotAuthorized => v3::ConnectAckReason::NotAuthorized,
+        ConnectAckReason::Banned => v3::ConnectAckReason::NotAuthorized,
         _ => v3::ConnectAckReason::ServiceUnavailable,
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use edgefaas_broker::{
-    BrokerConfig, ByteString, Message, Origin, Properties, PublishHook, PublishOutcome, RejectReason,
-    TopicName, Verdict, Version,
+    BrokerConfig, ByteString, Message, Origin, Properties, PublishHook, PublishOutcome, Publishing,
+    RejectReason, TopicName, Verdict, Version,
 };
 use parking_lot::Mutex;
 
@@ -18,11 +18,14 @@ struct Script {
 }
 
 impl PublishHook for Script {
-    fn on_publish(&self, origin: &Origin, message: &Message) -> Verdict {
-        let who = match origin {
-            Origin::Client { client_id, version: Version::V311, .. } => format!("{client_id} by 3.1.1"),
-            Origin::Client { client_id, .. } => format!("{client_id} by 5"),
-            Origin::Node { source, depth } => format!("{source} at {depth}"),
+    fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
+        let message = publishing.message();
+        let who = match publishing.origin() {
+            Origin::Client(client) if client.version == Version::V311 => {
+                format!("{} by 3.1.1", client.client_id)
+            }
+            Origin::Client(client) => format!("{} by 5", client.client_id),
+            Origin::Node { source, depth, .. } => format!("{source} at {depth}"),
             _ => "unknown".into(),
         };
         self.seen.lock().push((who, message.clone()));
@@ -161,7 +164,7 @@ async fn what_a_hook_keeps_is_complete_and_its_own() {
 async fn wills_and_the_node_go_through_hooks_too() {
     let hook = Arc::new(Script::default());
     let server = start(&[&hook]).await;
-    let node = Origin::Node { source: "comfort".into(), depth: 3 };
+    let node = Origin::Node { source: "comfort".into(), depth: 3, requester: None };
     let consume = Message::new(TopicName::new("consume").expect("valid"), "x");
     assert_eq!(server.broker.publish(&node, consume), PublishOutcome::Consumed);
     let mut client = Raw::open(server.address).await;

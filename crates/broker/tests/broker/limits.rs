@@ -12,7 +12,7 @@ use crate::support::{Server, soon};
 const LARGE: usize = 100_000;
 
 fn node() -> Origin {
-    Origin::Node { source: "test".into(), depth: 0 }
+    Origin::Node { source: "test".into(), depth: 0, requester: None }
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn many_retained_messages_come_once_however_often_their_filter_is_repeated
     const TOPICS: usize = 1000;
     const FILTERS: usize = 20_000;
     let server = Server::start().await;
-    let origin = Origin::Node { source: "test".into(), depth: 0 };
+    let origin = Origin::Node { source: "test".into(), depth: 0, requester: None };
     for number in 0..TOPICS {
         let topic = TopicName::new(format!("retained/{number}")).unwrap();
         server.broker.publish(&origin, Message::new(topic, "x").with_retain(true));
@@ -308,13 +308,21 @@ fn first_packet(bytes: &[u8]) -> Option<(u8, usize)> {
 
 #[tokio::test]
 async fn clients_do_not_publish_the_brokers_own_figures() {
-    use edgefaas_broker::Version;
+    use edgefaas_broker::{Client, Transport, Version};
     let server = Server::start().await;
     let topic = || TopicName::new("$SYS/broker/version").unwrap();
-    let client = Origin::Client { client_id: "c".into(), peer: server.address, version: Version::V5 };
+    let client = Origin::Client(std::sync::Arc::new(Client {
+        client_id: "c".into(),
+        username: None,
+        peer: server.address,
+        version: Version::V5,
+        transport: Transport::Tcp,
+    }));
     let outcome = server.broker.publish(&client, Message::new(topic(), "forged"));
     assert_eq!(outcome, PublishOutcome::Rejected(RejectReason::NotAuthorized));
-    let node = Origin::Node { source: "node".into(), depth: 0 };
-    assert!(matches!(server.broker.publish(&node, Message::new(topic(), "1")), PublishOutcome::Routed(_)));
+    assert!(matches!(
+        server.broker.publish(&Origin::Broker, Message::new(topic(), "1")),
+        PublishOutcome::Routed(_)
+    ));
     server.stop().await;
 }

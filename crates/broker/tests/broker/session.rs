@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::BrokerConfig;
+use edgefaas_broker::{BrokerConfig, Peer};
 
 use crate::raw::{Frame, Raw, connect, packet, publish, text};
 use crate::support::{Server, soon};
@@ -484,7 +484,7 @@ async fn dropping_the_future_ends_the_session() {
     let broker = server.broker.clone();
     let serving = tokio::spawn(async move {
         let peer = "127.0.0.1:1".parse().expect("an address");
-        broker.serve(stream, peer, tokio_util::sync::CancellationToken::new()).await;
+        broker.serve(stream, Peer::tcp(peer), tokio_util::sync::CancellationToken::new()).await;
     });
     let will = [text("will"), text("aborted")].concat();
     tokio::io::AsyncWriteExt::write_all(&mut client, &connect(4, 6, &[], "piped", &will))

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgefaas_broker::{Broker, BrokerConfig, PublishHook, prepare_socket};
+use edgefaas_broker::{Broker, BrokerConfig, Hooks, MemoryStorage, Peer, PublishHook, prepare_socket};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,9 @@ impl Server {
     }
 
     pub async fn with(config: BrokerConfig, hooks: Vec<Arc<dyn PublishHook>>) -> Server {
-        let broker = Broker::new(config, hooks);
+        let hooks = Hooks { publish: hooks, session: Vec::new() };
+        let storage = Arc::new(MemoryStorage::default());
+        let broker = Broker::open(config, hooks, storage).expect("an empty store");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let cancel = CancellationToken::new();
@@ -68,7 +70,7 @@ async fn accept(listener: TcpListener, broker: Broker, cancel: CancellationToken
                 let (stream, peer) = accepted.expect("accept");
                 prepare_socket(&stream).expect("nodelay");
                 let (broker, cancel) = (broker.clone(), cancel.clone());
-                connections.spawn(async move { broker.serve(stream, peer, cancel).await });
+                connections.spawn(async move { broker.serve(stream, Peer::tcp(peer), cancel).await });
             }
             () = cancel.cancelled() => break,
         }

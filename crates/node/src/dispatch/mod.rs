@@ -323,7 +323,7 @@ impl Dispatcher {
 
     /// Publishes on behalf of a function; false if the broker refused. What is lost is logged.
     pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) -> bool {
-        let origin = Origin::Node { source: source.clone(), depth };
+        let origin = Origin::Node { source: source.clone(), depth, requester: None };
         let topic = message.topic().clone();
         let topic = topic.as_str();
         let (taken, lost) = match self.broker.publish(&origin, message) {

@@ -3,10 +3,10 @@
 //! The hook sits in the broker's publish path. It decides at once and starts what is to run; it never
 //! waits for a function.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use edgefaas_broker::topic::TopicName;
-use edgefaas_broker::{Message, Origin, Properties, PublishHook, QoS, RejectReason, Verdict};
+use edgefaas_broker::{Message, Origin, Properties, PublishHook, Publishing, QoS, RejectReason, Verdict};
 use edgefaas_isolates::{Event, MqttMessage, Trigger};
 
 use super::reply::body_of;
@@ -25,14 +25,19 @@ const NODE: &str = "$node";
 /// Starts functions for the messages that pass.
 pub struct CoordinationHook {
     // The dispatcher owns the broker, and the broker this hook.
-    dispatcher: Weak<Dispatcher>,
+    dispatcher: OnceLock<Weak<Dispatcher>>,
     workers: Arc<Workers>,
 }
 
 impl CoordinationHook {
-    /// A hook for a dispatcher that is being made.
-    pub fn new(dispatcher: Weak<Dispatcher>, workers: Arc<Workers>) -> Self {
-        Self { dispatcher, workers }
+    /// A hook without a dispatcher yet: it forwards everything.
+    pub fn new(workers: Arc<Workers>) -> Self {
+        Self { dispatcher: OnceLock::new(), workers }
+    }
+
+    /// From now on functions are started.
+    pub fn attach(&self, dispatcher: &Arc<Dispatcher>) {
+        let _ = self.dispatcher.set(Arc::downgrade(dispatcher));
     }
 
     /// `$faas/…`: calls are taken, results pass if the node made them, nothing else is let through.
@@ -78,7 +83,7 @@ impl CoordinationHook {
             match started {
                 Ok(()) if route.consume => verdict = Verdict::Consume,
                 // Nobody else would see it: it is refused, not lost.
-                Err(error) if route.consume && verdict == Verdict::Forward => {
+                Err(error) if route.consume && matches!(verdict, Verdict::Forward) => {
                     verdict = Verdict::Reject(reject_reason(&error));
                 }
                 _ => {}
@@ -131,8 +136,10 @@ impl CoordinationHook {
 }
 
 impl PublishHook for CoordinationHook {
-    fn on_publish(&self, origin: &Origin, message: &Message) -> Verdict {
-        let Some(dispatcher) = self.dispatcher.upgrade() else { return Verdict::Forward };
+    fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
+        let dispatcher = self.dispatcher.get().and_then(Weak::upgrade);
+        let Some(dispatcher) = dispatcher else { return Verdict::Forward };
+        let (origin, message) = (publishing.origin(), publishing.message());
         let topic = message.topic().as_str();
         if topic.starts_with(FAAS_PREFIX) {
             self.on_own_topic(&dispatcher, origin, topic, message)
@@ -260,7 +267,7 @@ fn depth_of(origin: &Origin) -> u8 {
 
 fn invocation(function: String, origin: &Origin, message: &Message) -> Invocation {
     let principal = match origin {
-        Origin::Client { client_id, .. } => Principal::Mqtt { client_id: client_id.to_string() },
+        Origin::Client(client) => Principal::Mqtt { client_id: client.client_id.to_string() },
         Origin::Node { source, .. } => Principal::Function { name: source.to_string() },
         _ => Principal::Operator,
     };

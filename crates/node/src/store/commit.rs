@@ -5,14 +5,17 @@
 //! applied here, by the only writer, so that no two invocations lose each other's changes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::future::pending;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use edgefaas_broker::{Group as JournalGroup, Journal, Space};
 use edgefaas_crdt::{Field, HybridClock, Operation, ReplicaId};
 use fjall::{Database, Keyspace, PersistMode};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use serde::Deserialize;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::space::DiskSpace;
 use crate::objects::{FieldKey, read_field};
@@ -113,14 +116,45 @@ enum Job {
 /// The way to the writer.
 pub struct Committer {
     jobs: mpsc::Sender<Job>,
+    journal: Arc<JournalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<Mutex<Option<String>>>,
+}
+
+/// The broker's journal, from which the writer takes a group whenever it writes.
+#[derive(Default)]
+struct JournalSlot {
+    journal: OnceLock<Arc<Journal>>,
+    wake: Notify,
+}
+
+/// Where what the broker hands over is kept, and how soon it is on the disk.
+#[derive(Clone)]
+pub(super) struct JournalSpaces {
+    pub state: Keyspace,
+    pub queue: Keyspace,
+    pub hook: Keyspace,
+    pub sync: JournalSync,
+}
+
+/// When a message is on the disk that somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JournalSync {
+    /// Before it is acknowledged: survives a power cut.
+    #[default]
+    Commit,
+    /// Within the store's `sync_interval`: a power cut may cost what was acknowledged since, `kill -9` nothing.
+    Interval,
+    /// When the operating system likes, commonly within 30 s.
+    Never,
 }
 
 /// What the writer needs.
 pub(super) struct CommitterOptions {
     pub database: Database,
     pub fields: Keyspace,
+    pub journal: JournalSpaces,
     pub replica: ReplicaId,
     pub clock: Clock,
     pub sync_interval: Duration,
@@ -131,6 +165,7 @@ impl Committer {
     pub(super) fn start(options: CommitterOptions) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
         let failure = Arc::new(Mutex::new(None));
+        let journal = Arc::<JournalSlot>::default();
         let writer = Writer {
             fields: FieldWriter {
                 space: options.fields,
@@ -139,6 +174,8 @@ impl Committer {
                 hybrid: HybridClock::default(),
             },
             database: options.database,
+            journal: journal.clone(),
+            spaces: options.journal,
             sync_interval: options.sync_interval,
             disk: options.disk,
             unsynced_since: None,
@@ -148,7 +185,7 @@ impl Committer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let thread =
             std::thread::Builder::new().name("commit".into()).spawn(move || writer.run(&runtime, inbox))?;
-        Ok(Self { jobs, thread: Mutex::new(Some(thread)), failure })
+        Ok(Self { jobs, journal, thread: Mutex::new(Some(thread)), failure })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -161,6 +198,12 @@ impl Committer {
         let job = Job::Commit(batch, durability, answer);
         self.jobs.send(job).await.map_err(|_| CommitError::Closed)?;
         answered.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// Writes what is in the broker's journal, soon. Never waits.
+    pub(super) fn wake_for(&self, journal: &Arc<Journal>) {
+        self.journal.journal.get_or_init(|| journal.clone());
+        self.journal.wake.notify_one();
     }
 
     /// Why the store takes no writes any more, if it does not.
@@ -184,6 +227,8 @@ impl Committer {
 struct Writer {
     fields: FieldWriter,
     database: Database,
+    journal: Arc<JournalSlot>,
+    spaces: JournalSpaces,
     sync_interval: Duration,
     disk: DiskSpace,
     /// When the oldest change was written that is not on the disk yet.
@@ -197,18 +242,27 @@ impl Writer {
         let mut open = true;
         while open {
             let wait = self.unsynced_since.map(|since| self.sync_interval.saturating_sub(since.elapsed()));
-            let received = runtime.block_on(async {
-                let receive = inbox.recv_many(&mut group, GROUP_BATCHES);
-                match wait {
-                    Some(wait) => tokio::time::timeout(wait, receive).await.ok(),
-                    None => Some(receive.await),
+            let journal = self.journal.clone();
+            let closed = runtime.block_on(async {
+                let due = async {
+                    match wait {
+                        Some(wait) => tokio::time::sleep(wait).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    received = inbox.recv_many(&mut group, GROUP_BATCHES) => received == 0,
+                    () = journal.wake.notified() => false,
+                    () = due => false,
                 }
             });
-            match received {
-                Some(0) => open = false,
-                Some(_) => open = self.write(group.drain(..)),
-                None => {}
+            // What came in meanwhile goes with it.
+            while group.len() < GROUP_BATCHES
+                && let Ok(job) = inbox.try_recv()
+            {
+                group.push(job);
             }
+            open = self.write(group.drain(..)) && !closed;
             let due = self.unsynced_since.is_some_and(|since| since.elapsed() >= self.sync_interval);
             if due || !open {
                 self.sync();
@@ -241,17 +295,26 @@ impl Writer {
                 Err(error) => drop(answer.send(Err(error))),
             }
         }
-        let outcome = match answers.is_empty() {
+        let taken = self.take_journal(&mut writes);
+        if let Some(taken) = &taken
+            && taken.awaited
+            && self.spaces.sync == JournalSync::Commit
+        {
+            durability = Durability::Synced;
+        }
+        let outcome = match answers.is_empty() && taken.is_none() {
             true => Ok(()),
             false => self.commit(writes, changed, durability),
         };
         self.disk.written();
-        if answers.is_empty() {
-            return open;
+        if let (Some(journal), Some(taken)) = (self.journal.journal.get(), &taken) {
+            journal.committed(taken, outcome.is_ok());
         }
+        let lazy = answers.is_empty() && self.spaces.sync == JournalSync::Never;
         match (&outcome, durability) {
             (Err(error), _) => self.fail(error.to_string()),
             (Ok(()), Durability::Synced) => self.unsynced_since = None,
+            (Ok(()), Durability::Written) if lazy || (answers.is_empty() && taken.is_none()) => {}
             (Ok(()), Durability::Written) => {
                 self.unsynced_since.get_or_insert_with(Instant::now);
             }
@@ -260,6 +323,28 @@ impl Writer {
             let _ = answer.send(outcome.clone());
         }
         open
+    }
+
+    /// Adds what the broker has to store to `writes`. It is not refused for want of space: the reserve is larger than
+    /// what it may have under way, and it is told to take no more.
+    fn take_journal(&mut self, writes: &mut Vec<Write>) -> Option<JournalGroup> {
+        let journal = self.journal.journal.get()?;
+        let mut group = journal.take();
+        let changes = group.as_mut().map(|group| std::mem::take(&mut group.changes)).unwrap_or_default();
+        let bytes = changes.iter().map(|change| change.value.as_ref().map_or(0, Vec::len)).sum::<usize>();
+        journal.set_full(self.disk.plan(bytes as u64).is_err());
+        writes.extend(changes.into_iter().map(|change| {
+            let space = match change.space {
+                Space::State => &self.spaces.state,
+                Space::Queue => &self.spaces.queue,
+                Space::Hook => &self.spaces.hook,
+            };
+            match change.value {
+                Some(value) => Write::Put(space.clone(), change.key, value),
+                None => Write::Delete(space.clone(), change.key),
+            }
+        }));
+        group
     }
 
     fn commit(&self, writes: Vec<Write>, changed: Changed, durability: Durability) -> Answer {

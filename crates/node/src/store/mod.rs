@@ -3,6 +3,7 @@
 //! Everything durable is in one fjall database, so that what belongs together commits together. All
 //! writes go through [`commit::Committer`]; reads go straight to the key spaces.
 
+mod broker;
 mod commit;
 mod lock;
 mod space;
@@ -14,7 +15,9 @@ use std::time::Duration;
 use edgefaas_crdt::ReplicaId;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-pub use commit::{Batch, CommitError, Committer, Durability};
+pub use broker::BrokerStorage;
+use commit::JournalSpaces;
+pub use commit::{Batch, CommitError, Committer, Durability, JournalSync};
 pub use lock::{DirLock, LockError};
 
 use crate::platform::Clock;
@@ -35,6 +38,8 @@ pub struct StoreOptions {
     pub reserve_bytes: u64,
     /// Memory for the block cache, in bytes.
     pub cache_bytes: u64,
+    /// How soon what the broker acknowledges is on the disk.
+    pub broker_sync: JournalSync,
 }
 
 /// The store can't be opened or read.
@@ -94,6 +99,12 @@ pub(crate) struct Spaces {
     pub secrets: Keyspace,
     /// The node's own facts.
     pub meta: Keyspace,
+    /// The broker's sessions, subscriptions and retained messages.
+    pub mqtt: Keyspace,
+    /// Messages that wait for MQTT sessions.
+    pub mqtt_queue: Keyspace,
+    /// Durable invocations, and what else hooks of the broker record.
+    pub invocations: Keyspace,
 }
 
 const NODE_ID_KEY: &str = "node-id";
@@ -126,12 +137,21 @@ impl Store {
             fields: space("fields").map_err(failed)?,
             secrets: space("secrets").map_err(failed)?,
             meta: space("meta").map_err(failed)?,
+            mqtt: space("mqtt").map_err(failed)?,
+            mqtt_queue: space("mqtt-queue").map_err(failed)?,
+            invocations: space("invocations").map_err(failed)?,
         };
         let (node_id, incarnation) = next_incarnation(&database, &spaces.meta).map_err(failed)?;
         let replica = ReplicaId::new(node_id, incarnation);
         let committer = Committer::start(commit::CommitterOptions {
             database: database.clone(),
             fields: spaces.fields.clone(),
+            journal: JournalSpaces {
+                state: spaces.mqtt.clone(),
+                queue: spaces.mqtt_queue.clone(),
+                hook: spaces.invocations.clone(),
+                sync: options.broker_sync,
+            },
             replica,
             clock,
             sync_interval: options.sync_interval,

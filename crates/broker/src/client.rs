@@ -1,0 +1,78 @@
+//! Who is connected, and who published a message.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::message::Version;
+
+/// How a client reached the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// WebSocket over TCP.
+    WebSocket,
+    /// WebSocket over TLS.
+    SecureWebSocket,
+}
+
+/// The other end of a connection, as far as it is known before its CONNECT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its remote address.
+    pub address: SocketAddr,
+    /// How it is connected.
+    pub transport: Transport,
+    /// The client's own certificate (end entity, DER), if it showed one that was verified.
+    pub certificate: Option<Bytes>,
+}
+
+impl Peer {
+    /// A client over plain TCP.
+    pub fn tcp(address: SocketAddr) -> Peer {
+        Peer { address, transport: Transport::Tcp, certificate: None }
+    }
+}
+
+/// A connected client: decided once, at its CONNECT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Client identifier, also when the broker assigned it.
+    pub client_id: Arc<str>,
+    /// The user it was authenticated as; `None` for an anonymous client.
+    pub username: Option<Arc<str>>,
+    /// Remote address of the connection.
+    pub peer: SocketAddr,
+    /// Protocol version of the connection.
+    pub version: Version,
+    /// How it is connected.
+    pub transport: Transport,
+}
+
+/// Who published a message: what hooks decide upon.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Origin {
+    /// A client over a connection, or its will.
+    Client(Arc<Client>),
+    /// The node itself, on behalf of a function.
+    Node {
+        /// Name of the function.
+        source: Arc<str>,
+        /// How many functions deep the chain of publishes is that led here.
+        depth: u8,
+        /// The client whose request is being answered: the message is to be published only if that client may.
+        requester: Option<Arc<Client>>,
+    },
+    /// A bridge, with what another broker sent.
+    Bridge {
+        /// Name of the bridge.
+        name: Arc<str>,
+    },
+    /// The broker itself, under `$SYS/`.
+    Broker,
+}

@@ -1,0 +1,310 @@
+//! The way to the disk: changes are collected here and stored in groups by somebody who owns a store.
+//!
+//! ```text
+//! publishers, connections --append--> the open group --take--> Storage (the node's group commit)
+//!                         <-- durable(Ticket) ------ committed <---+
+//! ```
+//!
+//! The broker opens no files. It says what to store, in order, and learns how far the store has got. A group is stored
+//! as a whole or not at all, and groups one after another, so that what is stored is always what was there at some
+//! moment. While one group is being written the next one fills, so that the cost of reaching the disk is shared by
+//! everybody who waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use tokio::sync::watch;
+
+/// A part of the store that the broker may use: a key space of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// Sessions, subscriptions, retained messages.
+    State,
+    /// Messages that wait for sessions.
+    Queue,
+    /// What hooks record; the broker never looks at it.
+    Hook,
+}
+
+/// One change of the store: an entry that is put, or deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Where.
+    pub space: Space,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value to put; `None` deletes the entry.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A moment in the order of all changes: what was appended up to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+/// Changes were not stored, and will not be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store failed; what was to be kept is not on the disk")]
+pub struct NotStored;
+
+/// The store can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the store cannot be read: {0}")]
+pub struct StorageError(pub String);
+
+/// Key and value of an entry.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+/// What a broker needs of a store.
+pub trait Storage: Send + Sync + 'static {
+    /// Up to `limit` entries from the key `from` on, in the order of their keys. Sees what was reported as
+    /// [committed](Journal::committed). Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    fn scan(&self, space: Space, from: &[u8], limit: usize) -> Result<Vec<Entry>, StorageError>;
+
+    /// The journal has something to [take](Journal::take). Called once for each group, by whoever appends its first
+    /// change; must not block.
+    fn wake(&self, journal: &Arc<Journal>);
+}
+
+/// Changes on their way to the store.
+pub struct Journal {
+    storage: Arc<dyn Storage>,
+    /// Held for reading while changes are appended that belong together, and for writing to close a group.
+    boundary: RwLock<()>,
+    open: Mutex<Open>,
+    progress: watch::Sender<Progress>,
+    full: AtomicBool,
+}
+
+/// Changes that are stored together.
+#[derive(Debug)]
+pub struct Group {
+    number: u64,
+    /// In the order in which they happened: a later change of a key counts.
+    pub changes: Vec<Change>,
+    /// Somebody waits until they are on the disk. Without it, reaching the operating system is enough for now.
+    pub awaited: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    changes: Vec<Change>,
+    bytes: usize,
+    awaited: bool,
+}
+
+/// How far the store has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The last group that is stored.
+    pub stored: u64,
+    /// The first group that could not be stored; the store takes nothing from there on.
+    pub failed: Option<u64>,
+}
+
+impl Progress {
+    /// The fate of what was appended up to a ticket, once it is known.
+    pub(crate) fn of(&self, ticket: Ticket) -> Option<Result<(), NotStored>> {
+        if self.failed.is_some_and(|failed| ticket.0 >= failed) {
+            Some(Err(NotStored))
+        } else if ticket.0 <= self.stored {
+            Some(Ok(()))
+        } else {
+            None
+        }
+    }
+}
+
+/// Changes that belong together: all of them go into one group.
+pub(crate) struct Transaction<'a> {
+    journal: &'a Arc<Journal>,
+    /// Held from the first change on.
+    boundary: Option<RwLockReadGuard<'a, ()>>,
+    ticket: Option<Ticket>,
+    wake: bool,
+}
+
+impl Journal {
+    pub(crate) fn new(storage: Arc<dyn Storage>) -> Arc<Journal> {
+        let open = Open { number: 1, changes: Vec::new(), bytes: 0, awaited: false };
+        Arc::new(Journal {
+            storage,
+            boundary: RwLock::new(()),
+            open: Mutex::new(open),
+            progress: watch::Sender::new(Progress { stored: 0, failed: None }),
+            full: AtomicBool::new(false),
+        })
+    }
+
+    /// Closes the open group and hands it over, or says that nothing was changed. One at a time: the next one after
+    /// [`committed`](Self::committed).
+    pub fn take(&self) -> Option<Group> {
+        // Whoever is in the middle of appending finishes first.
+        let _boundary = self.boundary.write();
+        let mut open = self.open.lock();
+        if open.changes.is_empty() {
+            return None;
+        }
+        let number = open.number;
+        open.number += 1;
+        open.bytes = 0;
+        let awaited = std::mem::take(&mut open.awaited);
+        Some(Group { number, changes: std::mem::take(&mut open.changes), awaited })
+    }
+
+    /// The fate of a group that was taken. After a failure the store takes nothing any more: everything appended from
+    /// there on counts as not stored.
+    pub fn committed(&self, group: &Group, stored: bool) {
+        self.progress.send_modify(|progress| match stored {
+            true => progress.stored = group.number,
+            false => {
+                progress.failed.get_or_insert(group.number);
+            }
+        });
+    }
+
+    /// Says whether there is room for more. Without it, what would have to be stored is refused with "quota exceeded";
+    /// what is being acknowledged or deleted still comes.
+    pub fn set_full(&self, full: bool) {
+        if self.full.swap(full, Ordering::Relaxed) != full {
+            match full {
+                true => tracing::warn!("the store is full; messages that have to be stored are refused"),
+                false => tracing::info!("the store has room again"),
+            }
+        }
+    }
+
+    /// Whether new things to keep are to be refused. Asks the store to look again.
+    pub(crate) fn is_full(self: &Arc<Self>) -> bool {
+        let full = self.full.load(Ordering::Relaxed);
+        if full {
+            self.storage.wake(self);
+        }
+        full
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>) -> Transaction<'_> {
+        Transaction { journal: self, boundary: None, ticket: None, wake: false }
+    }
+
+    /// For connections that wait for the store.
+    pub(crate) fn watch(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        *self.progress.borrow()
+    }
+
+    /// Whether changes are taken at all.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.progress.borrow().failed.is_some()
+    }
+
+    /// Bytes that wait to be taken.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.open.lock().bytes
+    }
+
+    /// Waits until what was appended up to `ticket` is stored.
+    pub(crate) async fn durable(&self, ticket: Ticket) -> Result<(), NotStored> {
+        let mut progress = self.watch();
+        let reached = progress.wait_for(|progress| progress.of(ticket).is_some()).await;
+        reached.ok().and_then(|progress| progress.of(ticket)).unwrap_or(Err(NotStored))
+    }
+}
+
+impl Transaction<'_> {
+    /// Adds a change. `awaited`: somebody waits until it is on the disk.
+    pub(crate) fn append(&mut self, change: Change, awaited: bool) -> Ticket {
+        // Recursive: a thread that is in the middle of one transaction may not wait for a boundary that waits for it.
+        let journal = self.journal;
+        self.boundary.get_or_insert_with(|| journal.boundary.read_recursive());
+        let mut open = self.journal.open.lock();
+        self.wake |= open.changes.is_empty();
+        open.bytes += change.key.len() + change.value.as_ref().map_or(0, Vec::len);
+        open.awaited |= awaited;
+        open.changes.push(change);
+        let ticket = Ticket(open.number);
+        self.ticket = Some(ticket);
+        ticket
+    }
+
+    /// The moment of the last change, if there was one.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        self.boundary = None;
+        if self.wake {
+            self.journal.storage.wake(self.journal);
+        }
+    }
+}
+
+/// A store in memory: for brokers that are to keep nothing over a restart, and for tests, where it stands for a disk
+/// that outlives the broker.
+#[derive(Debug, Default)]
+pub struct MemoryStorage {
+    entries: Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>,
+    taking: Mutex<()>,
+    paused: Mutex<bool>,
+}
+
+impl MemoryStorage {
+    /// Stores nothing from now on until it is resumed, as a disk that is slow.
+    pub fn pause(&self) {
+        *self.paused.lock() = true;
+    }
+
+    /// Stores what has come meanwhile, and goes on.
+    pub fn resume(&self, journal: &Arc<Journal>) {
+        *self.paused.lock() = false;
+        self.wake(journal);
+    }
+
+    /// How many entries a space has.
+    pub fn len(&self, space: Space) -> usize {
+        self.entries.lock().keys().filter(|(of, _)| *of == space).count()
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn scan(&self, space: Space, from: &[u8], limit: usize) -> Result<Vec<Entry>, StorageError> {
+        let entries = self.entries.lock();
+        let found = entries.range((space, from.to_vec())..).take_while(|((of, _), _)| *of == space);
+        Ok(found.take(limit).map(|((_, key), value)| (key.clone(), value.clone())).collect())
+    }
+
+    fn wake(&self, journal: &Arc<Journal>) {
+        if *self.paused.lock() {
+            return;
+        }
+        // One group at a time, in order.
+        let _taking = self.taking.lock();
+        while let Some(mut group) = journal.take() {
+            let changes = std::mem::take(&mut group.changes);
+            let mut entries = self.entries.lock();
+            for Change { space, key, value } in changes {
+                match value {
+                    Some(value) => entries.insert((space, key), value),
+                    None => entries.remove(&(space, key)),
+                };
+            }
+            drop(entries);
+            journal.committed(&group, true);
+        }
+    }
+}
