@@ -6,4 +6,6 @@ mod components;
 mod crash;
 mod disk;
 mod examples;
+mod kill;
+mod load;
 mod support;
