@@ -128,6 +128,7 @@ pub struct Publisher {
     /// Numbers below this are acknowledged: by PUBACK, or by PUBREC.
     pub acknowledged: u32,
     inflight: VecDeque<Pending>,
+    first_id: u16,
     next_id: u16,
     known: bool,
 }
@@ -141,17 +142,33 @@ struct Pending {
 
 impl Publisher {
     pub fn new(name: &str, qos: u8, retain: bool) -> Self {
-        let inflight = VecDeque::new();
         Self {
             name: name.into(),
             qos,
             retain,
             next: 0,
             acknowledged: 0,
-            inflight,
+            inflight: VecDeque::new(),
+            first_id: 1,
             next_id: 1,
             known: false,
         }
+    }
+
+    /// Its first message has this packet identifier, the next one the next.
+    pub fn with_ids_from(mut self, id: u16) -> Self {
+        (self.first_id, self.next_id) = (id, id);
+        self
+    }
+
+    /// Whether the packet identifier is one of its own, as long as none was used twice.
+    pub fn sent(&self, id: u16) -> bool {
+        id >= self.first_id && u32::from(id - self.first_id) < self.next
+    }
+
+    /// The number of the message with this identifier.
+    pub fn number(&self, id: u16) -> u32 {
+        u32::from(id - self.first_id)
     }
 
     pub fn topic(&self) -> String {
@@ -233,6 +250,26 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
+    /// One that has subscribed before, and got nothing yet.
+    pub fn resumed() -> Self {
+        Self { known: true, ..Self::default() }
+    }
+
+    /// What came on a topic.
+    pub fn numbers(&self, topic: &str) -> Vec<u32> {
+        self.got.iter().filter(|(of, _)| of == topic).map(|(_, number)| *number).collect()
+    }
+
+    /// Takes messages until none came for so long.
+    pub fn run_until_quiet(&mut self, port: &str, quiet: Duration) -> io::Result<()> {
+        let mut connection = Connection::open(port, "subscriber", false)?;
+        assert!(connection.session_present, "the session of the subscriber is gone");
+        while let Some((first_byte, body)) = connection.receive_within(quiet)? {
+            self.take(&mut connection, first_byte, &body)?;
+        }
+        connection.leave()
+    }
+
     /// Takes messages until the connection ends or `enough` says so; subscribes once, in the first connection.
     pub fn run(&mut self, port: &str, enough: impl Fn(&Self) -> bool) -> io::Result<()> {
         let mut connection = Connection::open(port, "subscriber", false)?;

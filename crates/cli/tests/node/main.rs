@@ -8,4 +8,6 @@ mod disk;
 mod examples;
 mod kill;
 mod load;
+mod power;
+mod recording;
 mod support;
