@@ -29,6 +29,8 @@ impl Server {
         let broker = Broker::open(config, hooks, storage).expect("an empty store");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
+        let maintained = broker.clone();
+        let maintaining = tokio::spawn(async move { maintained.maintain(CancellationToken::new()).await });
         let accepting = tokio::spawn(async move {
             loop {
                 let (stream, peer) = listener.accept().await.expect("accept");
@@ -39,7 +41,7 @@ impl Server {
                 });
             }
         });
-        Server { address, tasks: vec![accepting] }
+        Server { address, tasks: vec![maintaining, accepting] }
     }
 }
 
