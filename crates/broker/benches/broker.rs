@@ -48,6 +48,8 @@ fn codec(criterion: &mut Criterion) {
                 packet_id: NonZeroU16::new(7),
                 subscription_identifiers: &[],
                 expiry_seconds: None,
+                duplicate: false,
+                alias: None,
             };
             let mut encoder = Encoder::new(version, None);
             let mut out = BytesMut::with_capacity(1 << 20);

@@ -25,6 +25,34 @@ pub struct BrokerConfig {
     pub session_queue_messages: usize,
     /// Bytes that may wait for one slow subscriber. A single larger message still passes when nothing else waits.
     pub session_queue_bytes: usize,
+    /// Bytes that may wait in memory for all subscribers together. A subscriber has a few thousand for itself in any case.
+    pub max_buffered_bytes: u64,
+    /// QoS 1 and 2 messages that may wait in the store for one session that outlives its connections.
+    pub stored_queue_messages: usize,
+    /// Bytes of them. A single larger message still passes when nothing else waits.
+    pub stored_queue_bytes: u64,
+    /// Bytes that may wait in the store for all sessions together.
+    pub max_stored_queue_bytes: u64,
+    /// What happens to a QoS 1 or 2 message for a session with a full queue in the store.
+    pub when_queue_full: WhenQueueFull,
+    /// Most sessions, with and without a connection; a CONNECT for one more is refused with "quota exceeded".
+    pub max_sessions: usize,
+    /// Longest Session Expiry Interval in seconds; `u32::MAX` is for ever. Clients that ask for more get this.
+    pub max_session_expiry_seconds: u32,
+    /// Longest keepalive in seconds that a client may choose, which may also choose none; 0 for no limit. An MQTT 5
+    /// client is told (Server Keep Alive), an older one is held to what it chose.
+    pub max_keepalive_seconds: u16,
+    /// Response Information for clients that ask for it, `%c` standing for the client identifier.
+    pub response_information: Option<String>,
+    /// Most connections from one address; 0 for no limit.
+    pub max_connections_per_address: usize,
+    /// Most new connections a second from one address, with ten times as many at once; 0 for no limit.
+    pub max_connects_per_second_per_address: u32,
+    /// Most messages a second from one client, with as many at once; 0 for no limit. A client that is over it is not read
+    /// for a while.
+    pub max_messages_per_second: u32,
+    /// Time between two rounds of figures under `$SYS/broker/`; zero for none.
+    pub sys_interval: Duration,
     /// How long the broker stops reading a client whose QoS 1 or 2 message found the queue of a subscriber full. After
     /// that the message is dropped for this subscriber and counted, and until the subscriber reads again, further ones
     /// are dropped at once.
@@ -36,6 +64,17 @@ pub struct BrokerConfig {
     pub max_retained_messages: usize,
     /// Bytes of all retained messages together; the same applies.
     pub max_retained_bytes: usize,
+}
+
+/// What happens to a QoS 1 or 2 message for a session whose queue in the store is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenQueueFull {
+    /// The oldest message that waits is dropped and counted.
+    #[default]
+    DropOldest,
+    /// The message is refused as a whole, for all subscribers: "quota exceeded" for an MQTT 5 publisher, while one of
+    /// MQTT 3.1.1, which knows no such answer, is not read until there is room.
+    Reject,
 }
 
 impl Default for BrokerConfig {
@@ -50,6 +89,19 @@ impl Default for BrokerConfig {
             max_subscriptions_per_session: 10_000,
             session_queue_messages: 10_000,
             session_queue_bytes: 4 * 1024 * 1024,
+            max_buffered_bytes: 64 * 1024 * 1024,
+            stored_queue_messages: 100_000,
+            stored_queue_bytes: 64 * 1024 * 1024,
+            max_stored_queue_bytes: 1024 * 1024 * 1024,
+            when_queue_full: WhenQueueFull::DropOldest,
+            max_sessions: 100_000,
+            max_session_expiry_seconds: u32::MAX,
+            max_keepalive_seconds: 0,
+            response_information: Some("responses/%c".into()),
+            max_connections_per_address: 0,
+            max_connects_per_second_per_address: 0,
+            max_messages_per_second: 0,
+            sys_interval: Duration::from_secs(10),
             publish_wait: Duration::from_secs(1),
             write_timeout: Duration::from_secs(60),
             max_retained_messages: 100_000,

@@ -23,7 +23,7 @@ pub struct Hooks {
 }
 
 /// Sees every publish before it is routed or retained: from clients, from wills and from
-/// [`Broker::publish`](crate::Broker::publish).
+/// [`Broker::publish`](crate::Broker::publish). Not the broker's own figures under `$SYS/`.
 ///
 /// Called synchronously on the publisher's task and in the order in which the hooks were given, outside of every lock
 /// of the broker; it may spawn tasks, and it may call [`Broker::publish`](crate::Broker::publish) as long as it bounds

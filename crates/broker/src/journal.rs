@@ -11,11 +11,14 @@
 //! everybody who waits for it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
+
+/// Changes that wait for the store before clients are not read any more.
+const BEHIND_BYTES: usize = 8 * 1024 * 1024;
 
 /// A part of the store that the broker may use: a key space of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,6 +81,7 @@ pub struct Journal {
     open: Mutex<Open>,
     progress: watch::Sender<Progress>,
     full: AtomicBool,
+    behind: AtomicBool,
 }
 
 /// Changes that are stored together.
@@ -138,6 +142,7 @@ impl Journal {
             open: Mutex::new(open),
             progress: watch::Sender::new(Progress { stored: 0, failed: None }),
             full: AtomicBool::new(false),
+            behind: AtomicBool::new(false),
         })
     }
 
@@ -153,6 +158,7 @@ impl Journal {
         let number = open.number;
         open.number += 1;
         open.bytes = 0;
+        self.behind.store(false, Ordering::Relaxed);
         let awaited = std::mem::take(&mut open.awaited);
         Some(Group { number, changes: std::mem::take(&mut open.changes), awaited })
     }
@@ -188,6 +194,12 @@ impl Journal {
         full
     }
 
+    /// Everything that was appended until now.
+    pub(crate) fn so_far(&self) -> Ticket {
+        let open = self.open.lock();
+        Ticket(if open.changes.is_empty() { open.number - 1 } else { open.number })
+    }
+
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
@@ -205,14 +217,9 @@ impl Journal {
         *self.progress.borrow()
     }
 
-    /// Whether changes are taken at all.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.progress.borrow().failed.is_some()
-    }
-
-    /// Bytes that wait to be taken.
-    pub(crate) fn open_bytes(&self) -> usize {
-        self.open.lock().bytes
+    /// Whether so much waits for the store that nobody should add to it.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
     }
 
     /// Waits until what was appended up to `ticket` is stored.
@@ -232,6 +239,9 @@ impl Transaction<'_> {
         let mut open = self.journal.open.lock();
         self.wake |= open.changes.is_empty();
         open.bytes += change.key.len() + change.value.as_ref().map_or(0, Vec::len);
+        if open.bytes > BEHIND_BYTES {
+            self.journal.behind.store(true, Ordering::Relaxed);
+        }
         open.awaited |= awaited;
         open.changes.push(change);
         let ticket = Ticket(open.number);
@@ -255,12 +265,44 @@ impl Drop for Transaction<'_> {
 }
 
 /// A store in memory: for brokers that are to keep nothing over a restart, and for tests, where it stands for a disk
-/// that outlives the broker.
-#[derive(Debug, Default)]
+/// that outlives the broker. A thread of its own takes what there is, as a real store would.
 pub struct MemoryStorage {
-    entries: Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>,
-    taking: Mutex<()>,
-    paused: Mutex<bool>,
+    entries: Arc<Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>>,
+    paused: Arc<Mutex<bool>>,
+    wakes: mpsc::Sender<Arc<Journal>>,
+}
+
+impl Default for MemoryStorage {
+    fn default() -> MemoryStorage {
+        let entries = Arc::<Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>>::default();
+        let paused = Arc::<Mutex<bool>>::default();
+        let (wakes, woken) = mpsc::channel::<Arc<Journal>>();
+        let (own_entries, own_paused) = (entries.clone(), paused.clone());
+        // Ends with the storage; the journals it is sent hold the storage, but only until they were looked at.
+        std::thread::spawn(move || {
+            for journal in woken {
+                let paused = own_paused.lock();
+                if !*paused {
+                    store_all(&journal, &own_entries);
+                }
+            }
+        });
+        MemoryStorage { entries, paused, wakes }
+    }
+}
+
+fn store_all(journal: &Journal, entries: &Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>) {
+    while let Some(mut group) = journal.take() {
+        let mut entries = entries.lock();
+        for Change { space, key, value } in std::mem::take(&mut group.changes) {
+            match value {
+                Some(value) => entries.insert((space, key), value),
+                None => entries.remove(&(space, key)),
+            };
+        }
+        drop(entries);
+        journal.committed(&group, true);
+    }
 }
 
 impl MemoryStorage {
@@ -270,14 +312,26 @@ impl MemoryStorage {
     }
 
     /// Stores what has come meanwhile, and goes on.
-    pub fn resume(&self, journal: &Arc<Journal>) {
+    pub fn resume(&self, broker: &crate::Broker) {
         *self.paused.lock() = false;
-        self.wake(journal);
+        self.wake(broker.journal());
     }
 
     /// How many entries a space has.
     pub fn len(&self, space: Space) -> usize {
         self.entries.lock().keys().filter(|(of, _)| *of == space).count()
+    }
+
+    /// Whether nothing is stored.
+    pub fn is_empty(&self) -> bool {
+        self.entries.lock().is_empty()
+    }
+
+    /// What is stored now: as after a power cut, for a broker of its own.
+    pub fn snapshot(&self) -> MemoryStorage {
+        let copy = MemoryStorage::default();
+        copy.entries.lock().clone_from(&self.entries.lock());
+        copy
     }
 }
 
@@ -289,22 +343,7 @@ impl Storage for MemoryStorage {
     }
 
     fn wake(&self, journal: &Arc<Journal>) {
-        if *self.paused.lock() {
-            return;
-        }
-        // One group at a time, in order.
-        let _taking = self.taking.lock();
-        while let Some(mut group) = journal.take() {
-            let changes = std::mem::take(&mut group.changes);
-            let mut entries = self.entries.lock();
-            for Change { space, key, value } in changes {
-                match value {
-                    Some(value) => entries.insert((space, key), value),
-                    None => entries.remove(&(space, key)),
-                };
-            }
-            drop(entries);
-            journal.committed(&group, true);
-        }
+        // The thread lives as long as the storage.
+        let _ = self.wakes.send(journal.clone());
     }
 }

@@ -24,18 +24,27 @@
 //! Sessions end with their connection: Session Present is always 0 and MQTT 5 clients are told a Session Expiry
 //! Interval of 0. Shared subscriptions are refused and CONNACK says that there are none. There is no authentication.
 
+mod attach;
 mod broker;
 mod client;
 mod config;
 mod connection;
 mod hook;
 mod journal;
+mod limits;
+mod load;
 mod mailbox;
+mod maintain;
 mod message;
+mod monitor;
 mod outbox;
+mod publish;
 mod retained;
 mod session;
+mod sessions;
 mod stats;
+mod stored;
+mod subscriptions;
 pub mod topic;
 mod trie;
 pub mod wire;
@@ -43,7 +52,7 @@ pub mod wire;
 pub use broker::{Broker, PublishOutcome, Published, Routed};
 pub use bytestring::ByteString;
 pub use client::{Client, Origin, Peer, Transport};
-pub use config::BrokerConfig;
+pub use config::{BrokerConfig, WhenQueueFull};
 pub use hook::{
     AckHandle, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Hooks,
     PublishHook, Publishing, RejectReason, SessionHook, Verdict,
@@ -52,6 +61,7 @@ pub use journal::{
     Change, Entry, Group, Journal, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket,
 };
 pub use message::{Message, Properties, QoS, Version};
+pub use monitor::QueueFigures;
 pub use stats::BrokerStats;
 pub use topic::{TopicFilter, TopicName};
 pub use trie::FilterTrie;

@@ -1,4 +1,4 @@
-//! What the rest of the broker holds of a connected client.
+//! What the rest of the broker holds of a session.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -9,19 +9,28 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::journal::{Entry, Progress, Transaction};
 use crate::message::Message;
-use crate::outbox::{Dated, Delivery, Outbox, Pushed, Release, WrongAck};
+use crate::monitor::Figures;
+use crate::outbox::{Bounds, Dated, Delivery, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck};
+use crate::stored::Moment;
+use crate::wire::Encoder;
 
-/// A subscriber's outbox with the means to wake its connection and those who wait for room in it.
+/// A subscriber's outbox with the means to wake its connection and those who wait for room in it. It lives as long as
+/// its session.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     pub client_id: Arc<str>,
-    /// How many subscriptions there are; with one, a message cannot match twice.
+    /// The number of a session that outlives its connections.
+    pub session: Option<u64>,
+    /// How many subscriptions there are that are not shared; with one, a message cannot match twice.
     pub subscriptions: AtomicUsize,
     /// The connection has something to do: bytes to send, or it was taken over.
     pub wake: Notify,
     /// There is room again.
     pub room: Arc<Notify>,
+    /// The connection has given the session back.
+    pub released: Arc<Notify>,
     taken_over: AtomicBool,
     kicked: AtomicBool,
     recheck: AtomicBool,
@@ -29,17 +38,49 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    pub(crate) fn new(client_id: Arc<str>, outbox: Outbox) -> Mailbox {
+    pub(crate) fn new(
+        client_id: Arc<str>,
+        session: Option<u64>,
+        bounds: Bounds,
+        totals: Arc<Totals>,
+    ) -> Mailbox {
         Mailbox {
             client_id,
+            session,
             subscriptions: AtomicUsize::new(0),
             wake: Notify::new(),
             room: Arc::new(Notify::new()),
+            released: Arc::new(Notify::new()),
             taken_over: AtomicBool::new(false),
             kicked: AtomicBool::new(false),
             recheck: AtomicBool::new(false),
-            outbox: Mutex::new(outbox),
+            outbox: Mutex::new(Outbox::new(session, bounds, totals)),
         }
+    }
+
+    /// See [`Outbox::restore`].
+    pub(crate) fn restore(&self, number: u64, weight: u32, figures: &Arc<Figures>) {
+        self.outbox.lock().restore(number, weight, figures);
+    }
+
+    /// See [`Outbox::connect`].
+    pub(crate) fn connect(&self, encoder: Encoder, window: NonZeroU16, alias_maximum: u16) {
+        self.taken_over.store(false, Relaxed);
+        self.kicked.store(false, Relaxed);
+        self.recheck.store(false, Relaxed);
+        self.outbox.lock().connect(encoder, window, alias_maximum);
+    }
+
+    /// See [`Outbox::disconnect`]. Whoever waits for room learns it.
+    pub(crate) fn disconnect(&self) -> u64 {
+        let lost = self.outbox.lock().disconnect();
+        self.room.notify_waiters();
+        lost
+    }
+
+    /// See [`Outbox::forget`].
+    pub(crate) fn forget(&self) -> u64 {
+        self.outbox.lock().forget()
     }
 
     /// See [`Outbox::push`]; wakes the connection when it has to send.
@@ -48,23 +89,41 @@ impl Mailbox {
         dated: Dated<'_>,
         owned: &mut Option<Message>,
         delivery: &Delivery,
-        now: Instant,
+        figures: &Arc<Figures>,
+        now: &Moment,
+        transaction: &mut Transaction<'_>,
     ) -> Pushed {
-        let pushed = self.outbox.lock().push(dated, owned, delivery, now);
+        let pushed = self.outbox.lock().push(dated, owned, delivery, figures, now, transaction);
         if let Pushed::Accepted { wake: true, .. } = pushed {
             self.wake.notify_one();
         }
         pushed
     }
 
-    /// Moves what is to be sent to `out` and counts what expired or did not fit meanwhile.
-    pub(crate) fn take(&self, out: &mut BytesMut, now: Instant) -> u64 {
-        let mut lost = 0;
-        let awaited = self.outbox.lock().take(out, now, &mut lost);
-        if awaited {
+    /// See [`Outbox::take`].
+    pub(crate) fn take(
+        &self,
+        out: &mut BytesMut,
+        now: Instant,
+        progress: Progress,
+        transaction: &mut Transaction<'_>,
+    ) -> Taken {
+        let taken = self.outbox.lock().take(out, now, progress, transaction);
+        if taken.awaited {
             self.room.notify_waiters();
         }
-        lost
+        taken
+    }
+
+    /// See [`Outbox::fetched`].
+    pub(crate) fn fetched(
+        &self,
+        page: Page,
+        entries: &[Entry],
+        now: &Moment,
+        transaction: &mut Transaction<'_>,
+    ) {
+        self.outbox.lock().fetched(page, entries, now, transaction);
     }
 
     /// See [`Outbox::give_up`].
@@ -72,16 +131,49 @@ impl Mailbox {
         self.outbox.lock().give_up();
     }
 
-    pub(crate) fn acknowledged(&self, packet_id: NonZeroU16) -> Result<(), WrongAck> {
-        self.outbox.lock().acknowledged(packet_id)
+    /// Whether the client is there and has room.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.outbox.lock().is_ready()
     }
 
-    pub(crate) fn received(&self, packet_id: NonZeroU16, failed: bool) -> Result<Release, WrongAck> {
-        self.outbox.lock().received(packet_id, failed)
+    /// Whether the session waits for messages while its client is not there.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.session.is_some()
     }
 
-    pub(crate) fn completed(&self, packet_id: NonZeroU16) -> Result<(), WrongAck> {
-        self.outbox.lock().completed(packet_id)
+    /// See [`Outbox::is_stored_full`].
+    pub(crate) fn is_stored_full(&self, weight: usize) -> bool {
+        self.session.is_some() && self.outbox.lock().is_stored_full(weight)
+    }
+
+    /// See [`Outbox::waiting`].
+    pub(crate) fn waiting(&self) -> (u64, u64) {
+        self.outbox.lock().waiting()
+    }
+
+    pub(crate) fn acknowledged(
+        &self,
+        packet_id: NonZeroU16,
+        transaction: &mut Transaction<'_>,
+    ) -> Result<(), WrongAck> {
+        self.outbox.lock().acknowledged(packet_id, transaction)
+    }
+
+    pub(crate) fn received(
+        &self,
+        packet_id: NonZeroU16,
+        failed: bool,
+        transaction: &mut Transaction<'_>,
+    ) -> Result<Release, WrongAck> {
+        self.outbox.lock().received(packet_id, failed, transaction)
+    }
+
+    pub(crate) fn completed(
+        &self,
+        packet_id: NonZeroU16,
+        transaction: &mut Transaction<'_>,
+    ) -> Result<(), WrongAck> {
+        self.outbox.lock().completed(packet_id, transaction)
     }
 
     /// Another connection has come with the same client identifier.
@@ -112,11 +204,5 @@ impl Mailbox {
 
     pub(crate) fn take_recheck(&self) -> bool {
         self.recheck.swap(false, Relaxed)
-    }
-
-    /// The connection is over: whoever waits for room learns it.
-    pub(crate) fn close(&self) {
-        self.outbox.lock().close();
-        self.room.notify_waiters();
     }
 }

@@ -60,9 +60,11 @@ impl Retained {
             self.bytes = bytes;
             return Ok(());
         }
+        // The broker's own are few, and never refused.
+        let own = message.topic().as_str().starts_with("$SYS/");
         let is_full = |store: &Retained, bytes: usize| {
-            bytes + weight > store.max_bytes
-                || (before.is_none() && store.messages.len() >= store.max_messages)
+            !own && (bytes + weight > store.max_bytes
+                || (before.is_none() && store.messages.len() >= store.max_messages))
         };
         let mut bytes = bytes;
         if is_full(self, bytes) {

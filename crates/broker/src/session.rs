@@ -21,6 +21,8 @@ pub(crate) struct Session {
     receive_maximum: NonZeroU16,
     /// QoS 2 messages that were routed and wait for PUBREL.
     unreleased: HashSet<NonZeroU16>,
+    /// QoS 1 messages whose PUBACK is not sent.
+    unacknowledged: usize,
     may_change_expiry: bool,
 }
 
@@ -33,11 +35,16 @@ pub(crate) enum Step {
         message: Message,
         answer: Answer,
     },
+    /// The client releases a QoS 2 message: PUBCOMP, once that is stored.
+    Released {
+        packet_id: NonZeroU16,
+        known: bool,
+    },
     /// The client acknowledges something the broker sent.
     Ack(Ack),
     Subscribe {
         packet_id: NonZeroU16,
-        subscriptions: Vec<Result<Subscription, SubscribeAckReason>>,
+        subscriptions: Vec<Subscription>,
     },
     Unsubscribe {
         packet_id: NonZeroU16,
@@ -50,6 +57,7 @@ pub(crate) enum Step {
 pub(crate) enum Reply {
     PubAck(NonZeroU16, PublishAckReason),
     PubRec(NonZeroU16, PublishAckReason),
+    PubRel(NonZeroU16, PublishAck2Reason),
     PubComp(NonZeroU16, PublishAck2Reason),
     SubAck(NonZeroU16, Vec<SubscribeAckReason>),
     UnsubAck(NonZeroU16, Vec<UnsubscribeAckReason>),
@@ -89,17 +97,19 @@ pub(crate) struct End {
     pub detail: String,
     /// Whether the will is published.
     pub will: bool,
+    /// A Session Expiry Interval that the client chose in its DISCONNECT.
+    pub session_expiry_seconds: Option<u32>,
 }
 
 impl End {
     /// The broker ends the connection.
     pub(crate) fn error(reason: DisconnectReasonCode, detail: impl Into<String>) -> End {
-        End { reason: Some(reason), detail: detail.into(), will: true }
+        End { reason: Some(reason), detail: detail.into(), will: true, session_expiry_seconds: None }
     }
 
     /// The connection is gone.
     pub(crate) fn lost(detail: impl Into<String>) -> End {
-        End { reason: None, detail: detail.into(), will: true }
+        End { reason: None, detail: detail.into(), will: true, session_expiry_seconds: None }
     }
 }
 
@@ -109,13 +119,15 @@ impl Session {
         alias_maximum: u16,
         receive_maximum: NonZeroU16,
         session_expiry_seconds: u32,
+        unreleased: HashSet<NonZeroU16>,
     ) -> Session {
         Session {
             version,
             aliases: Vec::new(),
             alias_maximum,
             receive_maximum,
-            unreleased: HashSet::new(),
+            unreleased,
+            unacknowledged: 0,
             may_change_expiry: session_expiry_seconds > 0,
         }
     }
@@ -128,12 +140,8 @@ impl Session {
             Packet::PubRec { packet_id, failed } => Step::Ack(Ack::Received { packet_id, failed }),
             Packet::PubComp { packet_id } => Step::Ack(Ack::Completed(packet_id)),
             Packet::PubRel { packet_id } => {
-                let reason = if self.unreleased.remove(&packet_id) {
-                    PublishAck2Reason::Success
-                } else {
-                    PublishAck2Reason::PacketIdNotFound
-                };
-                Step::Reply(Reply::PubComp(packet_id, reason))
+                let known = self.unreleased.remove(&packet_id);
+                Step::Released { packet_id, known }
             }
             Packet::Subscribe(subscribe) => self.subscribe(subscribe).unwrap_or_else(Step::End),
             Packet::Unsubscribe { packet_id, filters } => match filters.into_iter().map(filter).collect() {
@@ -150,6 +158,7 @@ impl Session {
                     reason: None,
                     detail: format!("the client disconnected ({reason:?})"),
                     will,
+                    session_expiry_seconds,
                 })
             }
             Packet::Connect(_) => protocol_error("a second CONNECT"),
@@ -172,6 +181,17 @@ impl Session {
         }
     }
 
+    /// The QoS 2 messages that wait for PUBREL, for the next connection.
+    pub(crate) fn into_unreleased(self) -> HashSet<NonZeroU16> {
+        self.unreleased
+    }
+
+    /// QoS 1 and 2 messages of the client that are not acknowledged or released, `unacknowledged` of them QoS 1 or
+    /// without their PUBREC.
+    pub(crate) fn set_unacknowledged(&mut self, unacknowledged: usize) {
+        self.unacknowledged = unacknowledged;
+    }
+
     /// What came of a QoS 2 message after all is an error: the exchange ends with the PUBREC that says so.
     pub(crate) fn unpublished(&mut self, packet_id: NonZeroU16) {
         self.unreleased.remove(&packet_id);
@@ -181,22 +201,30 @@ impl Session {
         let topic = self.topic(&publish)?;
         let answer = match (publish.qos, publish.packet_id) {
             (QoS::AtMostOnce, _) | (_, None) => Answer::None,
-            (QoS::AtLeastOnce, Some(packet_id)) => Answer::PubAck(packet_id),
+            (QoS::AtLeastOnce, Some(packet_id)) => {
+                self.check_receive_maximum()?;
+                Answer::PubAck(packet_id)
+            }
             (QoS::ExactlyOnce, Some(packet_id)) => {
                 if self.unreleased.contains(&packet_id) {
                     // Sent again: it was routed the first time.
                     return Ok(Step::Reply(Reply::PubRec(packet_id, PublishAckReason::Success)));
                 }
-                if self.version == Version::V5 && self.unreleased.len() >= self.receive_maximum.get().into()
-                {
-                    let detail =
-                        format!("more than {} QoS 2 messages are not released", self.receive_maximum);
-                    return Err(End::error(DisconnectReasonCode::ReceiveMaximumExceeded, detail));
-                }
+                self.check_receive_maximum()?;
                 Answer::PubRec(packet_id)
             }
         };
         Ok(Step::Publish { message: publish.into_message(topic), answer })
+    }
+
+    /// A client keeps within the Receive Maximum (MQTT 5, section 3.3.4); MQTT 3.1.1 knows none.
+    fn check_receive_maximum(&self) -> Result<(), End> {
+        let open = self.unreleased.len() + self.unacknowledged;
+        if self.version == Version::V5 && open >= self.receive_maximum.get().into() {
+            let detail = format!("more than {} QoS 1 and 2 messages are open", self.receive_maximum);
+            return Err(End::error(DisconnectReasonCode::ReceiveMaximumExceeded, detail));
+        }
+        Ok(())
     }
 
     /// The topic of a PUBLISH, by its alias if it has one (MQTT 5, section 3.3.2.3.4).
@@ -228,11 +256,17 @@ impl Session {
         let mut subscriptions = Vec::with_capacity(subscribe.filters.len());
         for (text, options) in subscribe.filters {
             let filter = filter(text)?;
-            subscriptions.push(if filter.is_shared() {
-                Err(SubscribeAckReason::SharedSubscriptionNotSupported)
-            } else {
-                Ok(Subscription { filter, options, identifier: subscribe.identifier })
-            });
+            if filter.is_shared() {
+                if filter.share().is_none() {
+                    let detail = format!("{filter} is not $share/GROUP/FILTER");
+                    return Err(End::error(DisconnectReasonCode::TopicFilterInvalid, detail));
+                }
+                if options.no_local {
+                    let detail = format!("No Local is not allowed for the shared {filter}");
+                    return Err(End::error(DisconnectReasonCode::ProtocolError, detail));
+                }
+            }
+            subscriptions.push(Subscription { filter, options, identifier: subscribe.identifier });
         }
         Ok(Step::Subscribe { packet_id: subscribe.packet_id, subscriptions })
     }

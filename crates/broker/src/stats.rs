@@ -13,8 +13,18 @@ pub struct BrokerStats {
     pub connections_refused: u64,
     /// Connections the broker ended because of what the client sent or did not do.
     pub protocol_errors: u64,
+    /// Sessions, with and without a connection (gauge).
+    pub sessions: u64,
+    /// Sessions whose expiry interval ran out.
+    pub sessions_expired: u64,
     /// Subscriptions (gauge).
     pub subscriptions: u64,
+    /// Those of them that are shared (gauge).
+    pub shared_subscriptions: u64,
+    /// Bytes that wait in the store for sessions (gauge).
+    pub stored_bytes: u64,
+    /// Bytes that wait in memory for clients, beyond the first few thousand of each (gauge).
+    pub buffered_bytes: u64,
     /// Retained messages (gauge).
     pub retained: u64,
     /// Messages not retained because the store was full.
@@ -43,6 +53,7 @@ pub(crate) struct Counters {
     pub connections_refused: Counter,
     pub protocol_errors: Counter,
     pub retained_refused: Counter,
+    pub sessions_expired: Counter,
     pub messages_in: Counter,
     pub messages_out: Counter,
     pub messages_dropped: Counter,

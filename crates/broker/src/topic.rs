@@ -211,6 +211,16 @@ impl TopicFilter {
         self.0.starts_with("$share/")
     }
 
+    /// Group and inner filter of a shared subscription. `None` for any other filter, and where one of the two is missing
+    /// or the group has a wildcard, which no subscription may have (MQTT 5, section 4.8.2).
+    pub fn share(&self) -> Option<(&str, TopicFilter)> {
+        let (group, inner) = self.0.strip_prefix("$share/")?.split_once('/')?;
+        if group.is_empty() || group.contains(['+', '#']) {
+            return None;
+        }
+        TopicFilter::new(inner).ok().map(|inner| (group, inner))
+    }
+
     /// The levels in front of the first wildcard: every topic it matches starts with this text.
     pub fn literal_prefix(&self) -> &str {
         match self.0.find(['+', '#']) {

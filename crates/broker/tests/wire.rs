@@ -108,7 +108,7 @@ proptest! {
         let expiry_seconds = properties.expiry_seconds;
         let message = Message::new(topic.clone(), payload).with_qos(qos).with_retain(retain).with_properties(properties);
         let packet_id = (qos != QoS::AtMostOnce).then(|| NonZeroU16::new(id).expect("not 0"));
-        let header = PublishHeader { qos, retain, packet_id, subscription_identifiers: &[], expiry_seconds };
+        let header = PublishHeader { qos, retain, packet_id, subscription_identifiers: &[], expiry_seconds, duplicate: false, alias: None };
         let mut out = BytesMut::from(&b"before"[..]);
         Encoder::new(version, None).publish(&mut out, &message, header).expect("encodes");
         let (packets, error) = decode_all(Decoder::with_version(version, LIMIT), &out[b"before".len()..]);
@@ -133,6 +133,8 @@ fn what_is_too_large_is_taken_back() {
         packet_id: None,
         subscription_identifiers: &[],
         expiry_seconds: None,
+        duplicate: false,
+        alias: None,
     };
     // 2 bytes of fixed header, 3 of topic, 1 of properties.
     for (limit, fits) in [(106, true), (105, false), (101, false), (3, false), (1, false)] {
@@ -163,7 +165,10 @@ fn a_reason_string_gives_way_to_the_limit_of_the_client() {
         receive_maximum: NonZeroU16::MAX,
         maximum_packet_bytes: 1,
         topic_alias_maximum: 0,
+        session_present: false,
         session_expiry_seconds: None,
+        server_keepalive_seconds: None,
+        response_information: None,
         reason_string: None,
     };
     assert!(matches!(encoder.connack(&mut BytesMut::new(), &ack), Err(EncodeError::TooLarge { .. })));

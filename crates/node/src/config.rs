@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use edgefaas_broker::BrokerConfig;
 use serde::Deserialize;
 
 use crate::access::{AccessSection, is_loopback};
@@ -116,11 +117,72 @@ pub struct BrokerSection {
     pub max_connections: usize,
     /// How soon a message is on the disk that is acknowledged: `commit`, `interval` or `never`.
     pub sync: JournalSync,
+    /// Sessions, with and without a connection.
+    pub max_sessions: usize,
+    /// The longest Session Expiry Interval that clients get; without it as long as they like.
+    #[serde(with = "humantime_serde")]
+    pub max_session_expiry: Option<Duration>,
+    /// The longest keepalive; without it as long as clients like.
+    #[serde(with = "humantime_serde")]
+    pub max_keepalive: Option<Duration>,
+    /// QoS 1 and 2 messages that may wait on the disk for one session.
+    pub queue_messages: usize,
+    /// Bytes of them.
+    pub queue_size: ByteSize,
+    /// Bytes that may wait on the disk for all sessions.
+    pub max_queue_size: ByteSize,
+    /// What happens to a message for a session with a full queue: `drop-oldest` or `reject`.
+    pub when_queue_full: WhenQueueFull,
+    /// Bytes that may wait in memory for all clients.
+    pub max_buffered: ByteSize,
+    /// Retained messages.
+    pub max_retained_messages: usize,
+    /// Bytes of them.
+    pub max_retained: ByteSize,
+    /// Connections from one address; 0 for no limit.
+    pub max_connections_per_address: usize,
+    /// New connections a second from one address; 0 for no limit.
+    pub max_connects_per_second_per_address: u32,
+    /// Messages a second from one client, which is read slower when it sends more; 0 for no limit.
+    pub max_messages_per_second: u32,
+    /// Time between two rounds of `$SYS/broker/` figures; `0s` for none.
+    #[serde(with = "humantime_serde")]
+    pub sys_interval: Duration,
+}
+
+/// What happens to a message for a session whose queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenQueueFull {
+    /// The oldest one makes room and is lost.
+    #[default]
+    DropOldest,
+    /// The publisher is told, or waits.
+    Reject,
 }
 
 impl Default for BrokerSection {
     fn default() -> Self {
-        Self { max_packet: ByteSize::mib(1), max_connections: 10_000, sync: JournalSync::default() }
+        let broker = BrokerConfig::default();
+        Self {
+            max_packet: ByteSize::mib(1),
+            max_connections: broker.max_connections,
+            sync: JournalSync::default(),
+            max_sessions: broker.max_sessions,
+            max_session_expiry: None,
+            max_keepalive: None,
+            queue_messages: broker.stored_queue_messages,
+            queue_size: ByteSize::b(broker.stored_queue_bytes),
+            max_queue_size: ByteSize::b(broker.max_stored_queue_bytes),
+            when_queue_full: WhenQueueFull::default(),
+            max_buffered: ByteSize::b(broker.max_buffered_bytes),
+            max_retained_messages: broker.max_retained_messages,
+            max_retained: ByteSize::b(broker.max_retained_bytes as u64),
+            max_connections_per_address: 0,
+            max_connects_per_second_per_address: 0,
+            max_messages_per_second: 0,
+            sys_interval: broker.sys_interval,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport};
+use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport, WhenQueueFull};
 use edgefaas_isolates::engine::{EngineError, PoolConfig};
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
-use crate::config::{ConfigError, NodeConfig};
+use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
@@ -370,6 +370,8 @@ impl Node {
             self.platform.clock.clone(),
             listening.clone(),
         ));
+        let (broker, open) = (self.broker.clone(), connected.clone());
+        tasks.spawn(async move { broker.maintain(open).await });
         let registry = self.registry.clone();
         let warming = self.workers.clone();
         tasks.spawn(async move {
@@ -526,9 +528,30 @@ fn store_options(config: &NodeConfig) -> StoreOptions {
 }
 
 fn broker_config(config: &NodeConfig) -> BrokerConfig {
+    let section = &config.broker;
+    let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     BrokerConfig {
-        max_packet_bytes: config.broker.max_packet.as_u64() as u32,
-        max_connections: config.broker.max_connections,
+        max_packet_bytes: section.max_packet.as_u64() as u32,
+        max_connections: section.max_connections,
+        max_sessions: section.max_sessions,
+        max_session_expiry_seconds: section.max_session_expiry.map_or(u32::MAX, seconds),
+        max_keepalive_seconds: section
+            .max_keepalive
+            .map_or(0, |time| u16::try_from(time.as_secs()).unwrap_or(u16::MAX).max(1)),
+        stored_queue_messages: section.queue_messages,
+        stored_queue_bytes: section.queue_size.as_u64(),
+        max_stored_queue_bytes: section.max_queue_size.as_u64(),
+        when_queue_full: match section.when_queue_full {
+            config::WhenQueueFull::DropOldest => WhenQueueFull::DropOldest,
+            config::WhenQueueFull::Reject => WhenQueueFull::Reject,
+        },
+        max_buffered_bytes: section.max_buffered.as_u64(),
+        max_retained_messages: section.max_retained_messages,
+        max_retained_bytes: section.max_retained.as_u64() as usize,
+        max_connections_per_address: section.max_connections_per_address,
+        max_connects_per_second_per_address: section.max_connects_per_second_per_address,
+        max_messages_per_second: section.max_messages_per_second,
+        sys_interval: section.sys_interval,
         ..BrokerConfig::default()
     }
 }

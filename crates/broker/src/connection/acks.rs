@@ -12,6 +12,8 @@ use crate::session::Reply;
 #[derive(Default)]
 pub(super) struct Acks {
     waiting: VecDeque<(Reply, Gate)>,
+    /// PUBACKs among them.
+    publishes: usize,
 }
 
 /// What an acknowledgement waits for.
@@ -38,13 +40,21 @@ impl Gate {
 
 impl Acks {
     pub(super) fn push(&mut self, reply: Reply, gate: Gate) {
+        self.publishes += usize::from(answers_publish(&reply));
         self.waiting.push_back((reply, gate));
     }
 
     /// The first acknowledgement, once its gate is open: with an error it has to be a negative one.
     pub(super) fn next(&mut self, progress: Progress) -> Option<(Reply, Result<(), RejectReason>)> {
         let result = self.waiting.front()?.1.result(progress)?;
-        self.waiting.pop_front().map(|(reply, _)| (reply, result))
+        let (reply, _) = self.waiting.pop_front()?;
+        self.publishes -= usize::from(answers_publish(&reply));
+        Some((reply, result))
+    }
+
+    /// QoS 1 messages that are not acknowledged.
+    pub(super) fn unacknowledged(&self) -> usize {
+        self.publishes
     }
 
     pub(super) fn len(&self) -> usize {
@@ -64,4 +74,8 @@ impl Acks {
     pub(super) fn hold(&self) -> Option<&Arc<Hold>> {
         self.waiting.front().and_then(|(_, gate)| gate.hold.as_ref())
     }
+}
+
+fn answers_publish(reply: &Reply) -> bool {
+    matches!(reply, Reply::PubAck(..))
 }

@@ -1,13 +1,16 @@
 //! From the first byte to a CONNECT that is accepted or refused.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytestring::ByteString;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
+use super::Attached;
 use super::io::Io;
+use crate::attach::{Claimed, Wanted};
 use crate::broker::Shared;
 use crate::client::{Client, Peer};
 use crate::hook::{ConnectRefusal, ConnectRefusalReason, ConnectRequest};
@@ -15,19 +18,21 @@ use crate::message::Version;
 use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
 
 /// A client whose CONNACK is ready to be sent.
-pub(super) struct Accepted {
+pub(super) struct Accepted<'a> {
     pub connect: Box<Connect>,
-    pub client: Arc<Client>,
     pub encoder: Encoder,
+    /// What holds for this connection; 0 for none.
+    pub keepalive_seconds: u16,
+    pub attached: Attached<'a>,
 }
 
 /// Waits for the CONNECT, as long as the configuration allows, and prepares the CONNACK.
-pub(super) async fn handshake<S>(
-    shared: &Shared,
+pub(super) async fn handshake<'a, S>(
+    shared: &'a Shared,
     io: &mut Io<S>,
     decoder: &mut Decoder,
     peer: &Peer,
-) -> Result<Accepted, Refusal>
+) -> Result<Accepted<'a>, Refusal>
 where
     S: AsyncRead + AsyncWrite,
 {
@@ -40,7 +45,7 @@ where
     if let Some(refusal) = refusal(shared, &connect) {
         return Err(refusal);
     }
-    let mut encoder = Encoder::new(connect.version, connect.maximum_packet_bytes);
+    let mut connect = connect;
     let assigned = connect.client_id.is_empty().then(|| shared.assign_client_id());
     let client_id: Arc<str> = assigned.as_deref().unwrap_or(&connect.client_id).into();
     let request = ConnectRequest {
@@ -61,6 +66,7 @@ where
             version: connect.version,
             reason: refusal_code(refusal.reason),
             detail: refusal.detail,
+            max_packet_bytes: connect.maximum_packet_bytes,
         })?;
     let client = Arc::new(Client {
         client_id,
@@ -69,13 +75,57 @@ where
         version: connect.version,
         transport: peer.transport,
     });
+    let config = &shared.config;
+    let will = connect.will.take().map(|will| (will, connect.will_delay_seconds));
+    let expiry_seconds = connect.session_expiry_seconds.min(config.max_session_expiry_seconds);
+    let wanted = Wanted {
+        clean_start: connect.clean_start,
+        expiry_seconds,
+        will: will.as_ref().map(|(will, delay)| (will, *delay)),
+    };
+    let claimed = timeout_at(deadline, shared.claim(&client, wanted)).await;
+    let refused = |reason, detail: &str| Refusal::Answer {
+        version: connect.version,
+        reason,
+        detail: detail.into(),
+        max_packet_bytes: connect.maximum_packet_bytes,
+    };
+    let claimed = claimed
+        .map_err(|_| refused(ConnectAckReason::ServerBusy, "the session is still in use"))?
+        .map_err(|_| refused(ConnectAckReason::QuotaExceeded, "the broker has its maximum of sessions"))?;
+    let Claimed { mailbox, state, present } = claimed;
+    // From here on the session is given back whatever happens.
+    let mut attached = Attached::new(shared, mailbox, client, state, expiry_seconds);
+    attached.recheck();
+    let keepalive_seconds = match (connect.keepalive_seconds, config.max_keepalive_seconds) {
+        (wanted, 0) => wanted,
+        (0, most) => most,
+        (wanted, most) => wanted.min(most),
+    };
+    let changed_keepalive =
+        connect.version == Version::V5 && keepalive_seconds != connect.keepalive_seconds;
+    let response_information = config.response_information.as_ref().filter(|_| {
+        // A client identifier may have anything in it; a topic may not.
+        connect.request_response_information && !attached.client.client_id.contains(['+', '#', '/', '\0'])
+    });
     let ack = ConnAck {
+        session_present: present,
         assigned_client_id: assigned.map(ByteString::from),
-        session_expiry_seconds: (connect.session_expiry_seconds > 0).then_some(0),
+        session_expiry_seconds: (expiry_seconds != connect.session_expiry_seconds)
+            .then_some(expiry_seconds),
+        server_keepalive_seconds: changed_keepalive.then_some(keepalive_seconds),
+        response_information: response_information
+            .map(|pattern| pattern.replace("%c", &attached.client.client_id).into()),
         ..connack(shared)
     };
+    let keepalive_seconds =
+        if connect.version == Version::V5 { keepalive_seconds } else { connect.keepalive_seconds };
+    let mut encoder = Encoder::new(connect.version, connect.maximum_packet_bytes);
     match encoder.connack(&mut io.outbound, &ack) {
-        Ok(()) => Ok(Accepted { connect, client, encoder }),
+        Ok(()) => {
+            attached.will = will;
+            Ok(Accepted { connect, encoder, keepalive_seconds, attached })
+        }
         Err(error) => Err(Refusal::Silent(format!("it does not take the CONNACK: {error}"))),
     }
 }
@@ -88,6 +138,8 @@ pub(super) enum Refusal {
         version: Version,
         reason: ConnectAckReason,
         detail: String,
+        /// What the client takes, as far as it is known.
+        max_packet_bytes: Option<NonZeroU32>,
     },
 }
 
@@ -118,7 +170,12 @@ where
                     );
                 let detail = error.to_string();
                 return Err(match answered {
-                    true => Refusal::Answer { version, reason: error.connect_reason(), detail },
+                    true => Refusal::Answer {
+                        version,
+                        reason: error.connect_reason(),
+                        detail,
+                        max_packet_bytes: None,
+                    },
                     false => Refusal::Silent(detail),
                 });
             }
@@ -134,17 +191,20 @@ where
 
 fn refusal(shared: &Shared, connect: &Connect) -> Option<Refusal> {
     let version = connect.version;
+    let max_packet_bytes = connect.maximum_packet_bytes;
     if connect.authentication_method.is_some() {
         let reason = ConnectAckReason::BadAuthenticationMethod;
         return Some(Refusal::Answer {
             version,
             reason,
+            max_packet_bytes,
             detail: "enhanced authentication is not supported".into(),
         });
     }
     if shared.is_full(&connect.client_id) {
         let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);
-        return Some(Refusal::Answer { version, reason: ConnectAckReason::ServerBusy, detail });
+        let reason = ConnectAckReason::ServerBusy;
+        return Some(Refusal::Answer { version, reason, detail, max_packet_bytes });
     }
     None
 }
@@ -156,11 +216,15 @@ where
     shared.counters.connections_refused.add(1);
     match refusal {
         Refusal::Silent(detail) => tracing::debug!(%peer, detail, "connection refused"),
-        Refusal::Answer { version, reason, detail } => {
+        Refusal::Answer { version, reason, detail, max_packet_bytes } => {
             tracing::debug!(%peer, detail, ?reason, "connection refused");
             let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };
-            // Without a limit of the client this always fits.
-            let _ = Encoder::new(version, None).connack(&mut io.outbound, &ack);
+            let mut encoder = Encoder::new(version, max_packet_bytes);
+            // The reason string is left out where it does not fit (MQTT-3.2.2-19).
+            if encoder.connack(&mut io.outbound, &ack).is_err() {
+                let bare = ConnAck { reason_string: None, ..ack };
+                let _ = encoder.connack(&mut io.outbound, &bare);
+            }
         }
     }
     io.farewell(shared).await;
@@ -170,11 +234,14 @@ where
 pub(super) fn connack(shared: &Shared) -> ConnAck {
     ConnAck {
         reason: ConnectAckReason::Success,
+        session_present: false,
         assigned_client_id: None,
         receive_maximum: shared.config.receive_maximum,
         maximum_packet_bytes: shared.config.max_packet_bytes,
         topic_alias_maximum: shared.config.topic_alias_maximum,
         session_expiry_seconds: None,
+        server_keepalive_seconds: None,
+        response_information: None,
         reason_string: None,
     }
 }

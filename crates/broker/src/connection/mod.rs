@@ -6,7 +6,7 @@ mod io;
 
 use std::collections::{HashSet, VecDeque};
 use std::future::pending;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,26 +14,35 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use self::acks::{Acks, Gate};
 use self::handshake::{Accepted, handshake, refuse};
 use self::io::{Io, write_or_flush};
-use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting, lower};
+use crate::attach::Released;
+use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting};
 use crate::client::{Client, Origin, Peer};
 use crate::hook::{Hold, RejectReason};
-use crate::journal::Progress;
+use crate::journal::{Change, Entry, Progress, Space, StorageError, Ticket};
+use crate::limits::Bucket;
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
-use crate::outbox::{Dated, Delivery, Loss, Outbox, Pushed, Release};
+use crate::monitor::Figures;
+use crate::outbox::{Dated, Delivery, Loss, Page, Pushed, Release};
 use crate::session::{Ack, Answer, End, Reply, Session, Step, Subscription};
+use crate::sessions::State;
+use crate::stored::{self, Moment};
+use crate::subscriptions::lower;
 use crate::topic::{TopicFilter, TopicName};
 use crate::wire::{
     Decoder, DisconnectReasonCode, EncodeError, Encoder, Packet, PublishAck2Reason, PublishAckReason,
     RetainHandling, SubscribeAckReason, UnsubscribeAckReason,
 };
 
+/// What others want the client to get is fetched when less than this is left to be written.
+const TAKE_BELOW_BYTES: usize = 16 * 1024;
 /// How many retained topics are looked at in one go.
 const REPLAY_SLICE: usize = 256;
 /// A client that has this much to take from us is not read until it takes some.
@@ -49,6 +58,14 @@ pub(crate) async fn serve<S>(shared: &Shared, stream: S, peer: Peer, cancel: Can
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
+    let _place = match shared.enter(peer.address.ip()) {
+        Ok(place) => place,
+        Err(limit) => {
+            shared.counters.connections_refused.add(1);
+            tracing::debug!(peer = %peer.address, %limit, "connection refused");
+            return;
+        }
+    };
     let mut io = Io::new(stream);
     let mut decoder = Decoder::new(shared.config.max_packet_bytes as usize);
     let accepted = tokio::select! {
@@ -81,6 +98,14 @@ struct Connection<'a, S> {
     progress: watch::Receiver<Progress>,
     /// Retained messages that a subscription still has to get.
     replay: VecDeque<Replay>,
+    /// How fast the client may publish.
+    rate: Option<Bucket>,
+    /// It was faster: nothing is read before then.
+    slowed_until: Option<Instant>,
+    /// The session's messages wait for the store.
+    awaits_store: bool,
+    /// Messages of the session that are fetched from the store.
+    fetching: Option<Fetching>,
     last_read: Instant,
     /// Since when there is something to write and nothing of it was taken.
     unsent_since: Option<Instant>,
@@ -95,38 +120,73 @@ struct Stopped {
     retry_at: Instant,
 }
 
+/// A part of the session's messages on its way from the store.
+struct Fetching {
+    page: Page,
+    read: JoinHandle<Result<Vec<Entry>, StorageError>>,
+}
+
 /// The retained messages of one subscription, found and sent a slice at a time.
 struct Replay {
     filter: TopicFilter,
     qos: QoS,
     identifier: Option<NonZeroU32>,
+    figures: Arc<Figures>,
     /// Found and not sent yet.
     topics: VecDeque<TopicName>,
     after: Option<TopicName>,
     walked: bool,
 }
 
-/// A client's place in the broker; given up on drop, whatever the reason.
-struct Attached<'a> {
+/// A client's session while it is connected; given back on drop, whatever the reason.
+pub(super) struct Attached<'a> {
     shared: &'a Shared,
-    mailbox: Arc<Mailbox>,
-    client: Arc<Client>,
-    origin: Origin,
-    filters: HashSet<TopicFilter>,
-    will: Option<Message>,
+    pub mailbox: Arc<Mailbox>,
+    pub client: Arc<Client>,
+    pub origin: Origin,
+    pub filters: HashSet<TopicFilter>,
+    /// The client's QoS 2 messages that wait for PUBREL, while nobody else has them.
+    pub unreleased: HashSet<NonZeroU16>,
+    pub expiry_seconds: u32,
+    pub will: Option<(Message, u32)>,
+}
+
+impl<'a> Attached<'a> {
+    pub(super) fn new(
+        shared: &'a Shared,
+        mailbox: Arc<Mailbox>,
+        client: Arc<Client>,
+        state: State,
+        expiry_seconds: u32,
+    ) -> Attached<'a> {
+        let origin = Origin::Client(client.clone());
+        let State { filters, unreleased } = state;
+        Attached { shared, mailbox, client, origin, filters, unreleased, expiry_seconds, will: None }
+    }
+
+    /// Ends the subscriptions that the hooks do not allow any more.
+    pub(super) fn recheck(&mut self) {
+        let Attached { shared, mailbox, client, filters, .. } = self;
+        filters.retain(|filter| {
+            let allowed = shared.authorize(client, filter, QoS::ExactlyOnce).is_ok();
+            if !allowed {
+                tracing::info!(client_id = %client.client_id, %filter, "a subscription is not allowed any more");
+                shared.unsubscribe(mailbox, filter);
+            }
+            allowed
+        });
+    }
 }
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        self.shared.detach(&self.mailbox);
-        for filter in self.filters.drain() {
-            self.shared.unsubscribe(&self.mailbox, &filter);
-        }
-        self.mailbox.close();
-        if let Some(will) = self.will.take() {
-            let now = Instant::now();
-            let _ = self.shared.publish(&self.origin, Some(&self.mailbox), will, Vec::new(), now, None);
-        }
+        let state = State {
+            filters: std::mem::take(&mut self.filters),
+            unreleased: std::mem::take(&mut self.unreleased),
+        };
+        let will = self.will.take();
+        let released = Released { state, expiry_seconds: self.expiry_seconds, will };
+        self.shared.release(&self.mailbox, &self.client, released);
         self.shared.tell_hooks(|hook| hook.on_disconnect(&self.client));
     }
 }
@@ -135,21 +195,18 @@ impl<'a, S> Connection<'a, S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    fn attach(shared: &'a Shared, io: Io<S>, decoder: Decoder, accepted: Accepted) -> Self {
-        let Accepted { connect, client, encoder } = accepted;
-        let version = connect.version;
+    fn attach(shared: &'a Shared, io: Io<S>, decoder: Decoder, accepted: Accepted<'a>) -> Self {
+        let Accepted { connect, encoder, keepalive_seconds, mut attached } = accepted;
         let config = &shared.config;
-        let outbox = Outbox::new(
+        let version = connect.version;
+        attached.mailbox.connect(
             Encoder::new(version, connect.maximum_packet_bytes),
             connect.receive_maximum.min(config.max_inflight),
-            config.session_queue_messages,
-            config.session_queue_bytes,
+            connect.topic_alias_maximum,
         );
-        let mailbox = Arc::new(Mailbox::new(client.client_id.clone(), outbox));
-        shared.attach(&mailbox);
+        let client = &attached.client;
         tracing::debug!(client_id = %client.client_id, peer = %client.peer, ?version, "client connected");
-        shared.tell_hooks(|hook| hook.on_connected(&client));
-        let origin = Origin::Client(client.clone());
+        shared.tell_hooks(|hook| hook.on_connected(client));
         let now = Instant::now();
         Connection {
             shared,
@@ -160,19 +217,18 @@ where
                 version,
                 config.topic_alias_maximum,
                 config.receive_maximum,
-                connect.session_expiry_seconds,
+                attached.expiry_seconds,
+                std::mem::take(&mut attached.unreleased),
             ),
-            attached: Attached {
-                shared,
-                mailbox,
-                client,
-                origin,
-                filters: HashSet::new(),
-                will: connect.will,
-            },
+            attached,
             // One and a half times the keepalive (MQTT 5, section 3.1.2.10).
-            keepalive: (connect.keepalive_seconds > 0)
-                .then(|| Duration::from_millis(1500 * u64::from(connect.keepalive_seconds))),
+            keepalive: (keepalive_seconds > 0)
+                .then(|| Duration::from_millis(1500 * u64::from(keepalive_seconds))),
+            rate: (config.max_messages_per_second > 0)
+                .then(|| Bucket::new(config.max_messages_per_second, config.max_messages_per_second, now)),
+            slowed_until: None,
+            awaits_store: false,
+            fetching: None,
             waiting: Vec::new(),
             waiting_until: now,
             deferred: None,
@@ -188,9 +244,13 @@ where
 
     async fn run(mut self, cancel: CancellationToken) {
         let end = self.until_end(cancel).await;
-        let Connection { shared, mut io, mut attached, mut encoder, .. } = self;
+        let Connection { shared, mut io, mut attached, mut encoder, session, .. } = self;
+        attached.unreleased = session.into_unreleased();
         if !end.will {
             attached.will = None;
+        }
+        if let Some(seconds) = end.session_expiry_seconds {
+            attached.expiry_seconds = seconds.min(shared.config.max_session_expiry_seconds);
         }
         let client_id = attached.mailbox.client_id.clone();
         drop(attached);
@@ -217,24 +277,24 @@ where
         let mut timer_at = self.due(Instant::now());
         let mut timer = pin!(sleep_until(timer_at.into()));
         let mut room: Option<Pin<Box<OwnedNotified>>> = None;
-        let mut now = Instant::now();
+        let mut now = Moment::now();
         loop {
-            if let Err(end) = self.process(now) {
+            if let Err(end) = self.process(&now) {
                 return end;
             }
             if let Err(end) = self.release_acks() {
                 return end;
             }
-            let replaying = self.collect(now);
+            let replaying = self.collect(&now);
             if self.waiting.is_empty() {
                 room = None;
             } else if room.is_none() {
-                room = self.await_room(now);
+                room = self.await_room(&now);
                 if room.is_none() {
                     continue;
                 }
             }
-            let due = self.due(now);
+            let due = self.due(now.instant);
             if due < timer_at {
                 timer_at = due;
                 timer.as_mut().reset(due.into());
@@ -246,7 +306,8 @@ where
             let readable = self.is_readable();
             self.io.make_room();
             let unflushed = self.io.unflushed;
-            let awaits_store = self.acks.awaits_store();
+            let awaits_store =
+                self.acks.awaits_store() || self.awaits_store || self.shared.journal.is_behind();
             let hold = self.acks.hold().cloned();
             let Io { reader, writer, inbound, outbound, sent, .. } = &mut self.io;
             tokio::select! {
@@ -258,11 +319,11 @@ where
                             return End::lost(format!("write failed: {error}"));
                         }
                         self.shared.counters.bytes_out.add(bytes as u64);
-                        now = Instant::now();
-                        self.unsent_since = (self.io.unsent() > 0).then_some(now);
+                        now = Moment::now();
+                        self.unsent_since = (self.io.unsent() > 0).then_some(now.instant);
                         if !readable {
                             // It was not read meanwhile, so its silence means nothing.
-                            self.last_read = now;
+                            self.last_read = now.instant;
                         }
                     }
                     Err(error) => return End::lost(format!("write failed: {error}")),
@@ -272,8 +333,8 @@ where
                     Ok(bytes) => {
                         self.io.read(bytes);
                         self.shared.counters.bytes_in.add(bytes as u64);
-                        now = Instant::now();
-                        self.last_read = now;
+                        now = Moment::now();
+                        self.last_read = now.instant;
                     }
                     Err(error) => return End::lost(format!("read failed: {error}")),
                 },
@@ -290,36 +351,42 @@ where
                     if mailbox.take_recheck() {
                         self.recheck();
                     }
-                    now = Instant::now();
+                    now = Moment::now();
                 }
                 // The others of this runtime have their turn in between.
-                () = tokio::task::yield_now(), if replaying => now = Instant::now(),
+                () = tokio::task::yield_now(), if replaying => now = Moment::now(),
                 changed = self.progress.changed(), if awaits_store => {
                     if changed.is_err() {
                         return End::lost("the broker is gone");
                     }
+                    now = Moment::now();
                 }
-                () = released(hold) => {}
+                (page, entries) = fetched(&mut self.fetching) => {
+                    now = Moment::now();
+                    let mut transaction = self.shared.journal.begin();
+                    mailbox.fetched(page, &entries, &now, &mut transaction);
+                }
+                () = released(hold) => now = Moment::now(),
                 () = unblocked(&mut self.blocked) => {
-                    now = Instant::now();
-                    if let Err(end) = self.offer_again(now) {
+                    now = Moment::now();
+                    if let Err(end) = self.offer_again(&now) {
                         return end;
                     }
                 }
                 () = notified(&mut room) => {
                     room = None;
-                    now = Instant::now();
+                    now = Moment::now();
                 }
                 () = timer.as_mut() => {
-                    now = Instant::now();
-                    if let Some(end) = self.overdue(now) {
+                    now = Moment::now();
+                    if let Some(end) = self.overdue(&now) {
                         return end;
                     }
-                    timer_at = self.due(now);
+                    timer_at = self.due(now.instant);
                     timer.as_mut().reset(timer_at.into());
                 }
                 () = cancelled.as_mut() => {
-                    self.collect(now);
+                    self.collect(&now);
                     return End::error(DisconnectReasonCode::ServerShuttingDown, "the server shuts down");
                 }
             }
@@ -327,8 +394,15 @@ where
     }
 
     /// Handles what was read, as far as it may be handled now.
-    fn process(&mut self, now: Instant) -> Result<(), End> {
+    fn process(&mut self, now: &Moment) -> Result<(), End> {
         while self.is_readable() {
+            if let Some(rate) = &mut self.rate
+                && self.io.inbound.first().is_some_and(|byte| byte >> 4 == 3)
+                && let Err(wait) = rate.take(now.instant)
+            {
+                self.slowed_until = Some(now.instant + wait);
+                return Ok(());
+            }
             match self.decoder.decode(&mut self.io.inbound) {
                 Ok(Some(packet)) => self.handle(packet, now)?,
                 Ok(None) => break,
@@ -338,40 +412,70 @@ where
         Ok(())
     }
 
-    fn handle(&mut self, packet: Packet, now: Instant) -> Result<(), End> {
+    fn handle(&mut self, packet: Packet, now: &Moment) -> Result<(), End> {
         match self.session.handle(packet) {
             Step::Reply(Reply::PingResp) => self.reply(Reply::PingResp),
-            Step::Reply(reply) => self.acks.push(reply, Gate::default()),
+            // A QoS 2 message that was sent again: the first one may not be stored yet.
+            Step::Reply(reply) => {
+                let ticket = self.attached.mailbox.session.map(|_| self.shared.journal.so_far());
+                self.acks.push(reply, Gate { ticket, hold: None });
+            }
             Step::Publish { message, answer } => self.publish(message, answer, now),
             Step::Ack(ack) => self.ack(ack)?,
+            Step::Released { packet_id, known } => {
+                let ticket = self.attached.mailbox.session.filter(|_| known).map(|session| {
+                    let key = stored::incoming_key(session, packet_id.get());
+                    let change = Change { space: Space::State, key, value: None };
+                    self.shared.journal.begin().append(change, true)
+                });
+                let reason = match known {
+                    true => PublishAck2Reason::Success,
+                    false => PublishAck2Reason::PacketIdNotFound,
+                };
+                self.acks.push(Reply::PubComp(packet_id, reason), Gate { ticket, hold: None });
+            }
             Step::Subscribe { packet_id, subscriptions } => {
-                let status = subscriptions.into_iter().map(|subscription| match subscription {
-                    Ok(subscription) => self.subscribe(subscription),
-                    Err(reason) => reason,
+                let mut last = None;
+                let status = subscriptions.into_iter().map(|subscription| {
+                    let (reason, ticket) = self.subscribe(subscription);
+                    last = ticket.or(last);
+                    reason
                 });
                 let status = status.collect();
-                self.acks.push(Reply::SubAck(packet_id, status), Gate::default());
+                self.acks.push(Reply::SubAck(packet_id, status), Gate { ticket: last, hold: None });
             }
             Step::Unsubscribe { packet_id, filters } => {
+                let mut last = None;
                 let status = filters.iter().map(|filter| {
                     self.attached.filters.remove(filter);
-                    match self.shared.unsubscribe(&self.attached.mailbox, filter) {
+                    let (removed, ticket) = self.shared.unsubscribe(&self.attached.mailbox, filter);
+                    last = ticket.or(last);
+                    match removed {
                         true => UnsubscribeAckReason::Success,
                         false => UnsubscribeAckReason::NoSubscriptionExisted,
                     }
                 });
                 let status = status.collect();
-                self.acks.push(Reply::UnsubAck(packet_id, status), Gate::default());
+                self.acks.push(Reply::UnsubAck(packet_id, status), Gate { ticket: last, hold: None });
             }
             Step::End(end) => return Err(end),
         }
         Ok(())
     }
 
-    fn publish(&mut self, message: Message, answer: Answer, now: Instant) {
+    fn publish(&mut self, message: Message, answer: Answer, now: &Moment) {
         let Attached { mailbox, origin, .. } = &self.attached;
         let waiting = Some(&mut self.waiting);
-        let published = self.shared.publish(origin, Some(mailbox), message, Vec::new(), now, waiting);
+        let changes = match (mailbox.session, answer) {
+            // Stored with the message: after a crash it is known to be there.
+            (Some(session), Answer::PubRec(packet_id)) => vec![Change {
+                space: Space::State,
+                key: stored::incoming_key(session, packet_id.get()),
+                value: Some(Vec::new()),
+            }],
+            _ => Vec::new(),
+        };
+        let published = self.shared.publish(origin, Some(mailbox), message, changes, now, waiting);
         let Published { outcome, ticket, hold } = match published {
             Ok(published) => published,
             Err(Blocked { message, until }) => {
@@ -379,29 +483,35 @@ where
                 until.as_mut().enable();
                 // A copy, so that it does not keep the read buffer.
                 let message = message.clone();
-                self.blocked = Some(Stopped { message, answer, until, retry_at: now + BLOCKED_RETRY });
+                let retry_at = now.instant + BLOCKED_RETRY;
+                self.blocked = Some(Stopped { message, answer, until, retry_at });
                 return;
             }
         };
         if let PublishOutcome::Routed(routed) = outcome {
             self.pressure |= routed.pressure;
         }
-        self.waiting_until = now + self.shared.config.publish_wait;
+        self.waiting_until = now.instant + self.shared.config.publish_wait;
         let Some(reply) = self.session.published(answer, ack_reason(outcome)) else {
             return;
         };
         let gate = Gate { ticket, hold };
         if self.waiting.is_empty() {
-            self.acks.push(reply, gate);
+            self.push_ack(reply, gate);
         } else {
             self.deferred = Some((reply, gate));
         }
     }
 
+    fn push_ack(&mut self, reply: Reply, gate: Gate) {
+        self.acks.push(reply, gate);
+        self.session.set_unacknowledged(self.acks.unacknowledged());
+    }
+
     /// Offers the message again that a hook had no room for.
-    fn offer_again(&mut self, now: Instant) -> Result<(), End> {
+    fn offer_again(&mut self, now: &Moment) -> Result<(), End> {
         if let Some(Stopped { message, answer, .. }) = self.blocked.take() {
-            self.last_read = now;
+            self.last_read = now.instant;
             self.publish(message, answer, now);
         }
         self.process(now)
@@ -431,6 +541,7 @@ where
             };
             self.reply(reply);
         }
+        self.session.set_unacknowledged(self.acks.unacknowledged());
         Ok(())
     }
 
@@ -439,6 +550,7 @@ where
         let encoded = match reply {
             Reply::PubAck(packet_id, reason) => self.encoder.puback(out, packet_id, reason),
             Reply::PubRec(packet_id, reason) => self.encoder.pubrec(out, packet_id, reason),
+            Reply::PubRel(packet_id, reason) => self.encoder.pubrel(out, packet_id, reason),
             Reply::PubComp(packet_id, reason) => self.encoder.pubcomp(out, packet_id, reason),
             Reply::SubAck(packet_id, status) => self.encoder.suback(out, packet_id, status),
             Reply::UnsubAck(packet_id, status) => self.encoder.unsuback(out, packet_id, status),
@@ -452,18 +564,20 @@ where
 
     fn ack(&mut self, ack: Ack) -> Result<(), End> {
         let mailbox = &self.attached.mailbox;
+        let mut transaction = self.shared.journal.begin();
         let result = match ack {
-            Ack::Acknowledged(packet_id) => mailbox.acknowledged(packet_id),
-            Ack::Completed(packet_id) => mailbox.completed(packet_id),
-            Ack::Received { packet_id, failed } => mailbox.received(packet_id, failed).map(|release| {
-                let reason = match release {
-                    Release::Ended => return,
-                    Release::Send => PublishAck2Reason::Success,
-                    Release::NotFound => PublishAck2Reason::PacketIdNotFound,
-                };
-                let encoded = self.encoder.pubrel(&mut self.io.outbound, packet_id, reason);
-                self.note_unsent(encoded);
-            }),
+            Ack::Acknowledged(packet_id) => mailbox.acknowledged(packet_id, &mut transaction),
+            Ack::Completed(packet_id) => mailbox.completed(packet_id, &mut transaction),
+            Ack::Received { packet_id, failed } => {
+                mailbox.received(packet_id, failed, &mut transaction).map(|release| {
+                    let (reason, ticket) = match release {
+                        Release::Ended => return,
+                        Release::Send(ticket) => (PublishAck2Reason::Success, ticket),
+                        Release::NotFound => (PublishAck2Reason::PacketIdNotFound, None),
+                    };
+                    self.acks.push(Reply::PubRel(packet_id, reason), Gate { ticket, hold: None });
+                })
+            }
         };
         result.map_err(|_| {
             let detail = format!("{ack:?} does not fit the QoS of the message it acknowledges");
@@ -471,17 +585,17 @@ where
         })
     }
 
-    fn subscribe(&mut self, subscription: Subscription) -> SubscribeAckReason {
+    fn subscribe(&mut self, subscription: Subscription) -> (SubscribeAckReason, Option<Ticket>) {
         let Attached { mailbox, filters, client, .. } = &mut self.attached;
         let config = &self.shared.config;
         let known = filters.contains(&subscription.filter);
         if !known && filters.len() >= config.max_subscriptions_per_session {
-            return SubscribeAckReason::QuotaExceeded;
+            return (SubscribeAckReason::QuotaExceeded, None);
         }
         let mut subscription = subscription;
         match self.shared.authorize(client, &subscription.filter, subscription.options.qos) {
             Ok(granted) => subscription.options.qos = granted,
-            Err(reason) => return subscribe_code(reason),
+            Err(reason) => return (subscribe_code(reason), None),
         }
         let options = subscription.options;
         let replay = match options.retain_handling {
@@ -490,8 +604,9 @@ where
             RetainHandling::NoAtSubscribe => false,
         };
         // Subscribed first: what is published from now on comes by itself, what was before is found.
-        self.shared.subscribe(mailbox, &subscription);
-        if replay {
+        let (_, ticket) = self.shared.subscribe(mailbox, &subscription);
+        // One session of several gets a message, so that nobody gets the retained ones (MQTT 5, section 4.8.2).
+        if replay && !subscription.filter.is_shared() {
             if known {
                 self.replay.retain(|replay| replay.filter != subscription.filter);
             }
@@ -499,49 +614,55 @@ where
                 filter: subscription.filter.clone(),
                 qos: options.qos,
                 identifier: subscription.identifier,
+                figures: self.shared.monitor.figures(&subscription.filter),
                 topics: VecDeque::new(),
                 after: None,
                 walked: false,
             });
         }
         filters.insert(subscription.filter);
-        match options.qos {
+        let granted = match options.qos {
             QoS::AtMostOnce => SubscribeAckReason::GrantedQos0,
             QoS::AtLeastOnce => SubscribeAckReason::GrantedQos1,
             QoS::ExactlyOnce => SubscribeAckReason::GrantedQos2,
-        }
+        };
+        (granted, ticket)
     }
 
     /// Ends the subscriptions that are not allowed any more.
     fn recheck(&mut self) {
-        let Attached { shared, mailbox, client, filters, .. } = &mut self.attached;
-        filters.retain(|filter| {
-            let allowed = shared.authorize(client, filter, QoS::ExactlyOnce).is_ok();
-            if !allowed {
-                tracing::info!(client_id = %client.client_id, %filter, "a subscription is not allowed any more");
-                shared.unsubscribe(mailbox, filter);
-            }
-            allowed
-        });
+        self.attached.recheck();
         self.replay.retain(|replay| self.attached.filters.contains(&replay.filter));
     }
 
     /// Fetches what others want this client to get, once what was fetched before is written; true if there are more
     /// retained messages to look for.
-    fn collect(&mut self, now: Instant) -> bool {
+    fn collect(&mut self, now: &Moment) -> bool {
         let more = self.continue_replay(now);
-        if self.io.unsent() < BACKLOG_BYTES {
-            let lost = self.attached.mailbox.take(&mut self.io.outbound, now);
-            self.shared.counters.messages_dropped.add(lost);
+        if self.io.unsent() < TAKE_BELOW_BYTES {
+            let progress = self.shared.journal.progress();
+            let mut transaction = self.shared.journal.begin();
+            let out = &mut self.io.outbound;
+            let taken = self.attached.mailbox.take(out, now.instant, progress, &mut transaction);
+            self.shared.counters.messages_dropped.add(taken.lost);
+            self.awaits_store = taken.awaits_store;
+            if let Some(page) = taken.page {
+                let storage = self.shared.journal.storage().clone();
+                let from = stored::queue_key(page.session, page.from);
+                // On a thread that may wait for the disk.
+                let read =
+                    tokio::task::spawn_blocking(move || storage.scan(Space::Queue, &from, page.messages));
+                self.fetching = Some(Fetching { page, read });
+            }
         }
         if self.io.unsent() > 0 {
-            self.unsent_since.get_or_insert(now);
+            self.unsent_since.get_or_insert(now.instant);
         }
         more
     }
 
     /// Goes on with the retained messages; true if there was room for more than it looked for in one go.
-    fn continue_replay(&mut self, now: Instant) -> bool {
+    fn continue_replay(&mut self, now: &Moment) -> bool {
         let mut budget = REPLAY_SLICE;
         while let Some(next) = self.replay.front_mut() {
             let Some(topic) = next.topics.front() else {
@@ -552,21 +673,25 @@ where
                 if budget == 0 {
                     return true;
                 }
-                let slice = self.shared.retained_slice(&next.filter, next.after.as_ref(), budget, now);
+                let slice =
+                    self.shared.retained_slice(&next.filter, next.after.as_ref(), budget, now.instant);
                 budget = budget.saturating_sub(slice.visited.max(1));
                 next.walked = slice.after.is_none();
                 (next.topics, next.after) = (slice.topics, slice.after);
                 continue;
             };
-            if let Some((message, received)) = self.shared.retained_message(topic, now) {
+            if let Some((message, received)) = self.shared.retained_message(topic, now.instant) {
                 let delivery = Delivery {
                     qos: lower(message.qos(), next.qos),
                     retain: true,
                     identifiers: next.identifier.into_iter().collect(),
                 };
                 let dated = Dated { message: &message, received };
-                match self.attached.mailbox.push(dated, &mut None, &delivery, now) {
+                let mut transaction = self.shared.journal.begin();
+                let mailbox = &self.attached.mailbox;
+                match mailbox.push(dated, &mut None, &delivery, &next.figures, now, &mut transaction) {
                     Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
+                    Pushed::Skipped => {}
                     // Goes on when something was written or acknowledged.
                     Pushed::Full | Pushed::Lost(Loss::Full) => return false,
                     Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
@@ -578,19 +703,28 @@ where
     }
 
     /// Tries the waiting deliveries again; `None` when they are settled, otherwise what to wait for.
-    fn await_room(&mut self, now: Instant) -> Option<Pin<Box<OwnedNotified>>> {
+    fn await_room(&mut self, now: &Moment) -> Option<Pin<Box<OwnedNotified>>> {
         while let Some(next) = self.waiting.last() {
             let mut room = Box::pin(next.mailbox.room.clone().notified_owned());
             room.as_mut().enable();
             let dated = Dated { message: &next.message, received: next.received };
-            match next.mailbox.push(dated, &mut None, &next.delivery, now) {
-                Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
+            let (shared, figures) = (self.shared, &next.figures);
+            let mut transaction = shared.journal.begin();
+            match next.mailbox.push(dated, &mut None, &next.delivery, figures, now, &mut transaction) {
+                Pushed::Accepted { .. } => shared.counters.messages_out.add(1),
+                Pushed::Skipped => {}
                 Pushed::Full => return Some(room),
-                Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
+                Pushed::Lost(_) => {
+                    figures.lost(1);
+                    shared.counters.messages_dropped.add(1);
+                }
+            }
+            if let Some((_, gate)) = &mut self.deferred {
+                gate.ticket = transaction.ticket().or(gate.ticket);
             }
             self.waiting.pop();
         }
-        self.settle(now);
+        self.settle(now.instant);
         None
     }
 
@@ -598,13 +732,15 @@ where
     fn settle(&mut self, now: Instant) {
         self.last_read = now;
         if let Some((reply, gate)) = self.deferred.take() {
-            self.acks.push(reply, gate);
+            self.push_ack(reply, gate);
         }
     }
 
     fn is_readable(&self) -> bool {
         self.waiting.is_empty()
             && self.blocked.is_none()
+            && self.slowed_until.is_none()
+            && !self.shared.journal.is_behind()
             && self.io.unsent() < BACKLOG_BYTES
             && self.acks.len() < usize::from(self.shared.config.receive_maximum.get())
     }
@@ -617,36 +753,69 @@ where
         let write = self.unsent_since.map(|since| since + self.shared.config.write_timeout);
         let waiting = (!self.waiting.is_empty()).then_some(self.waiting_until);
         let blocked = self.blocked.as_ref().map(|blocked| blocked.retry_at);
-        [keepalive, write, waiting, blocked].into_iter().flatten().fold(idle, Instant::min)
+        [keepalive, write, waiting, blocked, self.slowed_until]
+            .into_iter()
+            .flatten()
+            .fold(idle, Instant::min)
     }
 
-    fn overdue(&mut self, now: Instant) -> Option<End> {
-        if !self.waiting.is_empty() && now >= self.waiting_until {
+    fn overdue(&mut self, now: &Moment) -> Option<End> {
+        if !self.waiting.is_empty() && now.instant >= self.waiting_until {
             for waiting in self.waiting.drain(..) {
                 // Only the last one was waited for; the others may have had room for long.
                 let dated = Dated { message: &waiting.message, received: waiting.received };
-                match waiting.mailbox.push(dated, &mut None, &waiting.delivery, now) {
-                    Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
-                    Pushed::Full => {
-                        waiting.mailbox.give_up();
-                        self.shared.counters.messages_dropped.add(1);
+                let (shared, figures) = (self.shared, &waiting.figures);
+                let mut transaction = shared.journal.begin();
+                let mut pushed = waiting.mailbox.push(
+                    dated,
+                    &mut None,
+                    &waiting.delivery,
+                    figures,
+                    now,
+                    &mut transaction,
+                );
+                if pushed == Pushed::Full {
+                    // Once more without the right to wait: a session in the store gives its oldest message up.
+                    waiting.mailbox.give_up();
+                    pushed = waiting.mailbox.push(
+                        dated,
+                        &mut None,
+                        &waiting.delivery,
+                        figures,
+                        now,
+                        &mut transaction,
+                    );
+                }
+                match pushed {
+                    Pushed::Accepted { .. } => shared.counters.messages_out.add(1),
+                    Pushed::Skipped => {}
+                    Pushed::Full | Pushed::Lost(_) => {
+                        figures.lost(1);
+                        shared.counters.messages_dropped.add(1);
                     }
-                    Pushed::Lost(_) => self.shared.counters.messages_dropped.add(1),
+                }
+                if let Some((_, gate)) = &mut self.deferred {
+                    gate.ticket = transaction.ticket().or(gate.ticket);
                 }
             }
-            self.settle(now);
+            self.settle(now.instant);
         }
-        if self.blocked.as_ref().is_some_and(|blocked| now >= blocked.retry_at)
+        if self.slowed_until.is_some_and(|until| now.instant >= until) {
+            self.slowed_until = None;
+            // It was not read meanwhile, so its silence means nothing.
+            self.last_read = now.instant;
+        }
+        if self.blocked.as_ref().is_some_and(|blocked| now.instant >= blocked.retry_at)
             && let Err(end) = self.offer_again(now)
         {
             return Some(end);
         }
         let write_timeout = self.shared.config.write_timeout;
-        if self.unsent_since.is_some_and(|since| now >= since + write_timeout) {
+        if self.unsent_since.is_some_and(|since| now.instant >= since + write_timeout) {
             return Some(End::lost(format!("the client took nothing for {write_timeout:?}")));
         }
         let keepalive = self.keepalive.filter(|_| self.is_readable())?;
-        (now >= self.last_read + keepalive).then(|| {
+        (now.instant >= self.last_read + keepalive).then(|| {
             let detail = format!("nothing came for {keepalive:?}, one and a half times the keepalive");
             End::error(DisconnectReasonCode::KeepAliveTimeout, detail)
         })
@@ -691,6 +860,21 @@ fn subscribe_code(reason: RejectReason) -> SubscribeAckReason {
         RejectReason::Unspecified | RejectReason::PayloadFormatInvalid => {
             SubscribeAckReason::UnspecifiedError
         }
+    }
+}
+
+async fn fetched(fetching: &mut Option<Fetching>) -> (Page, Vec<Entry>) {
+    let Some(Fetching { page, read }) = fetching else { return pending().await };
+    let (page, read) = (*page, read.await);
+    *fetching = None;
+    match read {
+        Ok(Ok(entries)) => (page, entries),
+        Ok(Err(error)) => {
+            tracing::error!(%error, session = page.session, "stored messages cannot be read");
+            pending().await
+        }
+        // The runtime stops.
+        Err(_) => pending().await,
     }
 }
 

@@ -120,11 +120,14 @@ fn from_v311(packet: v3::Packet) -> Result<Packet, DecodeError> {
                 clean_start: connect.clean_session,
                 keepalive_seconds: connect.keep_alive,
                 will,
+                will_delay_seconds: 0,
                 username: connect.username.map(|name| text("CONNECT", name)).transpose()?,
                 password: connect.password,
                 receive_maximum: NonZeroU16::MAX,
                 maximum_packet_bytes: None,
-                session_expiry_seconds: 0,
+                topic_alias_maximum: 0,
+                request_response_information: false,
+                session_expiry_seconds: if connect.clean_session { 0 } else { u32::MAX },
                 authentication_method: None,
             }))
         }
@@ -171,11 +174,18 @@ fn from_v5(packet: v5::Packet, patched: Patched) -> Result<Packet, DecodeError> 
                 client_id: text("CONNECT", connect.client_id)?,
                 clean_start: connect.clean_start && !patched.not_clean_start,
                 keepalive_seconds: connect.keep_alive,
+                will_delay_seconds: connect
+                    .last_will
+                    .as_ref()
+                    .and_then(|will| will.will_delay_interval_sec)
+                    .unwrap_or_default(),
                 will: connect.last_will.map(|will| from_will(will, patched)).transpose()?,
                 username: connect.username.map(|name| text("CONNECT", name)).transpose()?,
                 password: connect.password,
                 receive_maximum: connect.receive_max.unwrap_or(NonZeroU16::MAX),
                 maximum_packet_bytes: connect.max_packet_size,
+                topic_alias_maximum: connect.topic_alias_max,
+                request_response_information: connect.request_response_info,
                 session_expiry_seconds: connect.session_expiry_interval_secs,
                 authentication_method: connect.auth_method,
             }))

@@ -44,6 +44,19 @@ pub struct PublishHeader<'a> {
     pub subscription_identifiers: &'a [NonZeroU32],
     /// What is left of the Message Expiry Interval; MQTT 5 only.
     pub expiry_seconds: Option<u32>,
+    /// It may have been sent before.
+    pub duplicate: bool,
+    /// A number for the topic; MQTT 5 only.
+    pub alias: Option<TopicAlias>,
+}
+
+/// A number that stands for a topic from then on (MQTT 5, section 3.3.2.3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicAlias {
+    /// Within what the client keeps.
+    pub number: NonZeroU16,
+    /// The client knows it: the topic itself is left out.
+    pub known: bool,
 }
 
 /// The contents of CONNACK for MQTT 5; MQTT 3.1.1 gets the return code that fits `reason`.
@@ -51,6 +64,8 @@ pub struct PublishHeader<'a> {
 pub struct ConnAck {
     /// Accepted, or why not.
     pub reason: ConnectAckReason,
+    /// There is a session from before. Only with success.
+    pub session_present: bool,
     /// The client identifier, when the broker chose it.
     pub assigned_client_id: Option<ByteString>,
     /// How many QoS 2 messages the broker keeps open at a time.
@@ -61,6 +76,10 @@ pub struct ConnAck {
     pub topic_alias_maximum: u16,
     /// The Session Expiry Interval in seconds, where it differs from what the client asked for.
     pub session_expiry_seconds: Option<u32>,
+    /// The keepalive to use instead of what the client asked for, in seconds.
+    pub server_keepalive_seconds: Option<u16>,
+    /// Start of the topics that the client may use for responses, if it asked for it.
+    pub response_information: Option<ByteString>,
     /// For people.
     pub reason_string: Option<String>,
 }
@@ -119,13 +138,16 @@ impl Encoder {
             return Err(EncodeError::TooLarge { bytes: weight, limit: LARGEST_PACKET_BYTES - 4096 });
         }
         let v5 = matches!(self.codec, Codec::V5(_));
-        let plain = message.properties().is_none() && header.subscription_identifiers.is_empty();
+        let plain = message.properties().is_none()
+            && header.subscription_identifiers.is_empty()
+            && header.alias.is_none();
+        let known = v5 && header.alias.is_some_and(|alias| alias.known);
         let properties = (v5 && !plain).then(|| publish_properties(message.properties(), &header));
         let publish = Box::new(types::Publish {
-            dup: false,
+            dup: header.duplicate,
             retain: header.retain,
             qos: header.qos.into(),
-            topic: message.topic().text().clone(),
+            topic: if known { ByteString::new() } else { message.topic().text().clone() },
             packet_id: header.packet_id,
             payload: message.shared_payload(),
             properties,
@@ -150,11 +172,12 @@ impl Encoder {
     /// # Errors
     /// The packet is too large for the client.
     pub fn connack(&mut self, out: &mut BytesMut, ack: &ConnAck) -> Result<(), EncodeError> {
+        let accepted = ack.reason == ConnectAckReason::Success;
+        let session_present = accepted && ack.session_present;
         if let Codec::V311(_) = self.codec {
-            let ack = v3::ConnectAck { return_code: return_code(ack.reason), session_present: false };
+            let ack = v3::ConnectAck { return_code: return_code(ack.reason), session_present };
             return self.put_v311(out, v3::Packet::ConnectAck(ack));
         }
-        let accepted = ack.reason == ConnectAckReason::Success;
         let mut packet = v5::ConnectAck {
             reason_code: ack.reason,
             reason_string: ack.reason_string.as_deref().map(ByteString::from),
@@ -166,7 +189,9 @@ impl Encoder {
             packet.max_packet_size = Some(ack.maximum_packet_bytes);
             packet.assigned_client_id = ack.assigned_client_id.clone();
             packet.topic_alias_max = ack.topic_alias_maximum;
-            packet.shared_subscription_available = false;
+            packet.session_present = session_present;
+            packet.server_keepalive_sec = ack.server_keepalive_seconds;
+            packet.response_info = ack.response_information.clone();
         }
         let packet = v5::Packet::ConnectAck(Box::new(packet));
         self.put_v5(out, packet)
@@ -342,6 +367,7 @@ fn publish_properties(
     header: &PublishHeader<'_>,
 ) -> v5::PublishProperties {
     let mut encoded = v5::PublishProperties {
+        topic_alias: header.alias.map(|alias| alias.number),
         subscription_ids: header.subscription_identifiers.to_vec(),
         // 0 cannot be said: it is put in afterwards.
         message_expiry_interval: header

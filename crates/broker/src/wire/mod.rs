@@ -15,7 +15,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 
 pub use decode::Decoder;
-pub use encode::{ConnAck, EncodeError, Encoder, PublishHeader};
+pub use encode::{ConnAck, EncodeError, Encoder, PublishHeader, TopicAlias};
 pub use rmqtt_codec::v5::{
     ConnectAckReason, DisconnectReasonCode, PublishAck2Reason, PublishAckReason, RetainHandling,
     SubscribeAckReason, UnsubscribeAckReason,
@@ -88,6 +88,8 @@ pub struct Connect {
     pub keepalive_seconds: u16,
     /// To be published when the connection ends in any other way than by a normal DISCONNECT. The topic is valid.
     pub will: Option<Message>,
+    /// How long to wait with the will after the connection is lost, in seconds.
+    pub will_delay_seconds: u32,
     /// User name.
     pub username: Option<ByteString>,
     /// Password, binary.
@@ -96,7 +98,12 @@ pub struct Connect {
     pub receive_maximum: NonZeroU16,
     /// Largest packet the client takes, in bytes.
     pub maximum_packet_bytes: Option<NonZeroU32>,
-    /// In seconds; 0 when it does not say.
+    /// How many topic aliases the client keeps; 0 when it does not say.
+    pub topic_alias_maximum: u16,
+    /// The client asks for Response Information.
+    pub request_response_information: bool,
+    /// In seconds; `u32::MAX` is for ever, 0 as long as the connection. MQTT 3.1.1 says one or the other by Clean
+    /// Session.
     pub session_expiry_seconds: u32,
     /// Method of enhanced authentication.
     pub authentication_method: Option<ByteString>,

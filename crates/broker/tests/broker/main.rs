@@ -5,6 +5,7 @@ mod hooks;
 mod illegal;
 mod interop;
 mod limits;
+mod persistence;
 mod raw;
 mod session;
 mod support;

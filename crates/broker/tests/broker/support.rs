@@ -27,12 +27,25 @@ impl Server {
 
     pub async fn with(config: BrokerConfig, hooks: Vec<Arc<dyn PublishHook>>) -> Server {
         let hooks = Hooks { publish: hooks, session: Vec::new() };
-        let storage = Arc::new(MemoryStorage::default());
+        Server::over(config, hooks, Arc::new(MemoryStorage::default())).await
+    }
+
+    /// A broker over a store that may have something already.
+    pub async fn over(config: BrokerConfig, hooks: Hooks, storage: Arc<MemoryStorage>) -> Server {
+        // Without the broker's own figures, unless a test wants them.
+        let sys_interval = if config.sys_interval == BrokerConfig::default().sys_interval {
+            Duration::ZERO
+        } else {
+            config.sys_interval
+        };
+        let config = BrokerConfig { sys_interval, ..config };
         let broker = Broker::open(config, hooks, storage).expect("an empty store");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let cancel = CancellationToken::new();
         let accepting = tokio::spawn(accept(listener, broker.clone(), cancel.clone()));
+        let (maintained, ended) = (broker.clone(), cancel.clone());
+        tokio::spawn(async move { maintained.maintain(ended).await });
         Server { broker, address, cancel, accepting }
     }
 

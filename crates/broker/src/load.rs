@@ -1,0 +1,268 @@
+//! What the store has from an earlier run, brought back.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::broker::Shared;
+use crate::client::{Client, Transport};
+use crate::journal::{Change, Entry, Space, StorageError};
+use crate::mailbox::Mailbox;
+use crate::message::{Message, Version};
+use crate::monitor::Figures;
+use crate::session::Subscription;
+use crate::sessions::{Due, Parked, State, after_seconds};
+use crate::stored::{
+    self, Damage, MessageRecord, Moment, QueueRecord, RetainedRecord, SessionRecord, SubscriptionRecord,
+};
+use crate::topic::TopicFilter;
+
+/// Entries read at a time.
+const PAGE: usize = 1024;
+
+/// A session while it is being put together.
+struct Loading {
+    mailbox: Arc<Mailbox>,
+    state: State,
+    client: Arc<Client>,
+    expiry_seconds: u32,
+    offline_since_unix_ms: Option<u64>,
+    will: Option<(Message, u32)>,
+    /// By which filters its messages may have come.
+    figures: Vec<(TopicFilter, Arc<Figures>)>,
+}
+
+/// What could not be used.
+#[derive(Debug, Default)]
+struct Damaged {
+    sessions: usize,
+    subscriptions: usize,
+    retained: usize,
+    messages: usize,
+}
+
+impl Shared {
+    /// Brings back sessions with their subscriptions and messages, and what was retained. What is damaged is left out,
+    /// deleted and counted in one warning.
+    pub(crate) fn load(&self) -> Result<(), StorageError> {
+        let now = Moment::now();
+        let mut damaged = Damaged::default();
+        let mut useless = Vec::new();
+        let mut loading: HashMap<u64, Loading> = HashMap::new();
+        // By the first byte of their keys: incoming, retained, sessions, subscriptions. A session has to be there first.
+        self.each(&[stored::SESSION], |key, value| match self.session(key, value) {
+            Ok((id, session)) => drop(loading.insert(id, session)),
+            Err(damage) => {
+                note(&mut damaged.sessions, "session", key, damage);
+                useless.push(key.to_vec());
+            }
+        })?;
+        self.each(&[stored::SUBSCRIPTION], |key, value| {
+            let found = self.subscription(&mut loading, key, value);
+            found.unwrap_or_else(|damage| note(&mut damaged.subscriptions, "subscription", key, damage));
+            if found != Ok(()) || !belongs(&loading, key) {
+                useless.push(key.to_vec());
+            }
+        })?;
+        self.each(&[stored::INCOMING], |key, _| {
+            let packet_id = stored::parse_session_part(&key[1..]).and_then(|(session, rest)| {
+                let packet_id = NonZeroU16::new(u16::from_be_bytes(rest.try_into().ok()?))?;
+                loading.get_mut(&session).map(|loading| loading.state.unreleased.insert(packet_id))
+            });
+            if packet_id.is_none() {
+                useless.push(key.to_vec());
+            }
+        })?;
+        self.each(&[stored::RETAINED], |key, value| {
+            if let Err(damage) = self.retained(value, &now) {
+                note(&mut damaged.retained, "retained message", key, damage);
+                useless.push(key.to_vec());
+            }
+        })?;
+        let orphans = self.queues(&loading, &mut damaged)?;
+        if damaged.sessions + damaged.subscriptions + damaged.retained + damaged.messages > 0 {
+            tracing::warn!(
+                sessions = damaged.sessions,
+                subscriptions = damaged.subscriptions,
+                retained_messages = damaged.retained,
+                queued_messages = damaged.messages,
+                "parts of what the broker stored are damaged and lost"
+            );
+        }
+        let mut transaction = self.journal.begin();
+        for key in useless {
+            transaction.append(Change { space: Space::State, key, value: None }, false);
+        }
+        drop(transaction);
+        self.purges.lock().extend(orphans);
+        self.park_all(loading, &now);
+        Ok(())
+    }
+
+    /// Calls `found` with every entry of [`Space::State`] whose key starts with `prefix`.
+    fn each(&self, prefix: &[u8], mut found: impl FnMut(&[u8], &[u8])) -> Result<(), StorageError> {
+        self.pages(Space::State, prefix, |(key, value)| {
+            let within = key.starts_with(prefix);
+            if within {
+                found(key, value);
+            }
+            within
+        })
+    }
+
+    /// Calls `found` with the entries of a space from a key on, until it says no.
+    fn pages(
+        &self,
+        space: Space,
+        from: &[u8],
+        mut found: impl FnMut(&Entry) -> bool,
+    ) -> Result<(), StorageError> {
+        let mut from = from.to_vec();
+        loop {
+            let page = self.journal.storage().scan(space, &from, PAGE)?;
+            if !page.iter().all(&mut found) || page.len() < PAGE {
+                return Ok(());
+            }
+            if let Some((last, _)) = page.last() {
+                from.clone_from(last);
+                from.push(0);
+            }
+        }
+    }
+
+    fn session(&self, key: &[u8], value: &[u8]) -> Result<(u64, Loading), Damage> {
+        let client_id = std::str::from_utf8(&key[1..]).map_err(|_| Damage::Fields)?;
+        let record: SessionRecord<'_> = stored::decode(value)?;
+        let will = record.will.map(|will| Ok((will.message.message()?, will.delay_seconds)));
+        let client_id: Arc<str> = client_id.into();
+        let mailbox = Mailbox::new(client_id.clone(), Some(record.id), self.bounds(), self.totals.clone());
+        let client = Client {
+            client_id,
+            username: record.username.map(Into::into),
+            peer: std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
+            version: Version::V5,
+            transport: Transport::Tcp,
+        };
+        let loading = Loading {
+            mailbox: Arc::new(mailbox),
+            state: State::new(),
+            client: Arc::new(client),
+            expiry_seconds: record.expiry_seconds,
+            offline_since_unix_ms: record.offline_since_unix_ms,
+            will: will.transpose()?,
+            figures: Vec::new(),
+        };
+        Ok((record.id, loading))
+    }
+
+    fn subscription(
+        &self,
+        loading: &mut HashMap<u64, Loading>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), Damage> {
+        let (session, filter) = stored::parse_session_part(&key[1..]).ok_or(Damage::Fields)?;
+        let Some(loading) = loading.get_mut(&session) else { return Ok(()) };
+        let filter = std::str::from_utf8(filter).map_err(|_| Damage::Fields)?;
+        let filter = TopicFilter::new(filter).map_err(|_| Damage::Fields)?;
+        let record: SubscriptionRecord = stored::decode(value)?;
+        let (options, identifier) = (record.options()?, record.identifier);
+        let subscription = Subscription { filter: filter.clone(), options, identifier };
+        self.subscriptions.write().insert(&self.monitor, &loading.mailbox, &subscription);
+        let matching = filter.share().map_or_else(|| filter.clone(), |(_, inner)| inner);
+        loading.figures.push((matching, self.monitor.figures(&filter)));
+        loading.state.filters.insert(filter);
+        Ok(())
+    }
+
+    fn retained(&self, value: &[u8], now: &Moment) -> Result<(), Damage> {
+        let record: RetainedRecord<'_> = stored::decode(value)?;
+        let message = record.message.message()?;
+        // One that is over its bounds now stays in the store, for when they are wider again.
+        let _ = self.retained.write().set(&message, now.instant_of(record.received_unix_ms));
+        Ok(())
+    }
+
+    /// Tells the sessions what waits for them; gives the numbers of sessions that are not there any more.
+    fn queues(
+        &self,
+        loading: &HashMap<u64, Loading>,
+        damaged: &mut Damaged,
+    ) -> Result<HashSet<u64>, StorageError> {
+        let mut orphans = HashSet::new();
+        self.pages(Space::Queue, &[], |(key, value)| {
+            let Some((session, number)) = stored::parse_queue_key(key) else { return true };
+            let Some(loading) = loading.get(&session) else {
+                orphans.insert(session);
+                return true;
+            };
+            let weight = u32::try_from(value.len()).unwrap_or(u32::MAX);
+            let topic = match stored::decode::<QueueRecord<'_>>(value) {
+                Ok(QueueRecord::Message { message, .. }) => Some(message),
+                Ok(QueueRecord::Released) => None,
+                Err(damage) => {
+                    note(&mut damaged.messages, "queued message", key, damage);
+                    return true;
+                }
+            };
+            let figures = loading.figures_of(topic.as_ref(), self);
+            loading.mailbox.restore(number, weight, &figures);
+            true
+        })?;
+        Ok(orphans)
+    }
+
+    /// All sessions wait for their clients.
+    fn park_all(&self, loading: HashMap<u64, Loading>, now: &Moment) {
+        let mut sessions = self.sessions.lock();
+        for (id, loading) in loading {
+            sessions.next_session = sessions.next_session.max(id);
+            let Loading { mailbox, state, client, expiry_seconds, offline_since_unix_ms, will, .. } =
+                loading;
+            // A clock that was put back must not keep it longer than from now.
+            let since = offline_since_unix_ms.map_or(now.instant, |since| now.instant_of(since));
+            let expires_at = after_seconds(since, expiry_seconds);
+            let (will, delay_seconds) = will.map_or((None, 0), |(will, delay)| (Some(will), delay));
+            // The connection is lost as of now.
+            let will_at: Option<Instant> = match will {
+                Some(_) => after_seconds(now.instant, delay_seconds),
+                None => None,
+            };
+            let client_id = mailbox.client_id.clone();
+            sessions.insert(mailbox, None);
+            let parked = Parked { state, client, expiry_seconds, will, will_at, expires_at, parking: 0 };
+            let parking = sessions.park(&client_id, parked);
+            if let Some(at) = will_at {
+                self.timers.set(at, &client_id, parking, Due::Will);
+            }
+            if let Some(at) = expires_at {
+                self.timers.set(at, &client_id, parking, Due::Expiry);
+            }
+        }
+    }
+}
+
+impl Loading {
+    /// The filter that a message came by, most likely: that is not stored with it.
+    fn figures_of(&self, message: Option<&MessageRecord<'_>>, shared: &Shared) -> Arc<Figures> {
+        let matching = self.figures.iter().find(|(filter, _)| {
+            self.figures.len() == 1 || message.is_some_and(|message| filter.matches(message.topic()))
+        });
+        match matching.or(self.figures.first()) {
+            Some((_, figures)) => figures.clone(),
+            // It has unsubscribed since: counted for nobody.
+            None => shared.monitor.figures_of_none(),
+        }
+    }
+}
+
+fn belongs(loading: &HashMap<u64, Loading>, key: &[u8]) -> bool {
+    stored::parse_session_part(&key[1..]).is_some_and(|(session, _)| loading.contains_key(&session))
+}
+
+/// Counts a loss and says what it is, for the log of those who look closely.
+fn note(count: &mut usize, what: &str, key: &[u8], damage: Damage) {
+    *count += 1;
+    tracing::debug!(key = %key.escape_ascii(), %damage, "a stored {what} cannot be used");
+}

@@ -1,0 +1,154 @@
+//! What is due without anybody asking: the end of sessions, delayed wills, tidying, and the figures under
+//! `$SYS/broker/`.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep_until;
+
+use crate::broker::Shared;
+use crate::client::Origin;
+use crate::journal::{Change, Space};
+use crate::message::Message;
+use crate::monitor::QueueFigures;
+use crate::stats::BrokerStats;
+use crate::stored::{self, Moment};
+use crate::topic::TopicName;
+
+/// Messages of ended sessions that are deleted at a time.
+const PURGED_AT_ONCE: usize = 512;
+/// How often there is something to purge is looked at, while there is.
+const PURGE_PAUSE: Duration = Duration::from_millis(20);
+/// Most filters whose figures are published.
+const PUBLISHED_FILTERS: usize = 1000;
+
+/// Runs for ever.
+pub(crate) async fn run(shared: &Shared) {
+    let sys_interval = shared.config.sys_interval;
+    let mut sys_at = (!sys_interval.is_zero()).then(Instant::now);
+    let mut before = None;
+    let mut queues = HashSet::new();
+    loop {
+        let now = Instant::now();
+        while let Some(fired) = shared.timers.fire(now) {
+            shared.fired(fired);
+        }
+        let purging = purge(shared);
+        if let Some(at) = sys_at.filter(|at| *at <= now) {
+            let stats = shared.stats();
+            publish_figures(shared, &stats, before.replace(stats), &mut queues);
+            // Late is late: no rounds are made up for.
+            sys_at = Some((at + sys_interval).max(now));
+        }
+        let due = [shared.timers.next(), sys_at, purging.then(|| Instant::now() + PURGE_PAUSE)];
+        let due = due.into_iter().flatten().min().unwrap_or(now + Duration::from_secs(3600));
+        tokio::select! {
+            () = shared.timers.changed.notified() => {}
+            () = sleep_until(due.into()) => {}
+        }
+    }
+}
+
+/// Deletes some of the messages of sessions that are over; true if there may be more.
+fn purge(shared: &Shared) -> bool {
+    let Some(session) = shared.purges.lock().last().copied() else { return false };
+    let from = stored::queue_key(session, 0);
+    let Ok(entries) = shared.journal.storage().scan(Space::Queue, &from, PURGED_AT_ONCE) else {
+        return false;
+    };
+    let own = |key: &[u8]| stored::parse_queue_key(key).is_some_and(|(of, _)| of == session);
+    let keys: Vec<Vec<u8>> = entries.into_iter().map(|(key, _)| key).take_while(|key| own(key)).collect();
+    if keys.is_empty() {
+        shared.purges.lock().retain(|purged| *purged != session);
+    }
+    let mut transaction = shared.journal.begin();
+    for key in keys {
+        transaction.append(Change { space: Space::Queue, key, value: None }, false);
+    }
+    drop(transaction);
+    !shared.purges.lock().is_empty()
+}
+
+/// `published`: the topics of filters whose figures are retained.
+fn publish_figures(
+    shared: &Shared,
+    stats: &BrokerStats,
+    before: Option<BrokerStats>,
+    published: &mut HashSet<String>,
+) {
+    let now = Moment::now();
+    let publish = |topic: &str, value: String| {
+        let Ok(topic) = TopicName::new(topic) else { return };
+        let message = Message::new(topic, value).with_retain(true);
+        let _ = shared.publish(&Origin::Broker, None, message, Vec::new(), &now, None);
+    };
+    let uptime = now.instant.saturating_duration_since(shared.started).as_secs();
+    publish("$SYS/broker/uptime", format!("{uptime} seconds"));
+    if before.is_none() {
+        publish("$SYS/broker/version", format!("edgefaas version {}", env!("CARGO_PKG_VERSION")));
+    }
+    for (name, value) in figures(stats) {
+        let same = before.as_ref().is_some_and(|before| {
+            figures(before).iter().any(|(other, last)| *other == name && *last == value)
+        });
+        if !same {
+            publish(&format!("$SYS/broker/{name}"), value.to_string());
+        }
+    }
+    let mut queues = shared.monitor.all(now.instant);
+    queues.retain(|figures| !figures.filter.as_str().starts_with("$SYS"));
+    // The busiest, where there are too many.
+    if queues.len() > PUBLISHED_FILTERS {
+        queues.sort_by_key(|figures| std::cmp::Reverse((figures.waiting, figures.messages_in)));
+        queues.truncate(PUBLISHED_FILTERS);
+    }
+    let mut gone = std::mem::take(published);
+    for figures in queues {
+        let topic = queue_topic(&figures);
+        publish(&topic, queue_json(&figures));
+        gone.remove(&topic);
+        published.insert(topic);
+    }
+    for topic in gone {
+        publish(&topic, String::new());
+    }
+}
+
+/// The figures by mosquitto's names, where it has them.
+fn figures(stats: &BrokerStats) -> [(&'static str, u64); 19] {
+    [
+        ("clients/total", stats.sessions),
+        ("clients/connected", stats.connections),
+        ("clients/disconnected", stats.sessions.saturating_sub(stats.connections)),
+        ("clients/expired", stats.sessions_expired),
+        ("clients/refused", stats.connections_refused),
+        ("bytes/received", stats.bytes_in),
+        ("bytes/sent", stats.bytes_out),
+        ("publish/messages/received", stats.messages_in),
+        ("publish/messages/sent", stats.messages_out),
+        ("publish/messages/dropped", stats.messages_dropped),
+        ("publish/messages/rejected", stats.messages_rejected),
+        ("publish/messages/consumed", stats.messages_consumed),
+        ("retained messages/count", stats.retained),
+        ("subscriptions/count", stats.subscriptions),
+        ("shared_subscriptions/count", stats.shared_subscriptions),
+        ("store/messages/bytes", stats.stored_bytes),
+        ("buffered/bytes", stats.buffered_bytes),
+        ("connections/total", stats.connections_total),
+        ("protocol_errors", stats.protocol_errors),
+    ]
+}
+
+/// `$SYS/broker/queues/FILTER`, with the wildcards that no topic may have as `%2B` and `%23`.
+fn queue_topic(figures: &QueueFigures) -> String {
+    let filter = figures.filter.as_str().replace('%', "%25").replace('+', "%2B").replace('#', "%23");
+    format!("$SYS/broker/queues/{filter}")
+}
+
+fn queue_json(figures: &QueueFigures) -> String {
+    let QueueFigures { subscribers, messages_in, messages_out, waiting, dropped, rate_per_second, .. } =
+        figures;
+    format!(
+        r#"{{"subscribers":{subscribers},"in":{messages_in},"out":{messages_out},"waiting":{waiting},"dropped":{dropped},"rate":{rate_per_second:.1}}}"#
+    )
+}

@@ -1,0 +1,261 @@
+//! The way of a message: hooks, the retained store, subscribers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::broker::{Blocked, PublishOutcome, Published, Routed, Shared, Waiting};
+use crate::client::Origin;
+use crate::config::WhenQueueFull;
+use crate::hook::{HookEffects, PublishHook, Publishing, RejectReason, Verdict};
+use crate::journal::{Change, Space, Transaction};
+use crate::mailbox::Mailbox;
+use crate::message::{Message, QoS, Version};
+use crate::monitor::Figures;
+use crate::outbox::{Dated, Delivery, Pushed};
+use crate::stored::{self, MessageRecord, Moment, RetainedRecord};
+use crate::subscriptions::{Entry, Subscriber};
+
+/// The broker's own figures: published by itself alone, and not stored.
+pub(crate) const OWN_PREFIX: &str = "$SYS/";
+
+impl Shared {
+    /// Hooks, retained store, subscribers. QoS 1 and 2 messages for a full queue go to `waiting`; without it they are
+    /// lost for that subscriber. What is stored is stored with `changes`.
+    pub(crate) fn publish(
+        &self,
+        origin: &Origin,
+        publisher: Option<&Arc<Mailbox>>,
+        message: Message,
+        changes: Vec<Change>,
+        now: &Moment,
+        waiting: Option<&mut Vec<Waiting>>,
+    ) -> Result<Published, Blocked> {
+        let rejected = |reason| {
+            self.counters.messages_rejected.add(1);
+            Ok(Published { outcome: PublishOutcome::Rejected(reason), ticket: None, hold: None })
+        };
+        let own = matches!(origin, Origin::Broker);
+        if !own {
+            self.counters.messages_in.add(1);
+            if message.topic().as_str().starts_with(OWN_PREFIX) {
+                return rejected(RejectReason::NotAuthorized);
+            }
+        }
+        let mut message = message;
+        if self.refuses(&message) {
+            return match origin {
+                // It could not be told: it waits until there is room.
+                Origin::Client(client) if client.version == Version::V311 => {
+                    Err(Blocked { message, until: Arc::default() })
+                }
+                _ => rejected(RejectReason::QuotaExceeded),
+            };
+        }
+        let mut effects = HookEffects { changes, hold: None };
+        let mut consumed = false;
+        for hook in self.hooks.publish.iter().filter(|_| !own) {
+            match self.ask(hook.as_ref(), origin, &message, &mut effects) {
+                Verdict::Forward => {}
+                Verdict::Rewrite(rewritten) => message = rewritten,
+                Verdict::Consume => {
+                    consumed = true;
+                    break;
+                }
+                Verdict::Reject(reason) => return rejected(reason),
+                Verdict::Block(until) => return Err(Blocked { message, until }),
+            }
+        }
+        let HookEffects { changes, hold } = effects;
+        let mut transaction = self.journal.begin();
+        for change in changes {
+            transaction.append(change, true);
+        }
+        if consumed {
+            self.counters.messages_consumed.add(1);
+            let ticket = transaction.ticket();
+            return Ok(Published { outcome: PublishOutcome::Consumed, ticket, hold });
+        }
+        let retain_refused = message.retain() && self.retain(&message, now, &mut transaction);
+        let mut routed = self.route(&message, publisher, now, &mut transaction, waiting);
+        routed.retain_refused = retain_refused;
+        self.counters.messages_dropped.add(routed.dropped as u64);
+        let ticket = transaction.ticket();
+        Ok(Published { outcome: PublishOutcome::Routed(routed), ticket, hold })
+    }
+
+    /// Whether a message has to be stored and can't be, or must not cost an older one its place.
+    fn refuses(&self, message: &Message) -> bool {
+        if message.qos() == QoS::AtMostOnce {
+            return false;
+        }
+        let no_store = self.journal.is_full();
+        if no_store && message.retain() {
+            return true;
+        }
+        if !no_store && self.config.when_queue_full == WhenQueueFull::DropOldest {
+            return false;
+        }
+        let weight = message.weight();
+        let refuses = |subscriber: &Subscriber| {
+            let mailbox = &subscriber.mailbox;
+            subscriber.options.qos > QoS::AtMostOnce
+                && mailbox.is_stored()
+                && (no_store || mailbox.is_stored_full(weight))
+        };
+        let mut refused = false;
+        self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| {
+            refused |= match entry {
+                Entry::One(subscriber) => refuses(subscriber),
+                Entry::Group(group) => group.any(refuses),
+            };
+        });
+        refused
+    }
+
+    fn ask(
+        &self,
+        hook: &dyn PublishHook,
+        origin: &Origin,
+        message: &Message,
+        effects: &mut HookEffects,
+    ) -> Verdict {
+        let mut publishing = Publishing::new(origin, message, effects);
+        catch_unwind(AssertUnwindSafe(|| hook.on_publish(&mut publishing))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            tracing::error!(
+                topic = message.topic().as_str(),
+                ?origin,
+                panic = text.unwrap_or("not text"),
+                "a publish hook panicked; its message is rejected"
+            );
+            self.counters.hook_panics.add(1);
+            Verdict::Reject(RejectReason::Unspecified)
+        })
+    }
+
+    /// Says whether the retained store refused the message.
+    fn retain(&self, message: &Message, now: &Moment, transaction: &mut Transaction<'_>) -> bool {
+        let mut retained = self.retained.write();
+        if retained.set(message, now.instant).is_err() {
+            drop(retained);
+            self.counters.retained_refused.add(1);
+            tracing::warn!(
+                topic = message.topic().as_str(),
+                "the retained store is full; message not retained"
+            );
+            return true;
+        }
+        if message.topic().as_str().starts_with(OWN_PREFIX) {
+            return false;
+        }
+        let value = (!message.payload().is_empty()).then(|| {
+            let message = MessageRecord::of(message);
+            stored::encode(&RetainedRecord { message, received_unix_ms: now.unix_ms })
+        });
+        let key = stored::retained_key(message.topic().as_str());
+        // Appended under the lock: changes of one topic are stored in their order.
+        transaction.append(Change { space: Space::State, key, value }, message.qos() > QoS::AtMostOnce);
+        false
+    }
+
+    /// Hands a message to everybody who subscribes to its topic. One client gets it once, with the highest QoS and all
+    /// subscription identifiers of its matching subscriptions (MQTT 5, section 3.3.4); shared subscriptions by
+    /// themselves.
+    fn route(
+        &self,
+        message: &Message,
+        publisher: Option<&Arc<Mailbox>>,
+        now: &Moment,
+        transaction: &mut Transaction<'_>,
+        mut waiting: Option<&mut Vec<Waiting>>,
+    ) -> Routed {
+        let mut routed = Routed::default();
+        let mut delivered = 0;
+        let mut owned = None;
+        let dated = Dated { message, received: now.instant };
+        // Says whether the subscriber has it, or may still get it.
+        let mut deliver = |mailbox: &Arc<Mailbox>, delivery: Delivery, figures: &Arc<Figures>| match mailbox
+            .push(dated, &mut owned, &delivery, figures, now, transaction)
+        {
+            Pushed::Accepted { pressure, .. } => {
+                delivered += 1;
+                routed.pressure |= pressure;
+                routed.subscribers += 1;
+                true
+            }
+            Pushed::Skipped => true,
+            Pushed::Full => {
+                routed.subscribers += 1;
+                match &mut waiting {
+                    Some(waiting) => waiting.push(Waiting {
+                        mailbox: mailbox.clone(),
+                        message: owned.get_or_insert_with(|| message.clone()).clone(),
+                        delivery,
+                        figures: figures.clone(),
+                        received: now.instant,
+                    }),
+                    None => {
+                        routed.dropped += 1;
+                        figures.lost(1);
+                    }
+                }
+                true
+            }
+            Pushed::Lost(_) => {
+                routed.subscribers += 1;
+                routed.dropped += 1;
+                routed.pressure = true;
+                figures.lost(1);
+                false
+            }
+        };
+        let second = self.monitor.second(now.instant);
+        let mut seen: *const Figures = std::ptr::null();
+        let mut several: Vec<&Subscriber> = Vec::new();
+        let subscriptions = self.subscriptions.read();
+        subscriptions.for_each_match(message.topic().as_str(), |entry| {
+            let figures = match entry {
+                Entry::One(subscriber) => &subscriber.figures,
+                Entry::Group(group) => &group.figures,
+            };
+            // Those of one filter come one after another.
+            if !std::ptr::eq(Arc::as_ptr(figures), seen) {
+                seen = Arc::as_ptr(figures);
+                figures.arrived(second);
+            }
+            match entry {
+                Entry::One(subscriber) => {
+                    let mailbox = &subscriber.mailbox;
+                    let own = subscriber.options.no_local
+                        && publisher.is_some_and(|publisher| publisher.client_id == mailbox.client_id);
+                    if own {
+                        return;
+                    }
+                    if mailbox.subscriptions.load(std::sync::atomic::Ordering::Relaxed) == 1 {
+                        deliver(mailbox, subscriber.delivery(message), figures);
+                    } else {
+                        several.push(subscriber);
+                    }
+                }
+                Entry::Group(group) => {
+                    group.deliver(|member| deliver(&member.mailbox, member.delivery(message), figures))
+                }
+            }
+        });
+        several.sort_by_key(|subscriber| Arc::as_ptr(&subscriber.mailbox));
+        for same in several.chunk_by(|one, next| Arc::ptr_eq(&one.mailbox, &next.mailbox)) {
+            let mut delivery = same[0].delivery(message);
+            for subscriber in &same[1..] {
+                let further = subscriber.delivery(message);
+                delivery.qos = delivery.qos.max(further.qos);
+                delivery.retain |= further.retain;
+                delivery.identifiers.extend(further.identifiers);
+            }
+            deliver(&same[0].mailbox, delivery, &same[0].figures);
+        }
+        drop(subscriptions);
+        self.counters.messages_out.add(delivered);
+        routed
+    }
+}

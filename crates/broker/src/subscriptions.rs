@@ -1,0 +1,221 @@
+//! Who subscribes to what: the filters of all sessions, and the groups of shared subscriptions.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+
+use crate::mailbox::Mailbox;
+use crate::message::{Message, QoS};
+use crate::monitor::{Figures, Monitor};
+use crate::outbox::Delivery;
+use crate::session::Subscription;
+use crate::topic::TopicFilter;
+use crate::trie::FilterTrie;
+use crate::wire::SubscriptionOptions;
+
+/// All subscriptions, by filter.
+pub(crate) struct Subscriptions {
+    trie: FilterTrie<Entry>,
+    len: usize,
+    shared: usize,
+}
+
+/// What stands under a filter.
+pub(crate) enum Entry {
+    One(Subscriber),
+    /// `$share/GROUP/FILTER`, under FILTER.
+    Group(Group),
+}
+
+/// One session's subscription.
+pub(crate) struct Subscriber {
+    pub mailbox: Arc<Mailbox>,
+    pub options: SubscriptionOptions,
+    identifier: Option<NonZeroU32>,
+    pub figures: Arc<Figures>,
+}
+
+/// Sessions that share a subscription: each message goes to one of them (MQTT 5, section 4.8.2).
+pub(crate) struct Group {
+    name: Box<str>,
+    pub figures: Arc<Figures>,
+    members: RwLock<Vec<Subscriber>>,
+    turn: AtomicUsize,
+}
+
+impl Subscriptions {
+    pub(crate) fn new() -> Subscriptions {
+        Subscriptions { trie: FilterTrie::new(), len: 0, shared: 0 }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many of them are shared.
+    pub(crate) fn shared(&self) -> usize {
+        self.shared
+    }
+
+    /// Adds or replaces a subscription and says whether it is new.
+    pub(crate) fn insert(
+        &mut self,
+        monitor: &Monitor,
+        mailbox: &Arc<Mailbox>,
+        subscription: &Subscription,
+    ) -> bool {
+        let &Subscription { ref filter, options, identifier } = subscription;
+        let own = |subscriber: &Subscriber| Arc::ptr_eq(&subscriber.mailbox, mailbox);
+        let change = |subscriber: &mut Subscriber| {
+            (subscriber.options, subscriber.identifier) = (options, identifier)
+        };
+        let new = || {
+            let figures = monitor.figures(filter);
+            figures.subscribed();
+            Subscriber { mailbox: mailbox.clone(), options, identifier, figures }
+        };
+        let added = match filter.share() {
+            None => {
+                let replaced = self.trie.update(
+                    filter,
+                    |entry| matches!(entry, Entry::One(subscriber) if own(subscriber)),
+                    |entry| {
+                        if let Entry::One(subscriber) = entry {
+                            change(subscriber);
+                        }
+                    },
+                );
+                if !replaced {
+                    mailbox.subscriptions.fetch_add(1, Relaxed);
+                    self.trie.insert(filter, Entry::One(new()));
+                }
+                !replaced
+            }
+            Some((name, inner)) => {
+                let mut added = false;
+                let found = self.trie.update(
+                    &inner,
+                    |entry| matches!(entry, Entry::Group(group) if *group.name == *name),
+                    |entry| {
+                        let Entry::Group(group) = entry else { return };
+                        let members = group.members.get_mut();
+                        match members.iter_mut().find(|member| own(member)) {
+                            Some(member) => change(member),
+                            None => {
+                                added = true;
+                                members.push(new());
+                            }
+                        }
+                    },
+                );
+                if !found {
+                    added = true;
+                    let member = new();
+                    let group = Group {
+                        name: name.into(),
+                        figures: member.figures.clone(),
+                        members: RwLock::new(vec![member]),
+                        turn: AtomicUsize::new(0),
+                    };
+                    self.trie.insert(&inner, Entry::Group(group));
+                }
+                self.shared += usize::from(added);
+                added
+            }
+        };
+        self.len += usize::from(added);
+        added
+    }
+
+    /// Removes a subscription and says whether there was one.
+    pub(crate) fn remove(
+        &mut self,
+        monitor: &Monitor,
+        mailbox: &Arc<Mailbox>,
+        filter: &TopicFilter,
+    ) -> bool {
+        let own = |subscriber: &Subscriber| Arc::ptr_eq(&subscriber.mailbox, mailbox);
+        let removed = match filter.share() {
+            None => {
+                let entry = self
+                    .trie
+                    .remove(filter, |entry| matches!(entry, Entry::One(subscriber) if own(subscriber)));
+                match entry {
+                    Some(Entry::One(subscriber)) => {
+                        mailbox.subscriptions.fetch_sub(1, Relaxed);
+                        Some(subscriber)
+                    }
+                    _ => None,
+                }
+            }
+            Some((name, inner)) => {
+                let mut removed = None;
+                let mut empty = false;
+                let wanted = |entry: &Entry| matches!(entry, Entry::Group(group) if *group.name == *name);
+                self.trie.update(&inner, wanted, |entry| {
+                    let Entry::Group(group) = entry else { return };
+                    let members = group.members.get_mut();
+                    let at = members.iter().position(own);
+                    removed = at.map(|at| members.remove(at));
+                    empty = members.is_empty();
+                });
+                if empty {
+                    self.trie.remove(&inner, wanted);
+                }
+                self.shared -= usize::from(removed.is_some());
+                removed
+            }
+        };
+        self.len -= usize::from(removed.is_some());
+        if let Some(subscriber) = &removed {
+            monitor.unsubscribed(&subscriber.figures);
+        }
+        removed.is_some()
+    }
+
+    /// Calls `found` with what stands under the filters that match a topic.
+    pub(crate) fn for_each_match<'a>(&'a self, topic: &str, found: impl FnMut(&'a Entry)) {
+        self.trie.for_each_match(topic, found);
+    }
+}
+
+impl Subscriber {
+    pub(crate) fn delivery(&self, message: &Message) -> Delivery {
+        Delivery {
+            qos: lower(message.qos(), self.options.qos),
+            retain: message.retain() && self.options.retain_as_published,
+            identifiers: self.identifier.into_iter().collect(),
+        }
+    }
+}
+
+impl Group {
+    /// Offers a message to the members, the next one in turn first: those who are connected and have room, then those
+    /// whose session waits for them, then whoever is left. `offer` says whether it was taken.
+    pub(crate) fn deliver(&self, mut offer: impl FnMut(&Subscriber) -> bool) {
+        let members = self.members.read();
+        let turn = self.turn.fetch_add(1, Relaxed);
+        let in_turn = || (0..members.len()).map(|at| &members[(turn + at) % members.len()]);
+        let ready = in_turn().find(|member| member.mailbox.is_ready());
+        let kept = || in_turn().find(|member| member.mailbox.is_stored());
+        if let Some(member) = ready.or_else(kept).or_else(|| in_turn().next()) {
+            if !offer(member) {
+                // Too large for this one, perhaps; or it left in this very moment.
+                in_turn().filter(|other| !std::ptr::eq(*other, member)).find(|other| offer(other));
+            }
+        }
+    }
+
+    /// Whether any of the members satisfies `check`.
+    pub(crate) fn any(&self, check: impl FnMut(&Subscriber) -> bool) -> bool {
+        self.members.read().iter().any(check)
+    }
+}
+
+/// The quality of service of a delivery: what was published, but not more than was subscribed to.
+pub(crate) fn lower(published: QoS, subscribed: QoS) -> QoS {
+    published.min(subscribed)
+}
