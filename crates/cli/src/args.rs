@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use edgefaas_node::manifest::Permission;
+use edgefaas_node::tls::Fingerprint;
 
 use crate::exit;
 
@@ -72,6 +73,11 @@ pub enum Command {
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
+    /// Add, change and remove users of the MQTT broker; reload who may do what
+    #[command(subcommand)]
+    Users(Users),
+    /// Trust a node on another machine: see its certificate, give its token, keep both
+    Login(Login),
     /// WebAssembly on stdin to native code on stdout; what a node starts to compile a function
     #[command(name = COMPILE, hide = true)]
     Compile(Compile),
@@ -107,6 +113,9 @@ pub struct Listen {
     /// Address of the MQTT broker [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDR:PORT")]
     pub mqtt: Option<SocketAddr>,
+    /// Address of the MQTT broker over TLS [default: none]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub mqtts: Option<SocketAddr>,
     /// Address of the control API [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR:PORT")]
     pub control: Option<SocketAddr>,
@@ -221,6 +230,39 @@ pub enum Secrets {
         /// The secret's name
         name: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Users {
+    /// Add a user; the password is read from stdin, or asked for without echo
+    Add {
+        /// The user's name
+        name: String,
+    },
+    /// Give a user another password, which is read from stdin or asked for
+    Passwd {
+        /// The user's name
+        name: String,
+    },
+    /// Take a user away and end the user's connections
+    Rm {
+        /// The user's name
+        name: String,
+    },
+    /// List the names of the users
+    List,
+    /// Read users, access rules, token keys and certificates again, without ending connections
+    Reload,
+}
+
+#[derive(Debug, Args)]
+pub struct Login {
+    /// The node's control API, such as https://pi.local:7070
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// The SHA-256 fingerprint that its certificate has to have; otherwise it is shown, and asked about
+    #[arg(long, value_name = "SHA256")]
+    pub fingerprint: Option<Fingerprint>,
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ type Lines = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
 struct Server {
     deployed: Arc<Mutex<Vec<proto::DeployRequest>>>,
     secrets: Arc<Mutex<Vec<(String, String)>>>,
+    users: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 fn app(name: &str) -> proto::App {
@@ -158,6 +159,37 @@ impl Control for Server {
         request: Request<proto::RemoveSecretRequest>,
     ) -> Answer<proto::RemoveSecretResponse> {
         Err(Status::not_found(format!("the secret `{}` is not set", request.into_inner().name)))
+    }
+
+    async fn add_user(&self, request: Request<proto::AddUserRequest>) -> Answer<proto::AddUserResponse> {
+        let proto::AddUserRequest { name, password } = request.into_inner();
+        self.users.lock().unwrap().push((name, password));
+        Ok(Response::new(proto::AddUserResponse {}))
+    }
+
+    async fn set_password(
+        &self,
+        request: Request<proto::SetPasswordRequest>,
+    ) -> Answer<proto::SetPasswordResponse> {
+        Err(Status::not_found(format!("there is no user `{}`", request.into_inner().name)))
+    }
+
+    async fn remove_user(
+        &self,
+        request: Request<proto::RemoveUserRequest>,
+    ) -> Answer<proto::RemoveUserResponse> {
+        let name = request.into_inner().name;
+        self.users.lock().unwrap().retain(|(user, _)| *user != name);
+        Ok(Response::new(proto::RemoveUserResponse {}))
+    }
+
+    async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
+        let names = self.users.lock().unwrap().iter().map(|(name, _)| name.clone()).collect();
+        Ok(Response::new(proto::ListUsersResponse { names }))
+    }
+
+    async fn reload(&self, _: Request<proto::ReloadRequest>) -> Answer<proto::ReloadResponse> {
+        Err(Status::failed_precondition("access.acl acl.toml is not valid:\nline 2"))
     }
 }
 
