@@ -1,13 +1,14 @@
 //! Users, rules, TLS, client certificates and `edgefaas login`, with clients that others wrote.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use rumqttc::v5::Incoming;
 use serde_json::{Value, json};
 
-use crate::support::{Running, edgefaas, has, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, has, skipped};
 
 const ACL: &str = r#"
 [[allow]]
@@ -163,56 +164,58 @@ fn users_come_and_go_by_command() {
     }
 
     // Who is gone is disconnected.
-    let mut watcher = Subscriber::start(&["-p", &node.mqtt_port, "-u", "ada", "-P", "two"], "a");
+    let mut watcher = Subscriber::start(&node.mqtt_port, Some(("ada", "two")), &["a"]);
     assert_eq!(publish("two"), Some(0));
-    assert_eq!(watcher.next(), "x");
+    assert_eq!(watcher.next().as_deref(), Some("x"));
     node.ok(&["users", "rm", "ada"]);
-    assert_ne!(watcher.child.wait().unwrap().code(), Some(0));
+    assert_eq!(watcher.next(), None);
     assert_eq!(publish("two"), REFUSED);
     let text = std::fs::read_to_string(home.path("data/users.toml")).unwrap();
     assert!(!text.contains("ada"), "{text}");
 }
 
-/// mosquitto_sub, once it is subscribed. Ends when it is disconnected.
+/// A client that is subscribed, by rumqttc.
 struct Subscriber {
-    child: Child,
-    lines: BufReader<ChildStdout>,
+    connection: rumqttc::v5::Connection,
+    _client: rumqttc::v5::Client,
 }
 
 impl Subscriber {
-    fn start(options: &[&str], topic: &str) -> Self {
-        // With -d it says what it does; `-E` would end it. Reconnecting is what it does for 3.1.1 by default.
-        let mut child = Command::new("mosquitto_sub")
-            .args(options)
-            .args(["-V", "5", "-q", "1", "-d", "-t", topic])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("Subscribed ") {
-            line.clear();
-            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ended before it was subscribed");
+    fn start(port: &str, credentials: Option<(&str, &str)>, topics: &[&str]) -> Self {
+        let mut options = rumqttc::v5::MqttOptions::new("watcher", "127.0.0.1", port.parse().unwrap());
+        if let Some((user, password)) = credentials {
+            options.set_credentials(user, password);
         }
-        Self { child, lines }
+        let (client, connection) = rumqttc::v5::Client::new(options, 100);
+        let mut started = Self { connection, _client: client };
+        for topic in topics {
+            started._client.subscribe(*topic, rumqttc::v5::mqttbytes::QoS::AtLeastOnce).unwrap();
+            started.until(|event| matches!(event, Incoming::SubAck(_)).then_some(())).expect("subscribed");
+        }
+        started
     }
 
-    /// The next message; debug lines are left out.
-    fn next(&mut self) -> String {
+    /// The next message, or nothing when the connection is over.
+    fn next(&mut self) -> Option<String> {
+        self.until(|event| match event {
+            Incoming::Publish(message) => Some(String::from_utf8(message.payload.to_vec()).unwrap()),
+            _ => None,
+        })
+    }
+
+    fn until<T>(&mut self, wanted: impl Fn(&Incoming) -> Option<T>) -> Option<T> {
         loop {
-            let mut line = String::new();
-            assert_ne!(self.lines.read_line(&mut line).unwrap(), 0, "it ended");
-            if !line.starts_with("Client ") {
-                return line.trim_end().to_owned();
+            match self.connection.recv_timeout(PATIENCE).expect("it should not take that long") {
+                Ok(rumqttc::v5::Event::Incoming(Incoming::Disconnect(_))) => return None,
+                Ok(rumqttc::v5::Event::Incoming(event)) => {
+                    if let Some(found) = wanted(&event) {
+                        return Some(found);
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return None,
             }
         }
-    }
-}
-
-impl Drop for Subscriber {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -230,9 +233,9 @@ fn a_reload_drops_nobody_and_a_bad_file_changes_nothing() {
         let output = client.output().unwrap();
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
     };
-    let mut watcher = Subscriber::start(&["-p", &node.mqtt_port, "-t", "b"], "a");
+    let mut watcher = Subscriber::start(&node.mqtt_port, None, &["a", "b"]);
     publish("a", "one");
-    assert_eq!(watcher.next(), "one");
+    assert_eq!(watcher.next().as_deref(), Some("one"));
 
     home.write("acl.toml", "[[allow]]\npublish = [\"#\"]\n\nsubscibe = [\"b\"]\n");
     let refused = node.cli(&["users", "reload"]);
@@ -242,7 +245,7 @@ fn a_reload_drops_nobody_and_a_bad_file_changes_nothing() {
         assert!(stderr.contains(words), "{words} in {stderr}");
     }
     publish("a", "two");
-    assert_eq!(watcher.next(), "two");
+    assert_eq!(watcher.next().as_deref(), Some("two"));
 
     home.write("acl.toml", "[[allow]]\npublish = [\"#\"]\nsubscribe = [\"b\"]\n");
     let reloaded = node.ok(&["users", "reload", "-o", "json"]);
@@ -250,7 +253,11 @@ fn a_reload_drops_nobody_and_a_bad_file_changes_nothing() {
     assert_eq!(reloaded, json!({"users": 0, "rules": 1, "tls_fingerprint": null}));
     publish("a", "not any more");
     publish("b", "still");
-    assert_eq!(watcher.next(), "still", "the connection is there, one of its subscriptions is not");
+    assert_eq!(
+        watcher.next().as_deref(),
+        Some("still"),
+        "the connection is there, one of its subscriptions is not"
+    );
 
     // The same by signal.
     home.write("acl.toml", "");
@@ -351,11 +358,13 @@ fn mosquittos_clients_speak_tls_with_the_nodes_own_certificate() {
     let options = ["-h", "localhost", "-p", &port, "--cafile", &certificate];
     for version in ["tlsv1.2", "tlsv1.3"] {
         let options = [&options[..], &["--tls-version", version]].concat();
-        let mut watcher = Subscriber::start(&options, "a");
         let mut client = Command::new("mosquitto_pub");
-        client.args(&options).args(["-q", "2", "-t", "a", "-m", version]);
+        client.args(&options).args(["-r", "-q", "2", "-t", "a", "-m", version]);
         assert!(client.status().unwrap().success(), "{version}");
-        assert_eq!(watcher.next(), version);
+        let mut client = Command::new("mosquitto_sub");
+        client.args(&options).args(["-C", "1", "-W", "60", "-t", "a"]);
+        let output = client.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), version);
     }
     // Without TLS on that port nothing comes of it.
     let mut plain = Command::new("mosquitto_pub");
