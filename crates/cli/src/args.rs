@@ -70,6 +70,8 @@ pub enum Command {
     Rollback(Rollback),
     /// Show how the node is
     Status,
+    /// Show what passes and what waits under the topic filters that somebody subscribes to
+    Queues(Queues),
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
@@ -253,6 +255,15 @@ pub enum Users {
     List,
     /// Read users, access rules, token keys and certificates again, without ending connections
     Reload,
+}
+
+#[derive(Debug, Args)]
+pub struct Queues {
+    /// Only this topic filter
+    pub filter: Option<String>,
+    /// At most so many, those with the most messages waiting first
+    #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
 }
 
 #[derive(Debug, Args)]

@@ -134,6 +134,8 @@ where
 pub(super) enum Refusal {
     /// The client would not understand an answer.
     Silent(String),
+    /// How large a packet the client takes is not known: it is told as shortly as possible (MQTT-3.2.2-19).
+    Malformed { version: Version, reason: ConnectAckReason, detail: String },
     Answer {
         version: Version,
         reason: ConnectAckReason,
@@ -170,12 +172,7 @@ where
                     );
                 let detail = error.to_string();
                 return Err(match answered {
-                    true => Refusal::Answer {
-                        version,
-                        reason: error.connect_reason(),
-                        detail,
-                        max_packet_bytes: None,
-                    },
+                    true => Refusal::Malformed { version, reason: error.connect_reason(), detail },
                     false => Refusal::Silent(detail),
                 });
             }
@@ -216,6 +213,12 @@ where
     shared.counters.connections_refused.add(1);
     match refusal {
         Refusal::Silent(detail) => tracing::debug!(%peer, detail, "connection refused"),
+        Refusal::Malformed { version, reason, detail } => {
+            tracing::debug!(%peer, detail, ?reason, "connection refused");
+            let ack = ConnAck { reason, ..connack(shared) };
+            // Without a limit of the client this always fits.
+            let _ = Encoder::new(version, None).connack(&mut io.outbound, &ack);
+        }
         Refusal::Answer { version, reason, detail, max_packet_bytes } => {
             tracing::debug!(%peer, detail, ?reason, "connection refused");
             let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };

@@ -9,6 +9,7 @@ mod list;
 mod login;
 mod logs;
 mod new;
+mod queues;
 mod rm;
 mod rollback;
 mod run;
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status => as_client(status::run(&global)),
         Command::Compile(args) => return compile::run(&args),
         Command::Secrets(args) => as_client(secrets::run(&args, &global)),
+        Command::Queues(args) => as_client(queues::run(&args, &global)),
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Login(args) => as_client(login::run(&args, &global)),
     };
