@@ -254,6 +254,7 @@ async fn an_answer_goes_only_where_its_requester_may_publish() {
         (&b"answers/requester"[..], &b"to answers/requester"[..])
     );
     requester.publish("$faas/fn/f/invoke/7", "own").await;
+    assert_eq!(requester.puback().await, PubAckReason::Success);
     let answer = watcher.message().await;
     assert_eq!(answer.topic, "$faas/fn/f/result/7", "an answer on the node's own topic needs no rule");
     in_time(async {
