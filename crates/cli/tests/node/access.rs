@@ -278,6 +278,7 @@ impl Authority {
     fn new() -> Self {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(rcgen::DnType::CommonName, "the plant");
         let key = rcgen::KeyPair::generate().unwrap();
         Self { issuer: rcgen::CertifiedIssuer::self_signed(params, key).unwrap() }
@@ -289,8 +290,28 @@ impl Authority {
         let mut params = rcgen::CertificateParams::new(names).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.serial_number = Some(name.as_bytes().to_vec().into());
         let key = rcgen::KeyPair::generate().unwrap();
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// A list of revoked certificates, PEM.
+    fn revoke(&self, names: &[&str]) -> String {
+        let revoked = names.iter().map(|name| rcgen::RevokedCertParams {
+            serial_number: name.as_bytes().to_vec().into(),
+            revocation_time: rcgen::date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = rcgen::CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2026, 1, 1),
+            next_update: rcgen::date_time_ymd(4000, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 }
 
@@ -299,7 +320,7 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
     let Some(python) = python() else { return skipped("python3 with paho-mqtt") };
     let home = Home::new(
         "[access]\nallow_anonymous = false\nacl = \"acl.toml\"\n[tls]\ncert = \"server.pem\"\n\
-         key = \"server.key\"\nclient_certificates = \"optional\"\nclient_ca = \"ca.pem\"\n",
+         key = \"server.key\"\nclient_certificates = \"optional\"\nclient_ca = \"ca.pem\"\nclient_crl = \"revoked.pem\"\n",
     );
     home.write("acl.toml", ACL);
     let (ours, others) = (Authority::new(), Authority::new());
@@ -311,6 +332,8 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
     put("server", ours.sign("server", true));
     put("pump", ours.sign("pump-1", false));
     put("stranger", others.sign("pump-1", false));
+    put("stolen", ours.sign("stolen", false));
+    home.write("revoked.pem", ours.revoke(&[]));
     let node = home.start(&["--mqtts", "127.0.0.1:0"]);
     add_user(&node, "ada", "secret");
     let port = port_of(node.word("mqtts"));
@@ -333,6 +356,13 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
     assert_eq!(client(other_name)["connack"], 0x86, "a name that the certificate does not have");
     let stranger = json!({"cert": home.text("stranger.pem"), "key": home.text("stranger.key")});
     assert_ne!(client(stranger.clone())["connack"], 0, "another authority");
+
+    let stolen = json!({"cert": home.text("stolen.pem"), "key": home.text("stolen.key")});
+    assert_eq!(client(stolen.clone())["connack"], 0);
+    home.write("revoked.pem", ours.revoke(&["stolen"]));
+    node.ok(&["users", "reload"]);
+    assert_ne!(client(stolen)["connack"], 0, "revoked");
+    assert_eq!(client(pump.clone())["connack"], 0);
 
     // New certificates come by reload, and what is half written changes nothing.
     put("server", others.sign("server", true));
