@@ -439,6 +439,9 @@ async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListen
 /// Whoever can reach the broker from elsewhere must be able to prove who they are, or nobody needs to.
 fn check_credentials(config: &NodeConfig, policy: &Policy) -> Result<(), ConfigError> {
     if policy.has_credentials() || config.access.allow_anonymous == Some(true) {
+        if let Some((_, address, _)) = config.wide_mqtt().find(|(listener, ..)| *listener == "mqtt") {
+            tracing::warn!("passwords and tokens cross mqtt = {address} as they are; mqtts encrypts them");
+        }
         return Ok(());
     }
     match config.wide_mqtt().find(|(_, _, certified)| !certified) {

@@ -81,7 +81,7 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     let (function, path, wanted) = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
-        Err(reply) => return auth.check_unknown(request.headers()).map_or_else(refused_reply, |()| *reply),
+        Err(reply) => return auth.check_default(request.headers()).map_or_else(refused_reply, |()| *reply),
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();

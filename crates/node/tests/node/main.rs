@@ -2,6 +2,7 @@
 //!
 //! One program for all of them: every further one would link the whole node once more.
 
+mod access;
 mod control;
 mod cron;
 mod deploys;
