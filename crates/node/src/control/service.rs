@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::proto::control_server::{Control, ControlServer};
 use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
+use crate::access::UsersError;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::logs::LogLine;
 use crate::registry::DeployError;
@@ -144,6 +145,9 @@ impl Control for ControlService {
                 http: facts.addresses.http.to_string(),
                 mqtt: facts.addresses.mqtt.to_string(),
                 control: facts.addresses.control.to_string(),
+                mqtts: facts.addresses.mqtts.map(|mqtts| mqtts.to_string()).unwrap_or_default(),
+                http_tls: facts.addresses.http_tls,
+                control_tls: facts.addresses.control_tls,
             }),
             rss_bytes: reading.rss_bytes,
             apps: parts.registry.routes().apps().count() as u32,
@@ -154,6 +158,7 @@ impl Control for ControlService {
             failures,
             mqtt_connections: reading.broker.connections as u32,
             draining: parts.dispatcher.is_draining(),
+            tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
         }))
     }
 
@@ -179,6 +184,43 @@ impl Control for ControlService {
     ) -> Answer<proto::RemoveSecretResponse> {
         self.parts.secrets.remove(&request.into_inner().name).await.map_err(secret_status)?;
         Ok(Response::new(proto::RemoveSecretResponse {}))
+    }
+
+    async fn add_user(&self, request: Request<proto::AddUserRequest>) -> Answer<proto::AddUserResponse> {
+        let proto::AddUserRequest { name, password } = request.into_inner();
+        self.parts.access.add_user(name, password).await.map_err(users_status)?;
+        Ok(Response::new(proto::AddUserResponse {}))
+    }
+
+    async fn set_password(
+        &self,
+        request: Request<proto::SetPasswordRequest>,
+    ) -> Answer<proto::SetPasswordResponse> {
+        let proto::SetPasswordRequest { name, password } = request.into_inner();
+        self.parts.access.set_password(name, password).await.map_err(users_status)?;
+        Ok(Response::new(proto::SetPasswordResponse {}))
+    }
+
+    async fn remove_user(
+        &self,
+        request: Request<proto::RemoveUserRequest>,
+    ) -> Answer<proto::RemoveUserResponse> {
+        self.parts.access.remove_user(request.into_inner().name).await.map_err(users_status)?;
+        Ok(Response::new(proto::RemoveUserResponse {}))
+    }
+
+    async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
+        Ok(Response::new(proto::ListUsersResponse { names: self.parts.access.users() }))
+    }
+
+    async fn reload(&self, _: Request<proto::ReloadRequest>) -> Answer<proto::ReloadResponse> {
+        let reloaded = self.parts.access.reload().await;
+        let reloaded = reloaded.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(proto::ReloadResponse {
+            users: reloaded.users as u32,
+            rules: reloaded.rules.map(|rules| rules as u32),
+            tls_fingerprint: reloaded.fingerprint.unwrap_or_default(),
+        }))
     }
 }
 
@@ -257,6 +299,19 @@ fn invoke_status(error: &InvocationError) -> Status {
         InvocationError::QueueFull { .. } => Status::resource_exhausted(text),
         InvocationError::Draining => Status::unavailable(text),
         _ => Status::internal(text),
+    }
+}
+
+fn users_status(error: UsersError) -> Status {
+    let text = error.to_string();
+    match error {
+        UsersError::Name { .. } | UsersError::Password => Status::invalid_argument(text),
+        UsersError::Exists { .. } => Status::already_exists(text),
+        UsersError::Unknown { .. } => Status::not_found(text),
+        UsersError::Parse { .. } => Status::failed_precondition(text),
+        UsersError::Read { .. } | UsersError::Write { .. } | UsersError::Hash { .. } => {
+            Status::internal(text)
+        }
     }
 }
 
