@@ -53,6 +53,12 @@ struct NodeGauges {
     mqtt_sent: Counter,
     mqtt_dropped: Counter,
     mqtt_protocol_errors: Counter,
+    durable_pending: Gauge,
+    durable_kept: Gauge,
+    durable_kept_bytes: Gauge,
+    durable_retried: Counter,
+    durable_dead: Counter,
+    durable_dropped: Counter,
 }
 
 /// What [`Metrics::encode`] is given of the rest of the node.
@@ -68,6 +74,8 @@ pub struct NodeReading {
     pub functions: usize,
     /// The broker's figures.
     pub broker: edgefaas_broker::BrokerStats,
+    /// Durable invocations.
+    pub journal: crate::journal::JournalReading,
 }
 
 /// The figures of one function; kept when a new revision goes live.
@@ -110,6 +118,9 @@ impl Default for Metrics {
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
+            ("durable_pending", "Durable invocations that have not ended", &node.durable_pending),
+            ("durable_outcomes_kept", "Outcomes that may be asked for", &node.durable_kept),
+            ("durable_outcomes_kept_bytes", "Bytes of them", &node.durable_kept_bytes),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -117,6 +128,9 @@ impl Default for Metrics {
             ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
             ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
             ("mqtt_messages_dropped", "Messages lost because a queue was full", &node.mqtt_dropped),
+            ("durable_retried", "Failed attempts that were followed by another one", &node.durable_retried),
+            ("durable_dead_lettered", "Durable invocations given up", &node.durable_dead),
+            ("durable_dropped", "Given up to make room for newer ones", &node.durable_dropped),
             ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
         ] {
             registry.register(name, help, counter.clone());
@@ -166,6 +180,13 @@ impl Metrics {
         show(&gauges.mqtt_sent, broker.messages_out);
         show(&gauges.mqtt_dropped, broker.messages_dropped);
         show(&gauges.mqtt_protocol_errors, broker.protocol_errors);
+        let journal = &reading.journal;
+        set(&gauges.durable_pending, journal.pending);
+        set(&gauges.durable_kept, journal.kept);
+        set(&gauges.durable_kept_bytes, journal.kept_bytes);
+        show(&gauges.durable_retried, journal.retried);
+        show(&gauges.durable_dead, journal.dead_lettered);
+        show(&gauges.durable_dropped, journal.dropped);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

@@ -1,10 +1,10 @@
-//! The HTTP gateway: `/fn/NAME[/rest]` and the paths of http triggers.
+//! The HTTP gateway: `/fn/NAME[/rest]`, the paths of http triggers, and `/invocations/ID`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use edgefaas_isolates::{Event, HttpRequest, HttpResponse, RunError, Trigger};
+use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
 use http::header::{
     ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
@@ -17,8 +17,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use super::durable_http;
 use super::gateway_auth::{GatewayAuth, Refused};
-use super::reply::body_of;
+use crate::answer::body_of;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
 use crate::manifest::HttpAuth;
@@ -29,7 +30,7 @@ use crate::registry::LiveFunction;
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 /// The longest time for a request's body to come in.
 const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
+pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Headers that belong to a connection and not to a message (RFC 9110, section 7.6.1).
@@ -44,7 +45,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-type HttpReply = Response<Full<Bytes>>;
+pub(super) type HttpReply = Response<Full<Bytes>>;
 
 /// Serves one connection until its client closes it, or `cancel` fires and the request under way is
 /// answered.
@@ -78,6 +79,9 @@ pub async fn serve<S>(
 }
 
 async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Request<Incoming>) -> HttpReply {
+    if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
+        return durable_http::poll(dispatcher, auth, id, &request).await;
+    }
     let (function, path, wanted) = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
@@ -104,6 +108,10 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
             return problem_reply(&Problem::new(400, "Bad request body", detail));
         }
     };
+    let durable = match durable_http::wanted(&head.headers) {
+        Ok(durable) => durable,
+        Err(problem) => return problem_reply(&problem),
+    };
     let trace_parent = header_text(&head.headers, "traceparent");
     let event = Event {
         trigger: Trigger::Http(HttpRequest {
@@ -116,12 +124,16 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     };
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
+    if let Some(durable) = durable {
+        return durable_http::accept(dispatcher, function, invocation, durable, wanted).await;
+    }
     let id = invocation.id.clone();
     let outcome = match dispatcher.admit_to(function, invocation) {
         Ok(admitted) => dispatcher.run(admitted).await,
         Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
     };
-    outcome_reply(outcome)
+    let Outcome { id, result, timing } = outcome;
+    result_reply(&id, result.map_err(|error| Problem::of(&error, Some(&id))), timing)
 }
 
 /// The function a request is for, the path it sees and what it needs, or the answer that there is none.
@@ -188,7 +200,7 @@ async fn read_body(headers: &HeaderMap, body: Incoming, limit_bytes: usize) -> R
     }
 }
 
-fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
+pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
@@ -198,8 +210,8 @@ fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }
 
-fn outcome_reply(outcome: Outcome) -> HttpReply {
-    let Outcome { id, result, timing } = outcome;
+/// What an invocation came to.
+pub(super) fn result_reply(id: &str, result: Result<Reply, Problem>, timing: Timing) -> HttpReply {
     let made = result.and_then(|reply| match body_of(reply) {
         Ok((body, media_type)) => {
             let mut response = Response::new(Full::new(body));
@@ -211,20 +223,11 @@ fn outcome_reply(outcome: Outcome) -> HttpReply {
             }
             Ok(response)
         }
-        Err(response) => own_response(response),
+        Err(response) => own_response(response).map_err(|error| Problem::of(&error, Some(id))),
     });
-    let mut reply = match made {
-        Ok(reply) => reply,
-        Err(error) => {
-            let mut reply = problem_reply(&Problem::of(&error, Some(&id)));
-            if error.status() == 429 {
-                reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            reply
-        }
-    };
+    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem));
     let headers = reply.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&id) {
+    if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(INVOCATION_ID, id);
     }
     if let Ok(timing) = HeaderValue::from_str(&server_timing(timing)) {
@@ -254,14 +257,17 @@ fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
     Ok(reply)
 }
 
-fn problem_reply(problem: &Problem) -> HttpReply {
+pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
     let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
     *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+    if problem.status == 429 {
+        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     reply
 }
 
-fn refused_reply(refused: Refused) -> HttpReply {
+pub(super) fn refused_reply(refused: Refused) -> HttpReply {
     let mut reply = problem_reply(&refused.problem);
     if let Some(challenge) = refused.challenge {
         reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);
