@@ -5,5 +5,6 @@ mod clients;
 mod components;
 mod crash;
 mod disk;
+mod durable;
 mod examples;
 mod support;

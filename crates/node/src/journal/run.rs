@@ -414,7 +414,8 @@ impl Dispatcher {
             Ok(message) => message,
             Err(damage) => {
                 tracing::warn!(function = &*source, number, %damage, "a message is lost");
-                return drop(self.broker().record(forget()));
+                self.broker().record(forget());
+                return;
             }
         };
         let topic = message.topic().clone();

@@ -5,6 +5,7 @@
 mod control;
 mod cron;
 mod deploys;
+mod durable;
 mod gateway;
 mod limits;
 mod mqtt;
