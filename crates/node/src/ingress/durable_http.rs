@@ -23,6 +23,8 @@ use crate::registry::LiveFunction;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+/// Time between two looks whether an invocation has reached the disk, which takes as long as a sync.
+const CLAIM_WAIT: Duration = Duration::from_millis(5);
 const RESPOND_ASYNC: &str = "respond-async";
 /// The longest idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
@@ -82,6 +84,12 @@ pub(super) async fn accept(
     let wait = function.spec.limits.timeout + FURTHER_WAIT;
     match dispatcher.accept(function, invocation, durable, key).await {
         Ok(Accepted::As(id)) if wanted.respond_async => {
+            // The first request with its key may be on its way to the disk still.
+            while dispatcher.journal().is_claimed(id)
+                && matches!(dispatcher.journal().lookup(id), Ok(Lookup::Unknown))
+            {
+                tokio::time::sleep(CLAIM_WAIT).await;
+            }
             let mut reply = pending_reply(id);
             reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
             reply
@@ -138,9 +146,12 @@ pub(super) async fn poll(
 
 async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -> HttpReply {
     let ended = dispatcher.journal().ended(id);
+    let claimed = dispatcher.journal().is_claimed(id);
     match dispatcher.journal().lookup(id) {
-        // Perhaps on its way to the disk: whoever brings it there tells when it has failed to.
-        Ok(Lookup::Pending(_) | Lookup::Unknown) => {}
+        Ok(Lookup::Pending(_)) => {}
+        // On its way to the disk: whoever brings it there tells when it has failed to.
+        Ok(Lookup::Unknown) if claimed => {}
+        Ok(Lookup::Unknown) => return not_accepted(),
         Ok(lookup) => return lookup_reply(id, lookup),
         Err(error) => return store_problem(&error),
     }
@@ -149,13 +160,15 @@ async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -
         return pending_reply(id);
     }
     match dispatcher.journal().lookup(id) {
-        Ok(Lookup::Unknown) => {
-            let detail = "the request with the same key that was under way could not be taken; try again";
-            problem_reply(&Problem::new(503, "Not accepted", detail))
-        }
+        Ok(Lookup::Unknown) => not_accepted(),
         Ok(lookup) => lookup_reply(id, lookup),
         Err(error) => store_problem(&error),
     }
+}
+
+fn not_accepted() -> HttpReply {
+    let detail = "the request with the same key that was under way could not be taken; try again";
+    problem_reply(&Problem::new(503, "Not accepted", detail))
 }
 
 fn lookup_reply(id: Ulid, lookup: Lookup) -> HttpReply {

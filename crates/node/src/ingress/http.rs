@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
 use http::header::{
-    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::durable_http;
 use super::gateway_auth::{GatewayAuth, Refused};
+use super::write_timeout::WriteTimeout;
 use crate::answer::body_of;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
@@ -28,6 +29,12 @@ use crate::registry::LiveFunction;
 
 /// The longest time for a request's head to come in, and for an idle connection to be kept.
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// The longest time for which a client may leave its answer unread.
+const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// What is read of a body that is too large, and for how long: most clients look for an answer only when they have sent
+/// all, and would find the connection gone.
+const DRAIN_BYTES: usize = 1 << 20;
+const DRAIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 /// The longest time for a request's body to come in.
 const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
@@ -61,6 +68,7 @@ pub async fn serve<S>(
         let (dispatcher, auth) = (dispatcher.clone(), auth.clone());
         async move { Ok::<_, Infallible>(handle(&dispatcher, &auth, request).await) }
     });
+    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -182,22 +190,38 @@ enum BodyError {
     Broken(String),
 }
 
-async fn read_body(headers: &HeaderMap, body: Incoming, limit_bytes: usize) -> Result<Bytes, BodyError> {
+async fn read_body(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    limit_bytes: usize,
+) -> Result<Bytes, BodyError> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if let Some(actual_bytes) = declared.filter(|length| *length > limit_bytes) {
+        // Who asks first sends nothing when the answer is no.
+        if !headers.contains_key(EXPECT) {
+            drain(&mut body).await;
+        }
         return Err(BodyError::TooLarge { actual_bytes });
     }
     if declared == Some(0) {
         return Ok(Bytes::new());
     }
-    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit_bytes).collect()).await {
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(&mut body, limit_bytes).collect()).await {
         Err(_) => Err(BodyError::TooSlow),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            drain(&mut body).await;
             Err(BodyError::TooLarge { actual_bytes: limit_bytes + 1 })
         }
         Ok(Err(error)) => Err(BodyError::Broken(error.to_string())),
     }
+}
+
+async fn drain(body: &mut Incoming) {
+    let rest = Limited::new(body, DRAIN_BYTES);
+    tokio::pin!(rest);
+    let reading = async { while let Some(Ok(_)) = rest.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
 pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {

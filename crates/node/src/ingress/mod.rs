@@ -6,3 +6,4 @@ mod durable_http;
 pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
+mod write_timeout;

@@ -144,7 +144,7 @@ struct Memory {
     pending: Option<Box<Pending>>,
     bytes: usize,
     /// Given up only once it can be read back.
-    _claim: Option<KeyClaim>,
+    claim: Option<KeyClaim>,
 }
 
 /// Keys whose first use is on its way to the disk.
@@ -158,6 +158,8 @@ pub struct InvocationJournal {
     limits: KeepLimits,
     lanes: Mutex<HashMap<Arc<str>, Lane<Memory>>>,
     sequence: AtomicU64,
+    /// What has a lower number was left by an earlier run of the node.
+    first_sequence: AtomicU64,
     memory_bytes: AtomicUsize,
     claims: Arc<Claims>,
     waiters: Mutex<HashMap<Ulid, Vec<oneshot::Sender<()>>>>,
@@ -190,6 +192,7 @@ impl InvocationJournal {
             limits,
             lanes: Mutex::default(),
             sequence: AtomicU64::new(1),
+            first_sequence: AtomicU64::new(1),
             memory_bytes: AtomicUsize::new(0),
             claims: Arc::default(),
             waiters: Mutex::default(),
@@ -243,6 +246,7 @@ impl InvocationJournal {
             Err(damage) => warn_damaged("the expiry of an outcome", key, damage),
         })?;
         self.sequence.store(last + 1, Ordering::Relaxed);
+        self.first_sequence.store(last + 1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -335,6 +339,11 @@ impl InvocationJournal {
                 Ok(Claim::New(KeyClaim { journal: self.claims.clone(), key, reserved }))
             }
         }
+    }
+
+    /// Whether an invocation with an idempotency key is on its way to the disk.
+    pub fn is_claimed(&self, id: Ulid) -> bool {
+        self.claims.lock().values().any(|reserved| reserved.id == id.0)
     }
 
     /// What is known about an invocation.
@@ -538,7 +547,7 @@ impl Acceptance {
         };
         let mut lanes = journal.lanes.lock();
         let lane = lanes.entry(slot.function.clone()).or_default();
-        lane.keep_promise(sequence, order_key, Memory { ticket, pending, bytes, _claim: claim });
+        lane.keep_promise(sequence, order_key, Memory { ticket, pending, bytes, claim });
         let over = lane.len() - lane.leaving() > most;
         let expelled = over.then(|| lane.expel_oldest()).flatten();
         drop(lanes);

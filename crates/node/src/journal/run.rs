@@ -192,7 +192,7 @@ impl Dispatcher {
     }
 
     async fn run_pending(self: &Arc<Self>, name: &Arc<str>, sequence: u64, memory: Option<Memory>) {
-        let Some((pending, ticket)) = self.recall(name, sequence, memory).await else { return };
+        let Some((pending, ticket, claim)) = self.recall(name, sequence, memory).await else { return };
         let routes = self.registry().routes();
         let Some(function) = routes.function(name).cloned() else {
             let near = routes.near_functions(name);
@@ -211,6 +211,7 @@ impl Dispatcher {
             // It was never accepted, and whoever asked has been told so.
             return self.journal().finish(name, sequence);
         }
+        drop(claim);
         let result = match result {
             Ok((reply, effects)) => {
                 self.complete(&function, sequence, &pending, reply, effects, timing).await
@@ -238,10 +239,11 @@ impl Dispatcher {
         name: &str,
         sequence: u64,
         memory: Option<Memory>,
-    ) -> Option<(Pending, Option<Ticket>)> {
-        let (ticket, remembered) = memory.map_or((None, None), |memory| (memory.ticket, memory.pending));
+    ) -> Option<(Pending, Option<Ticket>, Option<KeyClaim>)> {
+        let (ticket, remembered, claim) =
+            memory.map_or((None, None, None), |memory| (memory.ticket, memory.pending, memory.claim));
         if let Some(pending) = remembered {
-            return Some((*pending, ticket));
+            return Some((*pending, ticket, claim));
         }
         if let Some(ticket) = ticket
             && self.broker().durable(ticket).await.is_err()
@@ -251,7 +253,7 @@ impl Dispatcher {
         }
         let key = record::pending_key(name, sequence);
         match self.journal().get("a pending invocation", &key) {
-            Ok(Some(pending)) => return Some((pending, None)),
+            Ok(Some(pending)) => return Some((pending, None, None)),
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(function = name, sequence, %error, "a pending invocation is lost");
@@ -360,12 +362,13 @@ impl Dispatcher {
         memory: Option<Memory>,
     ) {
         let name = &function.name;
-        let Some((pending, ticket)) = self.recall(name, sequence, memory).await else { return };
+        let Some((pending, ticket, claim)) = self.recall(name, sequence, memory).await else { return };
         if let Some(ticket) = ticket
             && self.broker().durable(ticket).await.is_err()
         {
             return self.journal().finish(name, sequence);
         }
+        drop(claim);
         self.journal().dropped.fetch_add(1, Ordering::Relaxed);
         let error = InvocationError::DroppedFromQueue { function: name.to_string() };
         self.give_up(name, sequence, pending, error, Timing::default()).await;
@@ -434,7 +437,12 @@ impl Dispatcher {
     }
 
     fn publish_left_over(&self) -> Result<(), crate::store::StoreError> {
+        let first = self.journal().first_sequence.load(Ordering::Relaxed);
         self.journal().for_each(record::OUTGOING, |key, value| {
+            // What invocations of this run have to publish they publish themselves.
+            if record::parse_outgoing_key(key).is_some_and(|number| number >= first) {
+                return;
+            }
             match (record::parse_outgoing_key(key), record::decode::<Outgoing>(value)) {
                 (Some(number), Ok(outgoing)) => self.publish_outgoing(number, outgoing),
                 (_, Err(damage)) => super::warn_damaged("a message to be published", key, damage),
