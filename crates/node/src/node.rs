@@ -241,7 +241,14 @@ impl Node {
         let broker = dispatcher.broker().clone();
         let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
         let (section, data_dir) = (config.access.clone(), config.data_dir.clone());
-        let access = Arc::new(AccessControl::new(access, tls.clone(), broker.clone(), section, data_dir));
+        let access = Arc::new(AccessControl::new(
+            access,
+            tls.clone(),
+            broker.clone(),
+            section,
+            data_dir,
+            addresses.control_tls.then_some(addresses.control),
+        ));
         let control = Arc::new(ControlParts {
             access: access.clone(),
             dispatcher: dispatcher.clone(),

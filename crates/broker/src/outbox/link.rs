@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use super::{Dated, Delivery, Loss};
+use crate::message::QoS;
 use crate::monitor::Figures;
 use crate::topic::TopicName;
 use crate::wire::{Encoder, PublishHeader, TopicAlias};
@@ -63,7 +64,11 @@ impl Link {
                 None => None,
                 Some(seconds) => {
                     let age = now.saturating_duration_since(dated.received);
-                    Some(seconds_left(seconds, age).ok_or(Loss::Expired)?)
+                    match seconds_left(seconds, age) {
+                        // Once sent it does not expire (MQTT-4.3.3-7): the client may wait to complete it.
+                        None if duplicate && delivery.qos == QoS::ExactlyOnce => Some(0),
+                        left => Some(left.ok_or(Loss::Expired)?),
+                    }
                 }
             };
         let alias = self.aliases.of(dated.message.topic());

@@ -1,4 +1,4 @@
-//! MQTT and HTTP clients that others wrote.
+//! MQTT and HTTP clients that others wrote, calling functions. `brokering.rs` has them use the broker.
 
 use std::process::Command;
 

@@ -1,5 +1,6 @@
 //! What an operator does: users, reloads, and the end of what is no longer good.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::sessions::Credential;
 use super::users::{Change, hash_password};
 use super::{Access, AccessSection, Policy, PolicyError, Users, UsersError, users};
+use crate::control::ControlEndpoint;
 use crate::tls::{Tls, TlsError};
 
 /// How often expired sessions are looked for: one that was told to go may take a moment, and a token that
@@ -25,6 +27,8 @@ pub struct AccessControl {
     broker: Broker,
     section: AccessSection,
     data_dir: PathBuf,
+    /// The control port, if it speaks TLS.
+    secure_control: Option<SocketAddr>,
     /// File and policy change together, one change after another.
     changing: Mutex<()>,
 }
@@ -59,8 +63,12 @@ impl AccessControl {
         broker: Broker,
         section: AccessSection,
         data_dir: PathBuf,
+        secure_control: Option<SocketAddr>,
     ) -> Self {
-        Self { access, tls, broker, section, data_dir, changing: Mutex::default() }
+        let changing = Mutex::default();
+        let control = Self { access, tls, broker, section, data_dir, secure_control, changing };
+        control.tell_certificate();
+        control
     }
 
     /// The names of all users.
@@ -122,6 +130,7 @@ impl AccessControl {
         })??;
         if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
             tls.replace(certificates);
+            self.tell_certificate();
         }
         let reloaded = Reloaded {
             users: policy.users().len(),
@@ -172,6 +181,18 @@ impl AccessControl {
         self.access.policy.rcu(|policy| policy.with_users(users.clone()));
         self.end_removed();
         Ok(())
+    }
+
+    /// For people to compare, and for commands on this machine.
+    fn tell_certificate(&self) {
+        let fingerprint = self.fingerprint();
+        if let Some(fingerprint) = &fingerprint {
+            tracing::info!("the certificate's SHA-256 fingerprint is {fingerprint}");
+        }
+        let port = self.secure_control.zip(fingerprint);
+        if let Err(error) = ControlEndpoint::write(&self.data_dir, port) {
+            tracing::warn!(%error, "commands on this machine cannot be told where the control port is");
+        }
     }
 
     fn put_in_force(&self, policy: Policy) {

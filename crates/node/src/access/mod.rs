@@ -26,7 +26,9 @@ pub use filter::Who;
 pub use hook::AccessHook;
 pub use jwt::{Claims, Jwt, JwtError, JwtKeyError, JwtSection};
 pub use rules::{Action, Rules};
-pub use users::{Users, UsersError, is_user_name};
+pub use users::{
+    Change as UserChange, Users, UsersError, change as change_users, hash_password, is_user_name,
+};
 
 pub(crate) use users::replace as replace_file;
 

@@ -15,7 +15,7 @@ use super::passwords;
 pub const USERS_FILE: &str = "users.toml";
 /// The longest name of a user, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-const HEADER: &str = "# The users of this node's MQTT broker; `edgefaas users` changes them.\n";
+const HEADER: &str = "# The users of this node's MQTT broker; `edgefaas users` changes them.\n\n";
 
 /// The users by name.
 #[derive(Debug, Default, Clone)]
@@ -149,7 +149,8 @@ pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, 
             users.0.remove(name);
         }
     }
-    let text = document.to_string();
+    let header = if path.exists() { "" } else { HEADER };
+    let text = format!("{header}{document}");
     replace(&path, text.as_bytes()).map_err(|reason| UsersError::Write { path, reason })?;
     Ok(users)
 }
@@ -195,7 +196,7 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
 fn read(path: &Path) -> Result<(Users, DocumentMut), UsersError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => HEADER.to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(reason) => return Err(UsersError::Read { path: path.to_owned(), reason }),
     };
     let invalid = |reason: String| UsersError::Parse { path: path.to_owned(), reason };

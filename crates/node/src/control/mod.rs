@@ -2,6 +2,7 @@
 
 mod auth;
 mod convert;
+mod endpoint;
 mod http;
 mod service;
 
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use auth::{TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
+pub use endpoint::ControlEndpoint;
 
 use crate::access::AccessControl;
 use crate::dispatch::{Dispatcher, Workers};

@@ -1,10 +1,12 @@
 //! The control service over gRPC, with health and reflection.
 
+use std::cmp::Reverse;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
 use bytes::Bytes;
+use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
@@ -23,6 +25,9 @@ use crate::secrets::SecretError;
 /// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
 /// itself, which says so.
 const STREAM_LINES: usize = 64;
+
+/// Filters of the queue monitor that are listed unless asked otherwise.
+const DEFAULT_QUEUES: usize = 1000;
 
 /// The gRPC routes: control, health and reflection.
 pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) -> Router {
@@ -219,6 +224,39 @@ impl Control for ControlService {
 
     async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
         Ok(Response::new(proto::ListUsersResponse { names: self.parts.access.users() }))
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<proto::ListQueuesRequest>,
+    ) -> Answer<proto::ListQueuesResponse> {
+        let proto::ListQueuesRequest { filter, limit } = request.into_inner();
+        let broker = &self.parts.broker;
+        let mut queues = match filter {
+            Some(filter) => {
+                let wanted = TopicFilter::new(filter.as_str())
+                    .map_err(|error| Status::invalid_argument(format!("`{filter}`: {error}")))?;
+                broker.queue(&wanted).into_iter().collect()
+            }
+            None => broker.queues(),
+        };
+        let total = queues.len() as u64;
+        let limit = if limit == 0 { DEFAULT_QUEUES } else { limit as usize };
+        queues.sort_by(|one, other| {
+            let key = |queue: &QueueFigures| Reverse((queue.waiting, queue.messages_in));
+            key(one).cmp(&key(other)).then_with(|| one.filter.cmp(&other.filter))
+        });
+        queues.truncate(limit);
+        let queues = queues.into_iter().map(|queue| proto::Queue {
+            filter: queue.filter.as_str().to_owned(),
+            subscribers: queue.subscribers,
+            messages_in: queue.messages_in,
+            messages_out: queue.messages_out,
+            dropped: queue.dropped,
+            waiting: queue.waiting,
+            rate: queue.rate_per_second,
+        });
+        Ok(Response::new(proto::ListQueuesResponse { queues: queues.collect(), total }))
     }
 
     async fn reload(&self, _: Request<proto::ReloadRequest>) -> Answer<proto::ReloadResponse> {

@@ -1,0 +1,160 @@
+//! Power cuts: `kill -9` keeps what the operating system has, so here a node starts from what a disk would have.
+//!
+//! A node runs under strace, which records what it does to its data directory and what it sends. Then the directory is
+//! made again as of many points in time: mostly right after an acknowledgement began to leave, where the least is
+//! synced, with nothing that was not synced, or with some of it, the last write torn. Each time a node starts from it, and
+//! every message that was acknowledged by then has to come, in order, and once. `recording.rs` says what is assumed of
+//! the disk; the claim is as wide as that model.
+//!
+//! `EDGEFAAS_POWER_CUTS` says how many points are tried, `EDGEFAAS_POWER_SEED` repeats a choice of them.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::load::{Publisher, Random, Subscriber};
+use crate::recording::{CALLS, Recording};
+use crate::support::{Running, has, skipped};
+
+/// What a CI run has time for.
+const CUTS: u64 = 16;
+/// How long the load is recorded.
+const LOAD: Duration = Duration::from_millis(700);
+
+#[test]
+fn acknowledged_messages_survive_a_power_cut() {
+    if !has("strace", &["-V"]) {
+        return skipped("strace");
+    }
+    let cuts = std::env::var("EDGEFAAS_POWER_CUTS").map_or(CUTS, |cuts| cuts.parse().expect("a number"));
+    let mut random = Random::seeded("EDGEFAAS_POWER_SEED");
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let trace = home.path().join("trace");
+    let (publishers, recording) = record(&data, &trace);
+    let acks = recording.sent();
+    assert!(recording.syncs() > 10 && acks.len() > 20, "there was a load, and it was synced");
+    let mut acknowledged = 0;
+    for number in 0..cuts {
+        // Right after something was sent, or anywhere.
+        let at = match number % 4 {
+            3 => acks[0].0 + random.below((recording.len() - acks[0].0) as u64) as usize,
+            _ => acks[random.below(acks.len() as u64) as usize].0,
+        };
+        let unsynced = number % 2 == 1;
+        let copy = home.path().join(format!("cut-{number}"));
+        recording.restore(at, &copy, &mut random, unsynced);
+        let sent = acks.iter().filter(|(sent_at, _, _)| *sent_at <= at);
+        let sent: Vec<(&str, &[u8])> = sent.map(|(_, socket, bytes)| (&socket[..], &bytes[..])).collect();
+        println!("cut {number} at event {at} of {}, with unsynced writes: {unsynced}", recording.len());
+        acknowledged += check_cut(&copy, &publishers, &sent);
+        std::fs::remove_dir_all(&copy).unwrap();
+    }
+    assert!(acknowledged > 0, "something was acknowledged before the cuts");
+    println!("{acknowledged} acknowledged messages over {cuts} cuts, none was lost");
+}
+
+/// Runs a node under strace and a load on it, until it is killed.
+fn record(data: &Path, trace: &Path) -> (Vec<Publisher>, Recording) {
+    let any = "127.0.0.1:0";
+    let mut child = Command::new("strace")
+        .args(["-f", "-qq", "--seccomp-bpf", "-yy", "-xx", "-s", "4000000", "-e"])
+        .arg(format!("trace={CALLS}"))
+        .arg("-o")
+        .arg(trace)
+        .arg(env!("CARGO_BIN_EXE_edgefaas"))
+        .args(["run", "--http", any, "--mqtt", any, "--control", any, "--data-dir"])
+        .arg(data)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("strace starts");
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("a line");
+    let mqtt = ready.split_whitespace().find_map(|word| word.strip_prefix("mqtt=mqtt://"));
+    let port = mqtt.and_then(|address| address.rsplit_once(':')).expect("a port").1.to_owned();
+    Subscriber::default().run(&port, |_| true).expect("it subscribes");
+    // Packet identifiers say whose message was acknowledged.
+    let mut publishers = vec![
+        Publisher::new("once", 2, false).with_ids_from(1),
+        Publisher::new("at-least", 1, true).with_ids_from(20_000),
+        Publisher::new("more", 1, false).with_ids_from(40_000),
+    ];
+    let finish = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for publisher in &mut publishers {
+            let (port, finish) = (&port, &finish);
+            // It may be cut off by the kill, or be done before.
+            scope.spawn(move || publisher.run(port, finish));
+        }
+        std::thread::sleep(LOAD);
+        kill_traced(&mut child, trace);
+        finish.store(true, Relaxed);
+    });
+    let text = std::fs::read_to_string(trace).expect("the trace");
+    (publishers, Recording::read(&text, data))
+}
+
+/// `kill -9` of the node itself; strace ends with it.
+fn kill_traced(child: &mut Child, trace: &Path) {
+    let text = std::fs::read_to_string(trace).expect("the trace");
+    let node = text.split(' ').next().expect("the first thread");
+    assert!(Command::new("kill").args(["-9", node]).status().expect("kill runs").success());
+    child.wait().expect("it ends");
+}
+
+/// Starts a node from the copy and holds what it still delivers against what was acknowledged; says how much that was.
+fn check_cut(copy: &Path, publishers: &[Publisher], sent: &[(&str, &[u8])]) -> usize {
+    let (subscribed, acknowledged) = acknowledgements(sent);
+    let node = Running::start(copy, &[]);
+    if !subscribed {
+        return 0;
+    }
+    let mut subscriber = Subscriber::resumed();
+    subscriber.run_until_quiet(&node.mqtt_port, Duration::from_millis(300)).expect("it stays connected");
+    for publisher in publishers {
+        let got = subscriber.numbers(&publisher.topic());
+        assert!(got.is_sorted_by(|one, next| one < next), "{}: {got:?} in order, once", publisher.name);
+        for id in acknowledged.iter().filter(|id| publisher.sent(**id)) {
+            let number = publisher.number(*id);
+            assert!(
+                got.binary_search(&number).is_ok(),
+                "{} (QoS {}): {number} was acknowledged and is lost; there are {} up to {:?}",
+                publisher.name,
+                publisher.qos,
+                got.len(),
+                got.last()
+            );
+        }
+    }
+    acknowledged.len()
+}
+
+/// Whether a SUBACK was sent, and the identifiers of all PUBACKs and PUBRECs.
+fn acknowledgements(sent: &[(&str, &[u8])]) -> (bool, Vec<u16>) {
+    let mut by_socket: Vec<(&str, Vec<u8>)> = Vec::new();
+    for (socket, bytes) in sent {
+        match by_socket.iter_mut().find(|(of, _)| of == socket) {
+            Some((_, all)) => all.extend(*bytes),
+            None => by_socket.push((socket, bytes.to_vec())),
+        }
+    }
+    let (mut subscribed, mut ids) = (false, Vec::new());
+    for (_, bytes) in by_socket {
+        let mut rest = &bytes[..];
+        // All that the node sends here is short. What is cut off at the end was not received either.
+        while let [first_byte, length, after @ ..] = rest
+            && let Some((body, after)) = after.split_at_checked(usize::from(*length))
+        {
+            match first_byte {
+                0x90 => subscribed = true,
+                0x40 | 0x50 => ids.push(u16::from_be_bytes([body[0], body[1]])),
+                _ => {}
+            }
+            rest = after;
+        }
+    }
+    (subscribed, ids)
+}
