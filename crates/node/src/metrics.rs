@@ -136,7 +136,6 @@ impl Default for Metrics {
         for (name, help, counter) in [
             ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
             ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
-            ("mqtt_messages_dropped", "Messages lost because a queue was full", &node.mqtt_dropped),
             ("durable_retried", "Failed attempts that were followed by another one", &node.durable_retried),
             ("durable_dead_lettered", "Durable invocations given up", &node.durable_dead),
             ("durable_dropped", "Given up to make room for newer ones", &node.durable_dropped),
