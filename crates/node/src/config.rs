@@ -45,6 +45,8 @@ pub struct NodeConfig {
     pub store: StoreSection,
     /// The broker.
     pub broker: BrokerSection,
+    /// Durable invocations.
+    pub invocations: InvocationsSection,
     /// The logs of functions.
     pub logs: LogsSection,
 }
@@ -66,6 +68,7 @@ impl Default for NodeConfig {
             isolates: IsolatesSection::default(),
             store: StoreSection::default(),
             broker: BrokerSection::default(),
+            invocations: InvocationsSection::default(),
             logs: LogsSection::default(),
         }
     }
@@ -183,6 +186,25 @@ impl Default for BrokerSection {
             max_messages_per_second: 0,
             sys_interval: broker.sys_interval,
         }
+    }
+}
+
+/// `[invocations]`: for how long the outcomes of durable invocations may be asked for. The oldest are forgotten first.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InvocationsSection {
+    /// The longest time. As long as an outcome is kept, so is its idempotency key.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
+    /// Outcomes.
+    pub max_kept: u64,
+    /// Bytes of them.
+    pub max_kept_size: ByteSize,
+}
+
+impl Default for InvocationsSection {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(3600), max_kept: 100_000, max_kept_size: ByteSize::mib(64) }
     }
 }
 

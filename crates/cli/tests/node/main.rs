@@ -7,6 +7,7 @@ mod clients;
 mod components;
 mod crash;
 mod disk;
+mod durable;
 mod examples;
 mod kill;
 mod load;

@@ -6,6 +6,7 @@ mod access;
 mod control;
 mod cron;
 mod deploys;
+mod durable;
 mod gateway;
 mod limits;
 mod mqtt;
