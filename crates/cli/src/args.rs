@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use edgefaas_node::manifest::Permission;
+use edgefaas_node::tls::Fingerprint;
 
 use crate::exit;
 
@@ -69,9 +70,16 @@ pub enum Command {
     Rollback(Rollback),
     /// Show how the node is
     Status,
+    /// Show what passes and what waits under the topic filters that somebody subscribes to
+    Queues(Queues),
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
+    /// Add, change and remove users of the MQTT broker; reload who may do what
+    #[command(subcommand)]
+    Users(Users),
+    /// Trust a node on another machine: see its certificate, give its token, keep both
+    Login(Login),
     /// WebAssembly on stdin to native code on stdout; what a node starts to compile a function
     #[command(name = COMPILE, hide = true)]
     Compile(Compile),
@@ -107,6 +115,9 @@ pub struct Listen {
     /// Address of the MQTT broker [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDR:PORT")]
     pub mqtt: Option<SocketAddr>,
+    /// Address of the MQTT broker over TLS [default: none]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub mqtts: Option<SocketAddr>,
     /// Address of the control API [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR:PORT")]
     pub control: Option<SocketAddr>,
@@ -221,6 +232,48 @@ pub enum Secrets {
         /// The secret's name
         name: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Users {
+    /// Add a user; the password is read from stdin, or asked for without echo
+    Add {
+        /// The user's name
+        name: String,
+    },
+    /// Give a user another password, which is read from stdin or asked for
+    Passwd {
+        /// The user's name
+        name: String,
+    },
+    /// Take a user away and end the user's connections
+    Rm {
+        /// The user's name
+        name: String,
+    },
+    /// List the names of the users
+    List,
+    /// Read users, access rules, token keys and certificates again, without ending connections
+    Reload,
+}
+
+#[derive(Debug, Args)]
+pub struct Queues {
+    /// Only this topic filter
+    pub filter: Option<String>,
+    /// At most so many, those with the most messages waiting first
+    #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Login {
+    /// The node's control API, such as https://pi.local:7070
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// The SHA-256 fingerprint that its certificate has to have; otherwise it is shown, and asked about
+    #[arg(long, value_name = "SHA256")]
+    pub fingerprint: Option<Fingerprint>,
 }
 
 #[cfg(test)]

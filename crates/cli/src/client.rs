@@ -1,12 +1,15 @@
 //! The connection to a node's control API.
 
 use std::error::Error as _;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edgefaas_node::config::default_data_dir;
+use edgefaas_node::control::ControlEndpoint;
 use edgefaas_node::control::proto::control_client::ControlClient;
+use edgefaas_node::tls::Fingerprint;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -16,13 +19,18 @@ use tonic::{Code, Request, Status};
 use crate::args::Global;
 use crate::dev_file;
 use crate::exit::{Exit, Failure};
+use crate::known_nodes::KnownNodes;
 use crate::output;
+use crate::tls::PinnedConnector;
 
 /// The largest message either side sends.
 pub const MESSAGE_BYTES: usize = 64 << 20;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:7070";
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The control API's port where none is given.
+const DEFAULT_PORT: u16 = 7070;
+/// How long a node may take to answer.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connected client that sends the token with every call.
 pub type Client = ControlClient<InterceptedService<Channel, Bearer>>;
@@ -40,17 +48,84 @@ impl Interceptor for Bearer {
     }
 }
 
+/// Where a node's control API is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeUrl {
+    /// By TLS.
+    pub secure: bool,
+    /// A name or an address, which has brackets if it is one of IPv6.
+    pub host: String,
+    /// [`DEFAULT_PORT`] if none is given.
+    pub port: u16,
+}
+
+impl NodeUrl {
+    /// Reads `http://HOST[:PORT]`, `https://HOST[:PORT]` or `HOST[:PORT]`, which means http on this machine
+    /// and https elsewhere: a node that others can reach speaks TLS.
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let wrong = || {
+            let message = format!("`{text}` is no URL of a node; write one such as {DEFAULT_URL}");
+            Failure::new(Exit::Usage, message)
+        };
+        let (scheme, rest) = match text.split_once("://") {
+            Some((scheme, rest)) => (Some(scheme), rest),
+            None => (None, text),
+        };
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        let authority: tonic::codegen::http::uri::Authority = authority.parse().map_err(|_| wrong())?;
+        let host = authority.host().to_lowercase();
+        if host.is_empty() || authority.as_str().contains('@') {
+            return Err(wrong());
+        }
+        let secure = match scheme {
+            Some("http") => false,
+            Some("https") => true,
+            None => !is_loopback_host(&host),
+            Some(_) => return Err(wrong()),
+        };
+        Ok(Self { secure, host, port: authority.port_u16().unwrap_or(DEFAULT_PORT) })
+    }
+
+    /// True if it names this machine itself.
+    pub fn is_loopback(&self) -> bool {
+        is_loopback_host(&self.host)
+    }
+}
+
+impl fmt::Display for NodeUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(out, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
 /// Connects to the node that the options, the environment or the current folder name.
 pub async fn connect(global: &Global) -> anyhow::Result<Client> {
     let dev = std::env::current_dir().ok().and_then(|folder| dev_file::find(&folder));
+    // What a node on this machine that speaks TLS says about itself.
+    let local = local_endpoint(global.data_dir.as_deref());
     let url = match (&global.node, &dev, &global.data_dir) {
-        (Some(url), ..) if url.contains("://") => url.clone(),
-        (Some(url), ..) => format!("http://{url}"),
+        (Some(url), ..) => NodeUrl::parse(url)?,
         // A data directory says which node is meant, and that it is not the one of this folder.
-        (None, Some(dev), None) => dev.control.clone(),
-        (None, ..) => DEFAULT_URL.to_owned(),
+        (None, Some(dev), None) => NodeUrl::parse(&dev.control)?,
+        (None, ..) => NodeUrl::parse(local.as_ref().map_or(DEFAULT_URL, |local| &local.url))?,
     };
-    let found = global.node.is_none() && global.data_dir.is_none();
+    let known = if url.secure { KnownNodes::load()?.get(&url.to_string()).cloned() } else { None };
+    let named = global.data_dir.is_some();
+    let found = global.node.is_none() && !named;
+    let dev_url = dev.as_ref().and_then(|dev| NodeUrl::parse(&dev.control).ok());
+    let is_local = local.as_ref().is_some_and(|local| local.url == url.to_string());
+    let pin = match (&known, &dev, &local) {
+        (_, Some(dev), _) if dev_url.as_ref() == Some(&url) => {
+            dev.fingerprint.as_ref().and_then(|text| text.parse().ok())
+        }
+        (_, _, Some(local)) if named || is_local => local.fingerprint.parse().ok(),
+        (Some(known), ..) => known.pin(),
+        _ => None,
+    };
     let token = match (&global.token, dev) {
         // A token that is given is meant for the node that is named, not for one that is found.
         (Some(token), Some(dev)) if found && *token != dev.token => {
@@ -61,36 +136,65 @@ pub async fn connect(global: &Global) -> anyhow::Result<Client> {
             return Err(Failure::new(Exit::Refused, message));
         }
         (Some(token), _) => Some(token.clone()),
-        (None, Some(dev)) if dev.control == url => Some(dev.token),
-        (None, _) => local_token(&url, global.data_dir.as_deref())?,
+        (None, Some(dev)) if dev_url.as_ref() == Some(&url) => Some(dev.token),
+        (None, _) if is_local || named || known.is_none() => {
+            local_token(url.is_loopback() || is_local, global.data_dir.as_deref())?
+        }
+        (None, _) => known.map(|known| known.token),
     };
-    connect_to(&url, token.as_deref()).await
+    connect_to(&url, token.as_deref(), pin).await
 }
 
-/// Connects to the control API at `url`.
-pub async fn connect_to(url: &str, token: Option<&str>) -> anyhow::Result<Client> {
-    if url.starts_with("https://") {
-        let message = format!("`{url}`: TLS to the control API is not supported yet; use an http:// URL");
-        return Err(Failure::new(Exit::Usage, message));
+/// Connects to the control API at `url`; by TLS only to the node whose certificate has the fingerprint `pin`.
+pub async fn connect_to(
+    url: &NodeUrl,
+    token: Option<&str>,
+    pin: Option<Fingerprint>,
+) -> anyhow::Result<Client> {
+    if url.secure && pin.is_none() {
+        let message = format!(
+            "the certificate of {url} is not known; run `edgefaas login {url}` once to see and to trust it"
+        );
+        return Err(Failure::new(Exit::Refused, message));
     }
-    let endpoint = Endpoint::from_shared(url.to_owned())
-        .ok()
-        .filter(|endpoint| endpoint.uri().host().is_some())
-        .ok_or_else(|| {
-            let message = format!("`{url}` is no URL of a node; write one such as {DEFAULT_URL}");
-            Failure::new(Exit::Usage, message)
-        })?;
+    if !url.secure && !url.is_loopback() && token.is_some() {
+        let message = format!(
+            "{url} would send the token over the network for everyone to read; use https: \
+             `edgefaas login https://{}:{}`",
+            url.host, url.port
+        );
+        return Err(Failure::new(Exit::Refused, message));
+    }
     let bearer = token.map(|token| format!("Bearer {token}").parse()).transpose().map_err(|_| {
         Failure::new(Exit::Usage, "the token has characters that a token cannot have; check --token")
     })?;
-    let channel = endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .connect()
-        .await
-        .map_err(|error| unreachable(url, &error))?;
+    // To tonic it is http in any case: the connector does the rest.
+    let endpoint = Endpoint::from_shared(format!("http://{}:{}", url.host, url.port))
+        .map_err(|error| unreachable(url, &error))?
+        .connect_timeout(CONNECT_TIMEOUT);
+    let channel = if url.secure {
+        let connector = PinnedConnector::new(&url.host, url.port, pin)?;
+        let connected = endpoint.connect_with_connector(connector.clone()).await;
+        connected.map_err(|error| match (connector.seen(), pin) {
+            (Some(seen), Some(pin)) if seen != pin => changed(url, seen, pin),
+            _ => unreachable(url, &error),
+        })?
+    } else {
+        endpoint.connect().await.map_err(|error| unreachable(url, &error))?
+    };
     Ok(ControlClient::with_interceptor(channel, Bearer(bearer))
         .max_decoding_message_size(MESSAGE_BYTES)
         .max_encoding_message_size(MESSAGE_BYTES))
+}
+
+/// The node has another certificate than the one that was pinned: nothing was sent to it.
+fn changed(url: &NodeUrl, seen: Fingerprint, pin: Fingerprint) -> anyhow::Error {
+    let message = format!(
+        "{url} shows another certificate than the one that is trusted, and nothing was sent to it: its \
+         fingerprint is {seen}, trusted is {pin}; if the node says at its start that it has this one, run \
+         `edgefaas login {url}` again, else somebody stands between"
+    );
+    Failure::new(Exit::Refused, message)
 }
 
 /// Turns an error of a call into one with an exit code. The node's message says what, on what and what
@@ -121,7 +225,8 @@ pub fn failure(status: &Status) -> anyhow::Error {
     Failure::new(exit, message)
 }
 
-fn unreachable(url: &str, error: &tonic::transport::Error) -> anyhow::Error {
+/// Nobody answers.
+pub fn unreachable(url: &NodeUrl, error: &dyn std::error::Error) -> anyhow::Error {
     let message = format!(
         "no node answers at {url}: {}; start one with `edgefaas run` or `edgefaas dev PATH`, or name \
          another with --node URL",
@@ -138,10 +243,15 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
+/// What a node on this machine that speaks TLS wrote about itself.
+fn local_endpoint(data_dir: Option<&Path>) -> Option<ControlEndpoint> {
+    ControlEndpoint::read(&data_dir.map_or_else(default_data_dir, PathBuf::from))
+}
+
 /// The token that a node on this machine wrote. A node elsewhere never gets to see it, unless a data
 /// directory is named.
-fn local_token(url: &str, data_dir: Option<&Path>) -> anyhow::Result<Option<String>> {
-    if data_dir.is_none() && !is_loopback(url) {
+fn local_token(is_local: bool, data_dir: Option<&Path>) -> anyhow::Result<Option<String>> {
+    if data_dir.is_none() && !is_local {
         return Ok(None);
     }
     let path = data_dir.map_or_else(default_data_dir, PathBuf::from).join("token");
@@ -161,14 +271,40 @@ fn local_token(url: &str, data_dir: Option<&Path>) -> anyhow::Result<Option<Stri
 
 /// True if the URL names this machine itself.
 pub fn is_loopback(url: &str) -> bool {
-    let Ok(uri) = url.parse::<tonic::codegen::http::Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    NodeUrl::parse(url).is_ok_and(|url| url.is_loopback())
+}
+
+fn is_loopback_host(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn urls_of_nodes() {
+        for (text, expected) in [
+            ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070")),
+            ("127.0.0.1:1", Some("http://127.0.0.1:1")),
+            ("[::1]:1", Some("http://[::1]:1")),
+            ("localhost", Some("http://localhost:7070")),
+            ("Pi.local", Some("https://pi.local:7070")),
+            ("https://pi/", Some("https://pi:7070")),
+            ("https://[fe80::1]:1", Some("https://[fe80::1]:1")),
+            ("http://pi:80", Some("http://pi:80")),
+            ("ftp://pi", None),
+            ("https://", None),
+            ("", None),
+            ("https://me@pi", None),
+            ("https://pi/path", None),
+            ("a b", None),
+        ] {
+            let parsed = NodeUrl::parse(text).ok().map(|url| url.to_string());
+            assert_eq!(parsed.as_deref(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn the_local_token_is_for_local_nodes() {
@@ -184,8 +320,17 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("token"), "secret\n").unwrap();
-        let url = "http://192.168.1.2:7070";
-        assert_eq!(local_token(url, Some(folder.path())).unwrap().as_deref(), Some("secret"));
-        assert_eq!(local_token(url, None).unwrap(), None);
+        assert_eq!(local_token(false, Some(folder.path())).unwrap().as_deref(), Some("secret"));
+        assert_eq!(local_token(false, None).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_token_does_not_cross_the_network_in_the_clear() {
+        let url = NodeUrl::parse("http://192.0.2.1:7070").unwrap();
+        let error = connect_to(&url, Some("t"), None).await.unwrap_err().to_string();
+        assert!(error.contains("for everyone to read"), "{error}");
+        let url = NodeUrl::parse("https://192.0.2.1").unwrap();
+        let error = connect_to(&url, Some("t"), None).await.unwrap_err().to_string();
+        assert!(error.contains("edgefaas login https://192.0.2.1:7070"), "{error}");
     }
 }

@@ -26,6 +26,9 @@ pub struct DevNode {
     pub control: String,
     /// Its admin token.
     pub token: String,
+    /// SHA-256 of its certificate, if it speaks TLS.
+    #[serde(default)]
+    pub fingerprint: Option<String>,
     /// The process that runs the node.
     pub pid: u32,
 }
@@ -40,7 +43,7 @@ impl Drop for Written {
 }
 
 /// The URL that this machine reaches a node's control API at.
-pub fn control_url(mut address: SocketAddr) -> String {
+pub fn control_url(mut address: SocketAddr, tls: bool) -> String {
     // A node that listens everywhere listens on the loopback interface too.
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -48,7 +51,7 @@ pub fn control_url(mut address: SocketAddr) -> String {
             SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    format!("http://{address}")
+    format!("{}://{address}", if tls { "https" } else { "http" })
 }
 
 /// Makes the folder, which is its owner's alone and keeps itself out of version control.
@@ -154,8 +157,12 @@ mod tests {
         fs::create_dir_all(&below).unwrap();
         assert_eq!(find(&below), None);
 
-        let mut node =
-            DevNode { control: "http://127.0.0.1:1".into(), token: "t".into(), pid: std::process::id() };
+        let mut node = DevNode {
+            control: "http://127.0.0.1:1".into(),
+            token: "t".into(),
+            fingerprint: None,
+            pid: std::process::id(),
+        };
         let written = write(app.path(), &node).unwrap();
         let mode = fs::metadata(&written.0).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -170,7 +177,12 @@ mod tests {
     }
 
     fn own_node() -> DevNode {
-        DevNode { control: "http://127.0.0.1:1".into(), token: "t".into(), pid: std::process::id() }
+        DevNode {
+            control: "http://127.0.0.1:1".into(),
+            token: "t".into(),
+            fingerprint: None,
+            pid: std::process::id(),
+        }
     }
 
     #[test]
@@ -241,7 +253,7 @@ mod tests {
             ("127.0.0.1:1", "http://127.0.0.1:1"),
             ("192.0.2.1:1", "http://192.0.2.1:1"),
         ] {
-            assert_eq!(control_url(address.parse().unwrap()), url);
+            assert_eq!(control_url(address.parse().unwrap(), false), url);
         }
     }
 }

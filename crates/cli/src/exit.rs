@@ -14,11 +14,11 @@ pub enum Exit {
     Usage = 2,
     /// No node answers.
     Unreachable = 3,
-    /// The node does not take the token.
+    /// The node does not take the token, or is not the one that is trusted.
     Refused = 4,
     /// The function ran and failed.
     FunctionFailed = 5,
-    /// There is no such app, function, revision or secret.
+    /// There is no such app, function, revision, secret or user.
     NotFound = 6,
     /// The manifest or a source is no good, or a build failed.
     Invalid = 7,
@@ -33,9 +33,9 @@ Exit codes:
   1  failed
   2  the command line makes no sense
   3  no node answers
-  4  the node does not take the token
+  4  the node does not take the token, or is not trusted
   5  the function failed
-  6  no such app, function, revision or secret
+  6  no such app, function, revision, secret or user
   7  the manifest or a source is no good, or a build failed
   8  the node has no room now or is stopping; try again later";
 
@@ -68,7 +68,8 @@ pub fn show(error: &anyhow::Error) {
     if text.starts_with("error: ") { eprintln!("{text}") } else { eprintln!("error: {text}") }
 }
 
-fn code(error: &anyhow::Error) -> Exit {
+/// The exit code of an error.
+pub fn code(error: &anyhow::Error) -> Exit {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         failure.exit
     } else if error.is::<ManifestError>() || error.is::<SingleFileError>() {

@@ -6,6 +6,9 @@ use edgefaas_node::manifest::{Manifest, Trigger};
 /// One line for each way to reach each function.
 pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
+    let gateway = addresses.http_url();
+    // Where others can reach it, the certificate is the node's own and a token is needed.
+    let curl = if addresses.http_tls { "curl -k -H 'authorization: Bearer TOKEN'" } else { "curl" };
     for (name, function) in &manifest.functions {
         for trigger in &function.triggers {
             let line = match trigger {
@@ -15,12 +18,12 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
                     addresses.mqtt.port(),
                     example_topic(filter)
                 ),
-                Trigger::Http { path, methods } => {
+                Trigger::Http { path, methods, .. } => {
                     let method = match methods.first().map(String::as_str) {
                         None | Some("GET") => String::new(),
                         Some(method) => format!("-X {method} "),
                     };
-                    format!("curl {method}'http://{}{}'", addresses.http, example_path(path))
+                    format!("{curl} {method}'{gateway}{}'", example_path(path))
                 }
                 Trigger::Cron { schedule } => format!("# {name} runs by itself: {schedule}"),
             };
@@ -30,7 +33,7 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
             }
         }
         if function.triggers.is_empty() {
-            lines.push(format!("curl -d '{{}}' 'http://{}/fn/{name}'", addresses.http));
+            lines.push(format!("{curl} -d '{{}}' '{gateway}/fn/{name}'"));
         }
     }
     lines
@@ -82,8 +85,11 @@ mod tests {
         .unwrap();
         let addresses = Addresses {
             http: "127.0.0.1:8080".parse().unwrap(),
+            http_tls: false,
             mqtt: "127.0.0.1:1884".parse().unwrap(),
+            mqtts: None,
             control: "127.0.0.1:7070".parse().unwrap(),
+            control_tls: false,
         };
         assert_eq!(
             hints(&manifest, &addresses),

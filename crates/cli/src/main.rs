@@ -8,10 +8,13 @@ mod commands;
 mod dev_file;
 mod exit;
 mod hints;
+mod input;
+mod known_nodes;
 mod node;
 mod output;
 mod progress;
 mod templates;
+mod tls;
 mod watch;
 
 use std::process::ExitCode;

@@ -3,9 +3,11 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context;
 use edgefaas_isolates::Compiler;
+use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Node, Platform};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,6 +30,7 @@ pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<Node
     }
     config.http = listen.http.unwrap_or(config.http);
     config.mqtt = listen.mqtt.unwrap_or(config.mqtt);
+    config.mqtts = listen.mqtts.or(config.mqtts);
     config.control = listen.control.unwrap_or(config.control);
     Ok(config)
 }
@@ -37,6 +40,7 @@ pub fn check_ports(config: &NodeConfig) -> anyhow::Result<()> {
     let taken: Vec<String> =
         [("--http", config.http), ("--mqtt", config.mqtt), ("--control", config.control)]
             .into_iter()
+            .chain(config.mqtts.map(|mqtts| ("--mqtts", mqtts)))
             .filter(|(_, address)| is_taken(*address))
             .map(|(option, address)| format!("{address} ({option})"))
             .collect();
@@ -114,6 +118,21 @@ pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
         }
     });
     Ok(shutdown)
+}
+
+/// Reloads who may do what at every SIGHUP.
+pub fn reload_on_hangup(access: Arc<AccessControl>) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match access.reload().await {
+                Ok(reloaded) => tracing::info!(users = reloaded.users, rules = reloaded.rules, "reloaded"),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Diagnostics of the node itself go to stderr; `RUST_LOG` chooses which.

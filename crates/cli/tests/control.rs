@@ -28,6 +28,7 @@ type Lines = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
 struct Server {
     deployed: Arc<Mutex<Vec<proto::DeployRequest>>>,
     secrets: Arc<Mutex<Vec<(String, String)>>>,
+    users: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 fn app(name: &str) -> proto::App {
@@ -158,6 +159,54 @@ impl Control for Server {
         request: Request<proto::RemoveSecretRequest>,
     ) -> Answer<proto::RemoveSecretResponse> {
         Err(Status::not_found(format!("the secret `{}` is not set", request.into_inner().name)))
+    }
+
+    async fn add_user(&self, request: Request<proto::AddUserRequest>) -> Answer<proto::AddUserResponse> {
+        let proto::AddUserRequest { name, password } = request.into_inner();
+        self.users.lock().unwrap().push((name, password));
+        Ok(Response::new(proto::AddUserResponse {}))
+    }
+
+    async fn set_password(
+        &self,
+        request: Request<proto::SetPasswordRequest>,
+    ) -> Answer<proto::SetPasswordResponse> {
+        Err(Status::not_found(format!("there is no user `{}`", request.into_inner().name)))
+    }
+
+    async fn remove_user(
+        &self,
+        request: Request<proto::RemoveUserRequest>,
+    ) -> Answer<proto::RemoveUserResponse> {
+        let name = request.into_inner().name;
+        self.users.lock().unwrap().retain(|(user, _)| *user != name);
+        Ok(Response::new(proto::RemoveUserResponse {}))
+    }
+
+    async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
+        let names = self.users.lock().unwrap().iter().map(|(name, _)| name.clone()).collect();
+        Ok(Response::new(proto::ListUsersResponse { names }))
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<proto::ListQueuesRequest>,
+    ) -> Answer<proto::ListQueuesResponse> {
+        let filter = request.into_inner().filter.unwrap_or_else(|| "a/+".into());
+        let queue = proto::Queue {
+            filter,
+            subscribers: 1,
+            messages_in: 2,
+            messages_out: 3,
+            dropped: 4,
+            waiting: 5,
+            rate: 6.25,
+        };
+        Ok(Response::new(proto::ListQueuesResponse { queues: vec![queue], total: 1 }))
+    }
+
+    async fn reload(&self, _: Request<proto::ReloadRequest>) -> Answer<proto::ReloadResponse> {
+        Err(Status::failed_precondition("access.acl acl.toml is not valid:\nline 2"))
     }
 }
 
@@ -441,6 +490,16 @@ async fn lists_logs_status_and_the_rest() {
         "greenhouse is gone, with its functions comfort\n"
     );
     assert_eq!(fixture.run(&["rm", "absent"]).await.0, 6);
+}
+
+#[tokio::test]
+async fn queues_are_listed() {
+    let fixture = Fixture::start().await;
+    let (_, stdout, _) = fixture.run(&["queues"]).await;
+    let cells: Vec<&str> = stdout.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(cells, ["a/+", "1", "2", "3", "5", "4", "6.2"]);
+    let json = fixture.json(&["queues", "b/#"]).await;
+    assert_eq!((&json["queues"][0]["filter"], &json["queues"][0]["waiting"]), (&"b/#".into(), &5.into()));
 }
 
 #[tokio::test]

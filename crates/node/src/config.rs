@@ -8,6 +8,9 @@ use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
 use serde::Deserialize;
 
+use crate::access::{AccessSection, is_loopback};
+use crate::tls::{ClientCertificates, TlsError, TlsSection};
+
 use crate::store::JournalSync;
 
 /// Settings of a node. Every one has a default, so that an empty file is a good one.
@@ -23,6 +26,8 @@ pub struct NodeConfig {
     pub http: SocketAddr,
     /// The MQTT listener.
     pub mqtt: SocketAddr,
+    /// The listener for MQTT over TLS; there is none if it is not set.
+    pub mqtts: Option<SocketAddr>,
     /// The control API, metrics and health.
     pub control: SocketAddr,
     /// Threads that serve connections and run isolates; 0 means one a core.
@@ -30,6 +35,10 @@ pub struct NodeConfig {
     /// How long a stopping node waits for what runs.
     #[serde(with = "humantime_serde")]
     pub drain_grace: Duration,
+    /// Who may do what.
+    pub access: AccessSection,
+    /// Certificates.
+    pub tls: TlsSection,
     /// Isolates.
     pub isolates: IsolatesSection,
     /// The store.
@@ -48,9 +57,12 @@ impl Default for NodeConfig {
             cache_dir: None,
             http: loopback(8080),
             mqtt: loopback(1883),
+            mqtts: None,
             control: loopback(7070),
             workers: 0,
             drain_grace: Duration::from_secs(10),
+            access: AccessSection::default(),
+            tls: TlsSection::default(),
             isolates: IsolatesSection::default(),
             store: StoreSection::default(),
             broker: BrokerSection::default(),
@@ -209,18 +221,21 @@ pub enum ConfigError {
         /// Place and reason.
         reason: Box<toml::de::Error>,
     },
-    /// An address that others can reach, without credentials.
+    /// MQTT clients elsewhere can't prove who they are.
     #[error(
-        "{listener} = {address} can be reached from other machines, which needs credentials and TLS; \
-         neither is supported yet: use a loopback address such as 127.0.0.1:{port}",
-        port = address.port()
+        "{listener} = {address} can be reached from other machines, and clients there have no way to prove who \
+         they are: add a user while the node listens on loopback (`edgefaas users add NAME`), configure \
+         [access.jwt], or let anyone in with `allow_anonymous = true` under [access]"
     )]
-    NotLoopback {
+    NoCredentials {
         /// Which listener.
         listener: &'static str,
         /// Its address.
         address: SocketAddr,
     },
+    /// The certificates' settings do not fit.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A number that makes no sense.
     #[error("{key} = {value} is out of range: {allowed}")]
     OutOfRange {
@@ -239,17 +254,45 @@ impl NodeConfig {
         let Some(path) = file else { return Ok(Self::default()) };
         let text = std::fs::read_to_string(path)
             .map_err(|reason| ConfigError::Read { path: path.to_owned(), reason })?;
-        toml::from_str(&text)
-            .map_err(|reason| ConfigError::Parse { path: path.to_owned(), reason: Box::new(reason) })
+        let mut config: Self = toml::from_str(&text)
+            .map_err(|reason| ConfigError::Parse { path: path.to_owned(), reason: Box::new(reason) })?;
+        if let Some(folder) = path.parent() {
+            config.files().for_each(|file| *file = folder.join(&*file));
+        }
+        Ok(config)
+    }
+
+    /// The files that others are named by, which are relative to the configuration's own folder.
+    fn files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let Self { access, tls, .. } = self;
+        let (secret, public_key) = match &mut access.jwt {
+            Some(jwt) => (jwt.secret.as_mut(), jwt.public_key.as_mut()),
+            None => (None, None),
+        };
+        let TlsSection { cert, key, client_ca, client_crl, .. } = tls;
+        let certificates = [cert, key, client_ca, client_crl].map(Option::as_mut);
+        [access.acl.as_mut(), secret, public_key].into_iter().chain(certificates).flatten()
+    }
+
+    /// The addresses that MQTT clients elsewhere can reach, each with its listener and whether such clients
+    /// show certificates there.
+    pub(crate) fn wide_mqtt(&self) -> impl Iterator<Item = (&'static str, SocketAddr, bool)> {
+        let certified = self.tls.client_certificates != ClientCertificates::Off;
+        [("mqtt", Some(self.mqtt), false), ("mqtts", self.mqtts, certified)]
+            .into_iter()
+            .filter_map(|(listener, address, certified)| Some((listener, address?, certified)))
+            .filter(|(_, address, _)| !is_loopback(address.ip()))
+    }
+
+    /// The addresses that are served by TLS: MQTT over TLS, and control port and gateway off loopback.
+    pub(crate) fn tls_addresses(&self) -> Vec<SocketAddr> {
+        let wide = [self.http, self.control].into_iter().filter(|address| !is_loopback(address.ip()));
+        wide.chain(self.mqtts).collect()
     }
 
     /// Holds the settings against what a node can do.
     pub fn check(&self) -> Result<(), ConfigError> {
-        for (listener, address) in [("http", self.http), ("mqtt", self.mqtt), ("control", self.control)] {
-            if !address.ip().is_loopback() {
-                return Err(ConfigError::NotLoopback { listener, address });
-            }
-        }
+        self.tls.check()?;
         let out_of_range =
             |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
         if !(1..=100_000).contains(&self.isolates.max) {

@@ -3,6 +3,7 @@
 //!
 //! [`Node::build`] is the one place where things are wired; tests call the same function as the binary.
 
+pub mod access;
 pub mod config;
 pub mod control;
 pub mod dispatch;
@@ -18,6 +19,7 @@ pub mod problem;
 pub mod registry;
 pub mod secrets;
 pub mod store;
+pub mod tls;
 
 pub use node::{Addresses, BuildError, Node, RunError};
 pub use platform::{Clock, Platform};

@@ -49,9 +49,15 @@ struct NodeGauges {
     mqtt_connections: Gauge,
     mqtt_subscriptions: Gauge,
     mqtt_retained: Gauge,
+    mqtt_sessions: Gauge,
+    mqtt_stored: Gauge,
+    mqtt_buffered: Gauge,
     mqtt_received: Counter,
     mqtt_sent: Counter,
     mqtt_dropped: Counter,
+    mqtt_rejected: Counter,
+    mqtt_expired: Counter,
+    mqtt_refused: Counter,
     mqtt_protocol_errors: Counter,
 }
 
@@ -110,13 +116,23 @@ impl Default for Metrics {
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
+            ("mqtt_sessions", "MQTT sessions, with and without a connection", &node.mqtt_sessions),
+            ("mqtt_stored_bytes", "Bytes that wait on the disk for sessions", &node.mqtt_stored),
+            ("mqtt_buffered_bytes", "Bytes that wait in memory for clients", &node.mqtt_buffered),
         ] {
             registry.register(name, help, gauge.clone());
         }
         for (name, help, counter) in [
             ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
             ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
-            ("mqtt_messages_dropped", "Messages lost because a queue was full", &node.mqtt_dropped),
+            (
+                "mqtt_messages_dropped",
+                "Deliveries lost: queue full, expired, too large",
+                &node.mqtt_dropped,
+            ),
+            ("mqtt_messages_rejected", "Messages refused by a hook or a limit", &node.mqtt_rejected),
+            ("mqtt_sessions_expired", "Sessions whose expiry interval ran out", &node.mqtt_expired),
+            ("mqtt_connections_refused", "Connections that got no session", &node.mqtt_refused),
             ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
         ] {
             registry.register(name, help, counter.clone());
@@ -160,11 +176,17 @@ impl Metrics {
         set(&gauges.mqtt_connections, broker.connections);
         set(&gauges.mqtt_subscriptions, broker.subscriptions);
         set(&gauges.mqtt_retained, broker.retained);
+        set(&gauges.mqtt_sessions, broker.sessions);
+        set(&gauges.mqtt_stored, broker.stored_bytes);
+        set(&gauges.mqtt_buffered, broker.buffered_bytes);
         // The broker counts by itself; these only show its totals.
         let show = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
         show(&gauges.mqtt_received, broker.messages_in);
         show(&gauges.mqtt_sent, broker.messages_out);
         show(&gauges.mqtt_dropped, broker.messages_dropped);
+        show(&gauges.mqtt_rejected, broker.messages_rejected);
+        show(&gauges.mqtt_expired, broker.sessions_expired);
+        show(&gauges.mqtt_refused, broker.connections_refused);
         show(&gauges.mqtt_protocol_errors, broker.protocol_errors);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

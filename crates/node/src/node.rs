@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, WhenQueueFull};
+use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport, WhenQueueFull};
 use edgefaas_isolates::engine::{EngineError, PoolConfig};
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,17 +15,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
 use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
-use crate::ingress::{cron, http};
+use crate::ingress::{cron, gateway_auth::GatewayAuth, http};
 use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::store::{BrokerStorage, DirLock, LockError, Store, StoreError, StoreOptions};
+use crate::tls::{self, Service, Tls, TlsError};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -37,15 +39,38 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Addresses {
     /// The HTTP gateway.
     pub http: SocketAddr,
+    /// True if the gateway speaks TLS.
+    pub http_tls: bool,
     /// MQTT.
     pub mqtt: SocketAddr,
+    /// MQTT over TLS.
+    pub mqtts: Option<SocketAddr>,
     /// The control API.
     pub control: SocketAddr,
+    /// True if the control API speaks TLS.
+    pub control_tls: bool,
+}
+
+impl Addresses {
+    /// URL of the gateway.
+    pub fn http_url(&self) -> String {
+        url(self.http, self.http_tls)
+    }
+
+    /// URL of the control API.
+    pub fn control_url(&self) -> String {
+        url(self.control, self.control_tls)
+    }
+}
+
+fn url(address: SocketAddr, tls: bool) -> String {
+    format!("{}://{address}", if tls { "https" } else { "http" })
 }
 
 impl fmt::Display for Addresses {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "http://{} mqtt://{} control http://{}", self.http, self.mqtt, self.control)
+        write!(out, "{} mqtt://{} control {}", self.http_url(), self.mqtt, self.control_url())?;
+        self.mqtts.map_or(Ok(()), |mqtts| write!(out, " mqtts://{mqtts}"))
     }
 }
 
@@ -79,6 +104,12 @@ pub enum BuildError {
     /// The token can't be had.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// Users, rules or keys are no good.
+    #[error(transparent)]
+    Access(#[from] PolicyError),
+    /// Certificates are no good.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The isolates can't be set up.
     #[error(transparent)]
     Isolates(#[from] EngineError),
@@ -116,6 +147,9 @@ pub struct Node {
     dispatcher: Arc<Dispatcher>,
     registry: Arc<Registry>,
     broker: Broker,
+    access: Arc<AccessControl>,
+    gateway_auth: Arc<GatewayAuth>,
+    tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
     store: Arc<Store>,
     // Given up last.
@@ -125,6 +159,7 @@ pub struct Node {
 struct Listeners {
     http: TcpListener,
     mqtt: TcpListener,
+    mqtts: Option<TcpListener>,
     control: TcpListener,
 }
 
@@ -135,13 +170,20 @@ impl Node {
         let started = Instant::now();
         config.check()?;
         let lock = DirLock::take(&config.data_dir)?;
+        let policy = Policy::load(&config.access, &config.data_dir)?;
+        check_credentials(&config, &policy)?;
         let listeners = Listeners {
             http: listen("http", config.http).await?,
             mqtt: listen("mqtt", config.mqtt).await?,
+            mqtts: match config.mqtts {
+                Some(address) => Some(listen("mqtts", address).await?),
+                None => None,
+            },
             control: listen("control", config.control).await?,
         };
         let addresses = listeners.addresses(&config);
         let token = control::admin_token(&config.data_dir)?;
+        let tls = open_tls(&config)?;
 
         let clock = platform.clock.clone();
         let store = Arc::new(Store::open(&store_options(&config), clock.clone())?);
@@ -170,7 +212,11 @@ impl Node {
         )?);
         let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
         let coordination = Arc::new(CoordinationHook::new(workers.clone()));
-        let hooks = Hooks { publish: vec![coordination.clone()], session: Vec::new() };
+        let access = Arc::new(Access::new(policy, clock.clone()));
+        let access_hook = Arc::new(AccessHook(access.clone()));
+        // Who may not publish starts no function.
+        let hooks =
+            Hooks { publish: vec![access_hook.clone(), coordination.clone()], session: vec![access_hook] };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
         let broker = Broker::open(broker_config(&config), hooks, storage).map_err(BuildError::Broker)?;
         let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
@@ -185,7 +231,18 @@ impl Node {
         }));
         coordination.attach(&dispatcher);
         let broker = dispatcher.broker().clone();
+        let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
+        let (section, data_dir) = (config.access.clone(), config.data_dir.clone());
+        let access = Arc::new(AccessControl::new(
+            access,
+            tls.clone(),
+            broker.clone(),
+            section,
+            data_dir,
+            addresses.control_tls.then_some(addresses.control),
+        ));
         let control = Arc::new(ControlParts {
+            access: access.clone(),
             dispatcher: dispatcher.clone(),
             registry: registry.clone(),
             workers: workers.clone(),
@@ -211,6 +268,9 @@ impl Node {
             dispatcher,
             registry,
             broker,
+            access,
+            gateway_auth: Arc::new(gateway_auth),
+            tls,
             control,
             store,
             _lock: lock,
@@ -232,10 +292,20 @@ impl Node {
         &self.control.token
     }
 
+    /// Users, rules and certificates, to be changed while the node runs.
+    pub fn access(&self) -> Arc<AccessControl> {
+        self.access.clone()
+    }
+
+    /// The fingerprint of the certificate, if there is anything that speaks TLS.
+    pub fn fingerprint(&self) -> Option<String> {
+        self.tls.as_ref().map(|tls| tls.fingerprint())
+    }
+
     /// Serves until `shutdown` fires, then drains: stops listening, lets what runs finish within the
     /// grace period, closes connections, writes everything to the disk.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
-        let Listeners { http, mqtt, control } = self.listeners;
+        let Listeners { http, mqtt, mqtts, control } = self.listeners;
         // In the order in which they end: listeners, then connections.
         let listening = CancellationToken::new();
         let connected = CancellationToken::new();
@@ -244,15 +314,29 @@ impl Node {
         let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
         let open = connected.clone();
         let slots = Arc::new(Semaphore::new(connection_slots()));
-        tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, _, slot| {
+        let auth = self.gateway_auth;
+        let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
+        tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
-                let (dispatcher, open) = (dispatcher.clone(), open.clone());
-                move |stream| http::serve(stream, dispatcher, open)
+                let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
+                let secure = secure.clone();
+                move |stream| async move {
+                    let _ = stream.set_nodelay(true);
+                    match secure {
+                        None => http::serve(stream, dispatcher, auth, open).await,
+                        Some(tls) => {
+                            if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
+                            {
+                                http::serve(stream, dispatcher, auth, open).await;
+                            }
+                        }
+                    }
+                }
             }));
         }));
         let (workers, broker) = (self.workers.clone(), self.broker.clone());
         let open = connected.clone();
-        tasks.spawn(accept(mqtt, slots, listening.clone(), move |stream, peer, slot| {
+        tasks.spawn(accept(mqtt, slots.clone(), listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (broker, open) = (broker.clone(), open.clone());
                 move |stream| async move {
@@ -261,6 +345,25 @@ impl Node {
                 }
             }));
         }));
+        if let (Some(mqtts), Some(tls)) = (mqtts, self.tls.clone()) {
+            let (workers, broker) = (self.workers.clone(), self.broker.clone());
+            let open = connected.clone();
+            tasks.spawn(accept(mqtts, slots, listening.clone(), move |stream, address, slot| {
+                workers.spawn_connection(on_this_runtime(stream, slot, {
+                    let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
+                    move |stream| async move {
+                        let shaken = handshake(&tls, Service::Mqtt, stream, address, &open).await;
+                        let Some(stream) = shaken else { return };
+                        let certificate = tls::client_certificate(&stream);
+                        let peer = Peer { address, transport: Transport::Tls, certificate };
+                        broker.serve(stream, peer, open).await;
+                    }
+                }));
+            }));
+        }
+        let access = self.access.clone();
+        let expiring = listening.clone();
+        tasks.spawn(async move { access.end_expired(expiring).await });
         tasks.spawn(cron::run(
             self.dispatcher.clone(),
             self.workers.clone(),
@@ -274,7 +377,9 @@ impl Node {
         tasks.spawn(async move {
             let _ = warming.run(async move { registry.warm().await }).await;
         });
-        let mut serving = Box::pin(control::serve(control, self.control, connected.clone(), CLOSE_GRACE));
+        let secure = self.tls.filter(|_| self.addresses.control_tls);
+        let mut serving =
+            Box::pin(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
 
         let failed = tokio::select! {
             () = shutdown.cancelled() => None,
@@ -318,14 +423,50 @@ impl Listeners {
         let bound = |listener: &TcpListener, wanted: SocketAddr| listener.local_addr().unwrap_or(wanted);
         Addresses {
             http: bound(&self.http, config.http),
+            http_tls: !is_loopback(config.http.ip()),
             mqtt: bound(&self.mqtt, config.mqtt),
+            mqtts: self.mqtts.as_ref().zip(config.mqtts).map(|(mqtts, wanted)| bound(mqtts, wanted)),
             control: bound(&self.control, config.control),
+            control_tls: !is_loopback(config.control.ip()),
         }
     }
 }
 
 async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, BuildError> {
     TcpListener::bind(address).await.map_err(|reason| BuildError::Listen { listener, address, reason })
+}
+
+/// Whoever can reach the broker from elsewhere must be able to prove who they are, or nobody needs to.
+fn check_credentials(config: &NodeConfig, policy: &Policy) -> Result<(), ConfigError> {
+    if policy.has_credentials() || config.access.allow_anonymous == Some(true) {
+        return Ok(());
+    }
+    match config.wide_mqtt().find(|(_, _, certified)| !certified) {
+        Some((listener, address, _)) => Err(ConfigError::NoCredentials { listener, address }),
+        None => Ok(()),
+    }
+}
+
+/// TLS, if there is anything that speaks it.
+fn open_tls(config: &NodeConfig) -> Result<Option<Arc<Tls>>, TlsError> {
+    let addresses = config.tls_addresses();
+    if addresses.is_empty() {
+        return Ok(None);
+    }
+    let addresses = addresses.into_iter().map(|address| address.ip()).collect();
+    Ok(Some(Arc::new(Tls::open(config.tls.clone(), &config.data_dir, addresses)?)))
+}
+
+/// Shakes hands; nothing if that fails or the node stops meanwhile.
+async fn handshake(
+    tls: &Tls,
+    service: Service,
+    stream: TcpStream,
+    peer: SocketAddr,
+    cancel: &CancellationToken,
+) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+    let accepted = cancel.run_until_cancelled(tls.accept(service, stream)).await?;
+    accepted.inspect_err(|error| tls::log_failure(service, peer, error)).ok()
 }
 
 /// How many connections there may be: what the process may open, less what the store needs. A store that

@@ -1,6 +1,7 @@
 //! From the first byte to a CONNECT that is accepted or refused.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytestring::ByteString;
@@ -65,6 +66,7 @@ where
             version: connect.version,
             reason: refusal_code(refusal.reason),
             detail: refusal.detail,
+            max_packet_bytes: connect.maximum_packet_bytes,
         })?;
     let client = Arc::new(Client {
         client_id,
@@ -82,8 +84,12 @@ where
         will: will.as_ref().map(|(will, delay)| (will, *delay)),
     };
     let claimed = timeout_at(deadline, shared.claim(&client, wanted)).await;
-    let refused =
-        |reason, detail: &str| Refusal::Answer { version: connect.version, reason, detail: detail.into() };
+    let refused = |reason, detail: &str| Refusal::Answer {
+        version: connect.version,
+        reason,
+        detail: detail.into(),
+        max_packet_bytes: connect.maximum_packet_bytes,
+    };
     let claimed = claimed
         .map_err(|_| refused(ConnectAckReason::ServerBusy, "the session is still in use"))?
         .map_err(|_| refused(ConnectAckReason::QuotaExceeded, "the broker has its maximum of sessions"))?;
@@ -128,10 +134,14 @@ where
 pub(super) enum Refusal {
     /// The client would not understand an answer.
     Silent(String),
+    /// How large a packet the client takes is not known: it is told as shortly as possible (MQTT-3.2.2-19).
+    Malformed { version: Version, reason: ConnectAckReason, detail: String },
     Answer {
         version: Version,
         reason: ConnectAckReason,
         detail: String,
+        /// What the client takes, as far as it is known.
+        max_packet_bytes: Option<NonZeroU32>,
     },
 }
 
@@ -162,7 +172,7 @@ where
                     );
                 let detail = error.to_string();
                 return Err(match answered {
-                    true => Refusal::Answer { version, reason: error.connect_reason(), detail },
+                    true => Refusal::Malformed { version, reason: error.connect_reason(), detail },
                     false => Refusal::Silent(detail),
                 });
             }
@@ -178,17 +188,20 @@ where
 
 fn refusal(shared: &Shared, connect: &Connect) -> Option<Refusal> {
     let version = connect.version;
+    let max_packet_bytes = connect.maximum_packet_bytes;
     if connect.authentication_method.is_some() {
         let reason = ConnectAckReason::BadAuthenticationMethod;
         return Some(Refusal::Answer {
             version,
             reason,
+            max_packet_bytes,
             detail: "enhanced authentication is not supported".into(),
         });
     }
     if shared.is_full(&connect.client_id) {
         let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);
-        return Some(Refusal::Answer { version, reason: ConnectAckReason::ServerBusy, detail });
+        let reason = ConnectAckReason::ServerBusy;
+        return Some(Refusal::Answer { version, reason, detail, max_packet_bytes });
     }
     None
 }
@@ -200,11 +213,21 @@ where
     shared.counters.connections_refused.add(1);
     match refusal {
         Refusal::Silent(detail) => tracing::debug!(%peer, detail, "connection refused"),
-        Refusal::Answer { version, reason, detail } => {
+        Refusal::Malformed { version, reason, detail } => {
             tracing::debug!(%peer, detail, ?reason, "connection refused");
-            let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };
+            let ack = ConnAck { reason, ..connack(shared) };
             // Without a limit of the client this always fits.
             let _ = Encoder::new(version, None).connack(&mut io.outbound, &ack);
+        }
+        Refusal::Answer { version, reason, detail, max_packet_bytes } => {
+            tracing::debug!(%peer, detail, ?reason, "connection refused");
+            let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };
+            let mut encoder = Encoder::new(version, max_packet_bytes);
+            // The reason string is left out where it does not fit (MQTT-3.2.2-19).
+            if encoder.connack(&mut io.outbound, &ack).is_err() {
+                let bare = ConnAck { reason_string: None, ..ack };
+                let _ = encoder.connack(&mut io.outbound, &bare);
+            }
         }
     }
     io.farewell(shared).await;

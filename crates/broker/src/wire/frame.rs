@@ -27,6 +27,31 @@ const MESSAGE_EXPIRY: u8 = 0x02;
 const TOPIC_ALIAS: u8 = 0x23;
 const AUTHENTICATION_METHOD: u8 = 0x15;
 const AUTHENTICATION_DATA: u8 = 0x16;
+const SUBSCRIPTION_IDENTIFIER: u8 = 0x0b;
+const RECEIVE_MAXIMUM: u8 = 0x21;
+const USER_PROPERTY: u8 = 0x26;
+const MAXIMUM_PACKET_SIZE: u8 = 0x27;
+
+// The properties that a client's packets may have (MQTT 5, table 2-4).
+const CONNECT: [u8; 9] = [
+    0x11,
+    AUTHENTICATION_METHOD,
+    AUTHENTICATION_DATA,
+    0x17,
+    0x19,
+    RECEIVE_MAXIMUM,
+    0x22,
+    USER_PROPERTY,
+    MAXIMUM_PACKET_SIZE,
+];
+const WILL_PROPERTIES: [u8; 7] = [0x01, MESSAGE_EXPIRY, 0x03, 0x08, 0x09, 0x18, USER_PROPERTY];
+/// Of these a subscription identifier is not for clients; the decoder says so.
+const PUBLISH: [u8; 8] =
+    [0x01, MESSAGE_EXPIRY, 0x03, 0x08, 0x09, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS, USER_PROPERTY];
+const SUBSCRIBE: [u8; 2] = [SUBSCRIPTION_IDENTIFIER, USER_PROPERTY];
+const ACKNOWLEDGEMENT: [u8; 2] = [0x1f, USER_PROPERTY];
+const DISCONNECT: [u8; 4] = [0x11, 0x1c, 0x1f, USER_PROPERTY];
+const AUTH: [u8; 4] = [AUTHENTICATION_METHOD, AUTHENTICATION_DATA, 0x1f, USER_PROPERTY];
 
 /// Finds the next frame. `None` while its fixed header is not complete.
 pub(super) fn peek(bytes: &[u8]) -> Result<Option<Frame>, DecodeError> {
@@ -35,6 +60,13 @@ pub(super) fn peek(bytes: &[u8]) -> Result<Option<Frame>, DecodeError> {
     for (index, &byte) in bytes[1..].iter().take(4).enumerate() {
         remaining |= usize::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
+            if byte == 0 && index > 0 {
+                // MQTT-1.5.5-1
+                return Err(DecodeError::malformed(
+                    "packet",
+                    "its remaining length takes more bytes than needed",
+                ));
+            }
             let header_bytes = index + 2;
             return Ok(Some(Frame { first_byte, header_bytes, total_bytes: header_bytes + remaining }));
         }
@@ -97,7 +129,10 @@ pub(super) fn check(frame: Frame, packet: &mut [u8], version: Version) -> Result
         ("PINGREQ", _) | ("DISCONNECT", Version::V311) if !body.is_empty() => {
             return Err(DecodeError::malformed(name, "it has a body"));
         }
-        ("SUBSCRIBE", Version::V311) => subscribe_v311(body)?,
+        ("SUBSCRIBE", _) => subscribe(body, version)?,
+        ("UNSUBSCRIBE", _) => unsubscribe(body, version)?,
+        ("PINGREQ", _) => {}
+        (_, Version::V5) => acknowledgement(body, name)?,
         _ => {}
     }
     Ok(Patched::default())
@@ -112,13 +147,14 @@ pub(super) fn expiry_position(packet: &mut [u8]) -> Option<usize> {
     if frame.first_byte & 0b110 != 0 {
         walk.skip(2).ok()?;
     }
-    walk.properties(|identifier, start, _| {
+    let length = walk.varint().ok()?;
+    let end = walk.at + length;
+    while walk.at < end {
+        let (identifier, start) = walk.property().ok()?;
         if identifier == MESSAGE_EXPIRY {
             at = Some(start);
         }
-        Ok(())
-    })
-    .ok()?;
+    }
     at
 }
 
@@ -132,22 +168,27 @@ fn publish(flags: u8, body: &mut [u8], version: Version) -> Result<Patched, Deco
     }
     let mut patched = Patched::default();
     let mut walk = Walk { bytes: body, at: 0, packet: "PUBLISH" };
-    walk.prefixed()?;
+    let topic_bytes = walk.text()?;
     if qos > 0 && walk.u16()? == 0 {
         return Err(DecodeError::malformed("PUBLISH", "its packet identifier is 0"));
     }
+    let mut alias = false;
     if version == Version::V5 {
-        walk.properties(|identifier, _, value| {
+        walk.properties(&PUBLISH, |identifier, value| {
             match identifier {
                 MESSAGE_EXPIRY if value == [0; 4] => {
                     value[3] = 1;
                     patched.expiry_zero = true;
                 }
                 TOPIC_ALIAS if value == [0; 2] => return Err(DecodeError::TopicAlias),
+                TOPIC_ALIAS => alias = true,
                 _ => {}
             }
             Ok(())
         })?;
+        if topic_bytes == 0 && !alias {
+            return Err(DecodeError::protocol("PUBLISH", "it has neither a topic nor a topic alias"));
+        }
     }
     Ok(patched)
 }
@@ -174,7 +215,7 @@ fn connect(body: &mut [u8], version: Version) -> Result<Patched, DecodeError> {
     walk.skip(2)?; // keepalive
     if version == Version::V5 {
         let (mut method, mut data) = (false, false);
-        walk.properties(|identifier, _, _| {
+        walk.properties(&CONNECT, |identifier, _| {
             method |= identifier == AUTHENTICATION_METHOD;
             data |= identifier == AUTHENTICATION_DATA;
             Ok(())
@@ -183,7 +224,7 @@ fn connect(body: &mut [u8], version: Version) -> Result<Patched, DecodeError> {
             return Err(DecodeError::protocol("CONNECT", "it has authentication data without a method"));
         }
     }
-    let client_id_bytes = walk.prefixed()?;
+    let client_id_bytes = walk.text()?;
     if client_id_bytes == 0 && flags & 2 == 0 {
         if version == Version::V311 {
             return Err(DecodeError::ClientIdRejected);
@@ -193,7 +234,7 @@ fn connect(body: &mut [u8], version: Version) -> Result<Patched, DecodeError> {
     }
     if flags & WILL != 0 {
         if version == Version::V5 {
-            walk.properties(|identifier, _, value| {
+            walk.properties(&WILL_PROPERTIES, |identifier, value| {
                 if identifier == MESSAGE_EXPIRY && value == [0; 4] {
                     value[3] = 1;
                     patched.expiry_zero = true;
@@ -201,13 +242,14 @@ fn connect(body: &mut [u8], version: Version) -> Result<Patched, DecodeError> {
                 Ok(())
             })?;
         }
-        walk.prefixed()?; // topic
+        walk.text()?; // topic
         walk.prefixed()?; // payload
     }
-    for flag in [0x80, 0x40] {
-        if flags & flag != 0 {
-            walk.prefixed()?; // user name, password
-        }
+    if flags & 0x80 != 0 {
+        walk.text()?; // user name
+    }
+    if flags & 0x40 != 0 {
+        walk.prefixed()?; // password
     }
     if walk.at < walk.bytes.len() {
         return Err(DecodeError::malformed("CONNECT", "bytes follow its last field"));
@@ -215,16 +257,59 @@ fn connect(body: &mut [u8], version: Version) -> Result<Patched, DecodeError> {
     Ok(patched)
 }
 
-fn subscribe_v311(body: &mut [u8]) -> Result<(), DecodeError> {
+fn subscribe(body: &mut [u8], version: Version) -> Result<(), DecodeError> {
     let mut walk = Walk { bytes: body, at: 0, packet: "SUBSCRIBE" };
     walk.skip(2)?;
+    if version == Version::V5 {
+        walk.properties(&SUBSCRIBE, |identifier, value| match (identifier, value) {
+            (SUBSCRIPTION_IDENTIFIER, [0]) => {
+                Err(DecodeError::protocol("SUBSCRIBE", "its subscription identifier is 0"))
+            }
+            _ => Ok(()),
+        })?;
+    }
     while walk.at < walk.bytes.len() {
-        walk.prefixed()?;
-        if walk.u8()? > 2 {
-            return Err(DecodeError::malformed("SUBSCRIBE", "its requested QoS is not 0, 1 or 2"));
+        walk.text()?;
+        let options = walk.u8()?;
+        let reserved = if version == Version::V5 { 0xc0 } else { 0xfc };
+        if options & reserved != 0 {
+            return Err(DecodeError::malformed("SUBSCRIBE", "reserved bits of its options are set"));
+        }
+        // MQTT 3.1.1 calls it malformed as well (MQTT-3-8.3-4); it hears no reason anyway.
+        if options & 3 == 3 {
+            return Err(DecodeError::protocol("SUBSCRIBE", "its requested QoS is 3"));
+        }
+        if options & 0x30 == 0x30 {
+            return Err(DecodeError::protocol("SUBSCRIBE", "its Retain Handling is 3"));
         }
     }
     Ok(())
+}
+
+fn unsubscribe(body: &mut [u8], version: Version) -> Result<(), DecodeError> {
+    let mut walk = Walk { bytes: body, at: 0, packet: "UNSUBSCRIBE" };
+    walk.skip(2)?;
+    if version == Version::V5 {
+        walk.properties(&[USER_PROPERTY], |_, _| Ok(()))?;
+    }
+    while walk.at < walk.bytes.len() {
+        walk.text()?;
+    }
+    Ok(())
+}
+
+/// PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT and AUTH: reason code and properties may be missing.
+fn acknowledgement(body: &mut [u8], packet: &'static str) -> Result<(), DecodeError> {
+    let (fixed, allowed): (usize, &[u8]) = match packet {
+        "DISCONNECT" => (1, &DISCONNECT),
+        "AUTH" => (1, &AUTH),
+        _ => (3, &ACKNOWLEDGEMENT),
+    };
+    if body.len() <= fixed {
+        return Ok(());
+    }
+    let mut walk = Walk { bytes: body, at: fixed, packet };
+    walk.properties(allowed, |_, _| Ok(()))
 }
 
 /// Reads fields one after another.
@@ -260,61 +345,97 @@ impl Walk<'_> {
         Ok(length)
     }
 
+    /// Skips a string and says how long it is. It has no null character (MQTT-1.5.4-2).
+    fn text(&mut self) -> Result<usize, DecodeError> {
+        let length = self.prefixed()?;
+        if self.bytes[self.at - length..self.at].contains(&0) {
+            return Err(DecodeError::malformed(self.packet, "a string has a null character"));
+        }
+        Ok(length)
+    }
+
     fn varint(&mut self) -> Result<usize, DecodeError> {
         let mut value = 0;
         for index in 0..4 {
             let byte = self.u8()?;
             value |= usize::from(byte & 0x7f) << (7 * index);
             if byte & 0x80 == 0 {
+                if byte == 0 && index > 0 {
+                    // MQTT-1.5.5-1
+                    return Err(DecodeError::malformed(
+                        self.packet,
+                        "a number takes more bytes than needed",
+                    ));
+                }
                 return Ok(value);
             }
         }
-        Err(DecodeError::malformed(self.packet, "a length takes more than 4 bytes"))
+        Err(DecodeError::malformed(self.packet, "a number takes more than 4 bytes"))
     }
 
-    /// Goes through a property section: identifier, position and bytes of each value.
+    /// Goes through a property section: those of `allowed`, each once, except for user properties.
     fn properties(
         &mut self,
-        mut visit: impl FnMut(u8, usize, &mut [u8]) -> Result<(), DecodeError>,
+        allowed: &[u8],
+        mut visit: impl FnMut(u8, &mut [u8]) -> Result<(), DecodeError>,
     ) -> Result<(), DecodeError> {
         let length = self.varint()?;
         let end = self.at + length;
         if end > self.bytes.len() {
             return Err(DecodeError::malformed(self.packet, "its properties are longer than the packet"));
         }
+        let mut seen = 0u64;
         while self.at < end {
-            let identifier = self.u8()?;
-            let start = self.at;
-            match identifier {
-                0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28 | 0x29 | 0x2a => self.skip(1)?,
-                0x13 | 0x21 | 0x22 | TOPIC_ALIAS => self.skip(2)?,
-                MESSAGE_EXPIRY | 0x11 | 0x18 | 0x27 => self.skip(4)?,
-                0x0b => self.varint().map(drop)?,
-                0x03
-                | 0x08
-                | 0x09
-                | 0x12
-                | AUTHENTICATION_METHOD
-                | AUTHENTICATION_DATA
-                | 0x1a
-                | 0x1c
-                | 0x1f => {
-                    self.prefixed().map(drop)?;
-                }
-                0x26 => {
-                    self.prefixed()?;
-                    self.prefixed()?;
-                }
-                _ => {
-                    let problem = format!("property {identifier:#04x} does not exist");
-                    return Err(DecodeError::malformed(self.packet, problem));
-                }
-            }
+            let (identifier, start) = self.property()?;
             if self.at > end {
                 return Err(DecodeError::malformed(self.packet, "a property is longer than its section"));
             }
-            visit(identifier, start, &mut self.bytes[start..self.at])?;
+            if !allowed.contains(&identifier) {
+                let problem = format!("property {identifier:#04x} does not belong there");
+                return Err(DecodeError::malformed(self.packet, problem));
+            }
+            // Identifiers of properties are below 64.
+            let bit = 1u64 << (identifier & 63);
+            if identifier != USER_PROPERTY && seen & bit != 0 {
+                let problem = format!("property {identifier:#04x} is there more than once");
+                return Err(DecodeError::protocol(self.packet, problem));
+            }
+            seen |= bit;
+            let value = &mut self.bytes[start..self.at];
+            let wrong = match identifier {
+                0x01 | 0x17 | 0x19 => value[0] > 1,
+                RECEIVE_MAXIMUM | MAXIMUM_PACKET_SIZE => value.iter().all(|byte| *byte == 0),
+                _ => false,
+            };
+            if wrong {
+                let problem = format!("property {identifier:#04x} has a value that is not allowed");
+                return Err(DecodeError::protocol(self.packet, problem));
+            }
+            visit(identifier, value)?;
         }
         Ok(())
+    }
+
+    /// Skips a property: its identifier, and where its value begins.
+    fn property(&mut self) -> Result<(u8, usize), DecodeError> {
+        let identifier = self.u8()?;
+        let start = self.at;
+        match identifier {
+            0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28 | 0x29 | 0x2a => self.skip(1)?,
+            0x13 | RECEIVE_MAXIMUM | 0x22 | TOPIC_ALIAS => self.skip(2)?,
+            MESSAGE_EXPIRY | 0x11 | 0x18 | MAXIMUM_PACKET_SIZE => self.skip(4)?,
+            SUBSCRIPTION_IDENTIFIER => self.varint().map(drop)?,
+            0x09 | AUTHENTICATION_DATA => self.prefixed().map(drop)?,
+            0x03 | 0x08 | 0x12 | AUTHENTICATION_METHOD | 0x1a | 0x1c | 0x1f => self.text().map(drop)?,
+            USER_PROPERTY => {
+                self.text()?;
+                self.text()?;
+            }
+            _ => {
+                let problem = format!("property {identifier:#04x} does not exist");
+                return Err(DecodeError::malformed(self.packet, problem));
+            }
+        }
+        Ok((identifier, start))
     }
 }

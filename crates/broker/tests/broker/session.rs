@@ -311,12 +311,12 @@ async fn message_expiry_counts_down_and_out() {
     live.subscribe(5, "e/#", 0).await;
     let mut publisher = Raw::connect(server.address, 5, "publisher").await;
     publisher.send(&publish(5, 1, "e/long", 0, &[2, 0, 0, 0, 100], b"x")).await;
+    let sent = Instant::now();
     publisher.send(&publish(5, 1, "e/short", 0, &[2, 0, 0, 0, 1], b"x")).await;
     publisher.send(&publish(5, 1, "e/none", 0, &[2, 0, 0, 0, 0], b"x")).await;
     for left in [100, 1, 0] {
         assert_eq!(live.receive().await.rest(), [5, 2, 0, 0, 0, left, b'x']);
     }
-    let sent = Instant::now();
     // Until the short one is gone, as a later subscriber sees it.
     soon("expiry", async {
         loop {

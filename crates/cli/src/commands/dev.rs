@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::app::App;
 use crate::args::{Dev, Format, Global};
-use crate::client::{self, Client};
+use crate::client::{self, Client, NodeUrl};
 use crate::commands::deploy;
 use crate::commands::run::announce_ready;
 use crate::dev_file::{self, DevNode};
@@ -36,9 +36,10 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     let shutdown = node::shutdown_signal()?;
     let node = node::build(config).await?;
     let addresses = node.addresses();
+    let fingerprint = node.fingerprint();
     let mut serving = tokio::spawn(node.run(shutdown.clone()));
 
-    let session = session(args, global.output, app, &addresses, &data_dir, &shutdown);
+    let session = session(args, global.output, app, &addresses, fingerprint, &data_dir, &shutdown);
     tokio::select! {
         served = &mut serving => Ok(served??),
         result = session => {
@@ -54,24 +55,28 @@ async fn session(
     format: Format,
     app: App,
     addresses: &Addresses,
+    fingerprint: Option<String>,
     data_dir: &Path,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let root = app.root.clone();
-    let control = dev_file::control_url(addresses.control);
+    let control = dev_file::control_url(addresses.control, addresses.control_tls);
     let token_file = data_dir.join("token");
     let token = tokio::fs::read_to_string(&token_file)
         .await
         .with_context(|| format!("the node's token {} cannot be read", token_file.display()))?;
     let token = token.trim().to_owned();
-    let mut client = client::connect_to(&control, Some(&token)).await?;
-    let dev_node = DevNode { control, token, pid: std::process::id() };
+    let mut client = {
+        let pin = fingerprint.as_deref().and_then(|text| text.parse().ok());
+        client::connect_to(&NodeUrl::parse(&control)?, Some(&token), pin).await?
+    };
+    let dev_node = DevNode { control, token, fingerprint: fingerprint.clone(), pid: std::process::id() };
     let _written = dev_file::write(&root, &dev_node).with_context(|| cannot_write(&root))?;
 
     let mode = if app.is_file { RecursiveMode::NonRecursive } else { RecursiveMode::Recursive };
     // Before the first build, so that no change is missed.
     let mut watch = Watch::start(&root, mode)?;
-    announce_ready(addresses, data_dir, format)?;
+    announce_ready(addresses, fingerprint.as_deref(), data_dir, format)?;
     let _logs = AbortOnDropHandle::new(follow_logs(client.clone(), format));
 
     let mut shown = Vec::new();

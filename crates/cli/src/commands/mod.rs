@@ -6,13 +6,16 @@ mod deploy;
 mod dev;
 mod invoke;
 mod list;
+mod login;
 mod logs;
 mod new;
+mod queues;
 mod rm;
 mod rollback;
 mod run;
 mod secrets;
 mod status;
+mod users;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -39,6 +42,9 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status => as_client(status::run(&global)),
         Command::Compile(args) => return compile::run(&args),
         Command::Secrets(args) => as_client(secrets::run(&args, &global)),
+        Command::Queues(args) => as_client(queues::run(&args, &global)),
+        Command::Users(args) => as_client(users::run(&args, &global)),
+        Command::Login(args) => as_client(login::run(&args, &global)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

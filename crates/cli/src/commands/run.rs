@@ -17,24 +17,34 @@ pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     let shutdown = node::shutdown_signal()?;
     let node = node::build(config).await?;
     let addresses = node.addresses();
-    announce_ready(&addresses, &data_dir, global.output)?;
+    node::reload_on_hangup(node.access())?;
+    announce_ready(&addresses, node.fingerprint().as_deref(), &data_dir, global.output)?;
     Ok(node.run(shutdown).await?)
 }
 
 /// Prints the one line that says that a node is ready, and where.
-pub fn announce_ready(addresses: &Addresses, data_dir: &Path, format: Format) -> anyhow::Result<()> {
-    let Addresses { http, mqtt, control } = addresses;
+pub fn announce_ready(
+    addresses: &Addresses,
+    fingerprint: Option<&str>,
+    data_dir: &Path,
+    format: Format,
+) -> anyhow::Result<()> {
+    let (http, mqtt, control) = (addresses.http_url(), addresses.mqtt, addresses.control_url());
     if format == Format::Json {
         return output::json(&json!({
             "ready": true,
-            "http": format!("http://{http}"),
+            "http": http,
             "mqtt": format!("mqtt://{mqtt}"),
-            "control": format!("http://{control}"),
+            "mqtts": addresses.mqtts.map(|mqtts| format!("mqtts://{mqtts}")),
+            "control": control,
+            "tls_fingerprint": fingerprint,
             "data_dir": data_dir,
         }));
     }
+    let mqtts = addresses.mqtts.map(|mqtts| format!(" mqtts=mqtts://{mqtts}")).unwrap_or_default();
+    let fingerprint = fingerprint.map(|text| format!(" tls-fingerprint={text}")).unwrap_or_default();
     let line = format!(
-        "ready http=http://{http} mqtt=mqtt://{mqtt} control=http://{control} data-dir={}\n",
+        "ready http={http} mqtt=mqtt://{mqtt}{mqtts} control={control}{fingerprint} data-dir={}\n",
         data_dir.display()
     );
     output::text(&line)

@@ -1,8 +1,5 @@
 //! `edgefaas secrets set|list|rm`
 
-use std::io::{IsTerminal, Read};
-
-use anyhow::Context;
 use edgefaas_node::control::proto;
 use edgefaas_node::manifest::is_secret_name;
 use serde_json::json;
@@ -10,6 +7,7 @@ use serde_json::json;
 use crate::args::{Format, Global, Secrets};
 use crate::client;
 use crate::exit::{Exit, Failure};
+use crate::input;
 use crate::output;
 
 pub async fn run(args: &Secrets, global: &Global) -> anyhow::Result<()> {
@@ -28,7 +26,7 @@ async fn set(name: &str, global: &Global) -> anyhow::Result<()> {
         return Err(Failure::new(Exit::Usage, message));
     }
     let mut client = client::connect(global).await?;
-    let value = read_value(name)?;
+    let value = input::secret(&format!("Value of {name}"), &format!("the value of {name}"))?;
     let request = proto::SetSecretRequest { name: name.to_owned(), value };
     client.set_secret(request).await.map_err(|status| client::failure(&status))?;
     done(json!({ "name": name, "set": true }), &format!("{name} is set"), global)
@@ -59,23 +57,4 @@ fn done(value: serde_json::Value, text: &str, global: &Global) -> anyhow::Result
         Format::Json => output::json(&value),
         Format::Table => output::text(&format!("{text}\n")),
     }
-}
-
-/// Asks without echo on a terminal; else all of stdin, without one newline at its end.
-fn read_value(name: &str) -> anyhow::Result<String> {
-    let value = if std::io::stdin().is_terminal() {
-        eprint!("Value of {name}: ");
-        console::Term::stderr().read_secure_line().context("the value cannot be read")?
-    } else {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("stdin cannot be read")?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            Failure::new(Exit::Usage, "a secret is UTF-8 text; encode it, such as in base64")
-        })?;
-        text.strip_suffix('\n').map(str::to_owned).unwrap_or(text)
-    };
-    if value.is_empty() {
-        return Err(Failure::new(Exit::Usage, format!("the value of {name} is empty; nothing was set")));
-    }
-    Ok(value)
 }

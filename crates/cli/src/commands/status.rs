@@ -23,6 +23,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "data_dir": status.data_dir,
             "http": addresses.http,
             "mqtt": addresses.mqtt,
+            "mqtts": (!addresses.mqtts.is_empty()).then_some(addresses.mqtts),
+            "tls_fingerprint": (!status.tls_fingerprint.is_empty()).then_some(status.tls_fingerprint),
             "control": addresses.control,
             "rss_bytes": status.rss_bytes,
             "apps": status.apps,
@@ -37,19 +39,26 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     }
     let uptime = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000)).to_string();
     let state = if status.draining { "stopping" } else { "running" };
-    let lines = [
+    let secure = |address: String, tls: bool| if tls { format!("{address}, by TLS") } else { address };
+    let mut lines = vec![
         ("state", format!("{state} for {uptime}")),
         ("version", status.version),
         ("node", status.node_id),
         ("data", status.data_dir),
-        ("http", addresses.http),
+        ("http", secure(addresses.http, addresses.http_tls)),
         ("mqtt", format!("{}, {} connections", addresses.mqtt, status.mqtt_connections)),
-        ("control", addresses.control),
+        ("control", secure(addresses.control, addresses.control_tls)),
         ("memory", output::size(status.rss_bytes)),
         ("apps", format!("{} with {} functions", status.apps, status.functions)),
         ("isolates", format!("{} of {}", status.isolates_running, status.isolates_max)),
         ("runs", format!("{}, {} failed", status.invocations, status.failures)),
     ];
+    if !addresses.mqtts.is_empty() {
+        lines.push(("mqtts", addresses.mqtts));
+    }
+    if !status.tls_fingerprint.is_empty() {
+        lines.push(("sha-256", status.tls_fingerprint));
+    }
     let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
     output::text(&text)
 }

@@ -1,7 +1,5 @@
 //! Who may use the control port: whoever can read the token file.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use axum::Router;
@@ -11,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use crate::access::replace_file;
 use crate::problem::{MEDIA_TYPE, Problem};
 
 /// The token's file in the data directory.
@@ -20,7 +19,7 @@ const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The token can't be read or made.
 #[derive(Debug, thiserror::Error)]
-#[error("the admin token {path} cannot be read or made: {reason}")]
+#[error("the token {path} cannot be read or made: {reason}")]
 pub struct TokenError {
     path: PathBuf,
     reason: std::io::Error,
@@ -29,26 +28,21 @@ pub struct TokenError {
 /// The node's admin token: read from the data directory, or drawn and written there at the first start,
 /// readable only by its owner.
 pub fn admin_token(data_dir: &Path) -> Result<String, TokenError> {
-    let path = data_dir.join(TOKEN_FILE);
-    let failed = |reason| TokenError { path: path.clone(), reason };
-    match std::fs::read_to_string(&path) {
+    token_in(&data_dir.join(TOKEN_FILE))
+}
+
+/// A token in a file, which is drawn if it is not there.
+pub(crate) fn token_in(path: &Path) -> Result<String, TokenError> {
+    let failed = |reason| TokenError { path: path.to_owned(), reason };
+    match std::fs::read_to_string(path) {
         Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
     let token = blake3::Hash::from_bytes(rand::random()).to_hex().to_string();
-    // Written beside and renamed: a node that dies half-way leaves no half token.
-    let temporary = path.with_extension("new");
-    let _ = std::fs::remove_file(&temporary);
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(failed)?;
-    writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&temporary, &path).map_err(failed)?;
+    // At once: a node that dies half-way leaves no half token.
+    replace_file(path, format!("{token}\n").as_bytes()).map_err(failed)?;
     Ok(token)
 }
 
@@ -65,13 +59,17 @@ pub(super) fn guard(routes: Router, token: &str) -> Router {
 }
 
 fn bears(headers: &HeaderMap, wanted: &blake3::Hash) -> bool {
-    let token = headers
+    bearer(headers).is_some_and(|token| blake3::hash(token.as_bytes()) == *wanted)
+}
+
+/// The token in `authorization: Bearer TOKEN`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim());
-    token.is_some_and(|token| blake3::hash(token.as_bytes()) == *wanted)
+        .map(|(_, token)| token.trim())
 }
 
 fn refuse(headers: &HeaderMap) -> Response {

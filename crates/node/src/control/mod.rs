@@ -2,6 +2,7 @@
 
 mod auth;
 mod convert;
+mod endpoint;
 mod http;
 mod service;
 
@@ -12,13 +13,17 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{TokenError, admin_token};
+pub(crate) use auth::{bearer, token_in};
+pub use endpoint::ControlEndpoint;
 
+use crate::access::AccessControl;
 use crate::dispatch::{Dispatcher, Workers};
 use crate::logs::Logs;
 use crate::metrics::{Metrics, NodeReading};
 use crate::node::Addresses;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
+use crate::tls::{Service, Tls, TlsListener};
 use edgefaas_broker::Broker;
 
 /// Messages, server and client generated from `proto/edgefaas/control/v1/control.proto`.
@@ -35,6 +40,8 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// What the control port shows and steers.
 pub struct ControlParts {
+    /// Users, rules and certificates.
+    pub access: Arc<AccessControl>,
     /// Runs functions.
     pub dispatcher: Arc<Dispatcher>,
     /// Holds functions.
@@ -83,9 +90,11 @@ impl ControlParts {
     }
 }
 
-/// Serves the control port until `cancel` fires; streams that are still open then are cut after `grace`.
+/// Serves the control port, by TLS if there is any, until `cancel` fires; streams that are still open then
+/// are cut after `grace`.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
     grace: Duration,
@@ -93,9 +102,16 @@ pub async fn serve(
     let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
     let guarded = auth::guard(routes, &parts.token);
     let stopping = cancel.clone();
-    let serving = axum::serve(listener, guarded)
-        .with_graceful_shutdown(async move { stopping.cancelled().await })
-        .into_future();
+    let stopped = async move { stopping.cancelled().await };
+    let serving = async {
+        match tls {
+            None => axum::serve(listener, guarded).with_graceful_shutdown(stopped).await,
+            Some(tls) => {
+                let listener = TlsListener::new(listener, Service::Control, tls);
+                axum::serve(listener, guarded).with_graceful_shutdown(stopped).await
+            }
+        }
+    };
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => ended,

@@ -1,10 +1,12 @@
 //! The control service over gRPC, with health and reflection.
 
+use std::cmp::Reverse;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
 use bytes::Bytes;
+use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
@@ -14,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::proto::control_server::{Control, ControlServer};
 use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
+use crate::access::UsersError;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::logs::LogLine;
 use crate::registry::DeployError;
@@ -22,6 +25,9 @@ use crate::secrets::SecretError;
 /// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
 /// itself, which says so.
 const STREAM_LINES: usize = 64;
+
+/// Filters of the queue monitor that are listed unless asked otherwise.
+const DEFAULT_QUEUES: usize = 1000;
 
 /// The gRPC routes: control, health and reflection.
 pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) -> Router {
@@ -144,6 +150,9 @@ impl Control for ControlService {
                 http: facts.addresses.http.to_string(),
                 mqtt: facts.addresses.mqtt.to_string(),
                 control: facts.addresses.control.to_string(),
+                mqtts: facts.addresses.mqtts.map(|mqtts| mqtts.to_string()).unwrap_or_default(),
+                http_tls: facts.addresses.http_tls,
+                control_tls: facts.addresses.control_tls,
             }),
             rss_bytes: reading.rss_bytes,
             apps: parts.registry.routes().apps().count() as u32,
@@ -154,6 +163,7 @@ impl Control for ControlService {
             failures,
             mqtt_connections: reading.broker.connections as u32,
             draining: parts.dispatcher.is_draining(),
+            tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
         }))
     }
 
@@ -179,6 +189,76 @@ impl Control for ControlService {
     ) -> Answer<proto::RemoveSecretResponse> {
         self.parts.secrets.remove(&request.into_inner().name).await.map_err(secret_status)?;
         Ok(Response::new(proto::RemoveSecretResponse {}))
+    }
+
+    async fn add_user(&self, request: Request<proto::AddUserRequest>) -> Answer<proto::AddUserResponse> {
+        let proto::AddUserRequest { name, password } = request.into_inner();
+        self.parts.access.add_user(name, password).await.map_err(users_status)?;
+        Ok(Response::new(proto::AddUserResponse {}))
+    }
+
+    async fn set_password(
+        &self,
+        request: Request<proto::SetPasswordRequest>,
+    ) -> Answer<proto::SetPasswordResponse> {
+        let proto::SetPasswordRequest { name, password } = request.into_inner();
+        self.parts.access.set_password(name, password).await.map_err(users_status)?;
+        Ok(Response::new(proto::SetPasswordResponse {}))
+    }
+
+    async fn remove_user(
+        &self,
+        request: Request<proto::RemoveUserRequest>,
+    ) -> Answer<proto::RemoveUserResponse> {
+        self.parts.access.remove_user(request.into_inner().name).await.map_err(users_status)?;
+        Ok(Response::new(proto::RemoveUserResponse {}))
+    }
+
+    async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
+        Ok(Response::new(proto::ListUsersResponse { names: self.parts.access.users() }))
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<proto::ListQueuesRequest>,
+    ) -> Answer<proto::ListQueuesResponse> {
+        let proto::ListQueuesRequest { filter, limit } = request.into_inner();
+        let broker = &self.parts.broker;
+        let mut queues = match filter {
+            Some(filter) => {
+                let wanted = TopicFilter::new(filter.as_str())
+                    .map_err(|error| Status::invalid_argument(format!("`{filter}`: {error}")))?;
+                broker.queue(&wanted).into_iter().collect()
+            }
+            None => broker.queues(),
+        };
+        let total = queues.len() as u64;
+        let limit = if limit == 0 { DEFAULT_QUEUES } else { limit as usize };
+        queues.sort_by(|one, other| {
+            let key = |queue: &QueueFigures| Reverse((queue.waiting, queue.messages_in));
+            key(one).cmp(&key(other)).then_with(|| one.filter.cmp(&other.filter))
+        });
+        queues.truncate(limit);
+        let queues = queues.into_iter().map(|queue| proto::Queue {
+            filter: queue.filter.as_str().to_owned(),
+            subscribers: queue.subscribers,
+            messages_in: queue.messages_in,
+            messages_out: queue.messages_out,
+            dropped: queue.dropped,
+            waiting: queue.waiting,
+            rate: queue.rate_per_second,
+        });
+        Ok(Response::new(proto::ListQueuesResponse { queues: queues.collect(), total }))
+    }
+
+    async fn reload(&self, _: Request<proto::ReloadRequest>) -> Answer<proto::ReloadResponse> {
+        let reloaded = self.parts.access.reload().await;
+        let reloaded = reloaded.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(proto::ReloadResponse {
+            users: reloaded.users as u32,
+            rules: reloaded.rules.map(|rules| rules as u32),
+            tls_fingerprint: reloaded.fingerprint.unwrap_or_default(),
+        }))
     }
 }
 
@@ -257,6 +337,19 @@ fn invoke_status(error: &InvocationError) -> Status {
         InvocationError::QueueFull { .. } => Status::resource_exhausted(text),
         InvocationError::Draining => Status::unavailable(text),
         _ => Status::internal(text),
+    }
+}
+
+fn users_status(error: UsersError) -> Status {
+    let text = error.to_string();
+    match error {
+        UsersError::Name { .. } | UsersError::Password => Status::invalid_argument(text),
+        UsersError::Exists { .. } => Status::already_exists(text),
+        UsersError::Unknown { .. } => Status::not_found(text),
+        UsersError::Parse { .. } => Status::failed_precondition(text),
+        UsersError::Read { .. } | UsersError::Write { .. } | UsersError::Hash { .. } => {
+            Status::internal(text)
+        }
     }
 }
 

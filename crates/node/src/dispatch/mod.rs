@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, Message, Origin, PublishOutcome};
+use edgefaas_broker::{Broker, Client, Message, Origin, PublishOutcome};
 use edgefaas_isolates::{Isolates, Limits, LogLevel, Reply, RunError};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -323,7 +323,18 @@ impl Dispatcher {
 
     /// Publishes on behalf of a function; false if the broker refused. What is lost is logged.
     pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) -> bool {
-        let origin = Origin::Node { source: source.clone(), depth, requester: None };
+        self.answer(source, depth, None, message)
+    }
+
+    /// Publishes an answer: only where `requester`, the client that asked, may publish.
+    pub fn answer(
+        &self,
+        source: &Arc<str>,
+        depth: u8,
+        requester: Option<Arc<Client>>,
+        message: Message,
+    ) -> bool {
+        let origin = Origin::Node { source: source.clone(), depth, requester };
         let topic = message.topic().clone();
         let topic = topic.as_str();
         let (taken, lost) = match self.broker.publish(&origin, message) {

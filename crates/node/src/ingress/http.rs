@@ -5,19 +5,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::{Event, HttpRequest, HttpResponse, RunError, Trigger};
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use super::gateway_auth::{GatewayAuth, Refused};
 use super::reply::body_of;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
+use crate::manifest::HttpAuth;
 use crate::problem::{self, Problem};
 use crate::registry::LiveFunction;
 
@@ -44,11 +48,17 @@ type HttpReply = Response<Full<Bytes>>;
 
 /// Serves one connection until its client closes it, or `cancel` fires and the request under way is
 /// answered.
-pub async fn serve(stream: TcpStream, dispatcher: Arc<Dispatcher>, cancel: CancellationToken) {
-    let _ = stream.set_nodelay(true);
+pub async fn serve<S>(
+    stream: S,
+    dispatcher: Arc<Dispatcher>,
+    auth: Arc<GatewayAuth>,
+    cancel: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let service = service_fn(move |request| {
-        let dispatcher = dispatcher.clone();
-        async move { Ok::<_, Infallible>(handle(&dispatcher, request).await) }
+        let (dispatcher, auth) = (dispatcher.clone(), auth.clone());
+        async move { Ok::<_, Infallible>(handle(&dispatcher, &auth, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -67,13 +77,17 @@ pub async fn serve(stream: TcpStream, dispatcher: Arc<Dispatcher>, cancel: Cance
     }
 }
 
-async fn handle(dispatcher: &Arc<Dispatcher>, request: Request<Incoming>) -> HttpReply {
-    let (function, path) = match route(dispatcher, &request) {
+async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Request<Incoming>) -> HttpReply {
+    let (function, path, wanted) = match route(dispatcher, auth, &request) {
         Ok(found) => found,
-        Err(reply) => return *reply,
+        // Where a token is needed, what there is and is not is told only to those who have one.
+        Err(reply) => return auth.check_unknown(request.headers()).map_or_else(refused_reply, |()| *reply),
     };
     let limit_bytes = function.spec.limits.payload_bytes;
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    if let Err(refused) = auth.check(wanted, &function.name, &mut head.headers) {
+        return refused_reply(refused);
+    }
     let body = match read_body(&head.headers, body, limit_bytes).await {
         Ok(body) => body,
         Err(BodyError::TooLarge { actual_bytes }) => {
@@ -110,17 +124,18 @@ async fn handle(dispatcher: &Arc<Dispatcher>, request: Request<Incoming>) -> Htt
     outcome_reply(outcome)
 }
 
-/// The function a request is for and the path it sees, or the answer that there is none.
+/// The function a request is for, the path it sees and what it needs, or the answer that there is none.
 fn route(
     dispatcher: &Dispatcher,
+    auth: &GatewayAuth,
     request: &Request<Incoming>,
-) -> Result<(Arc<LiveFunction>, String), Box<HttpReply>> {
+) -> Result<(Arc<LiveFunction>, String, HttpAuth), Box<HttpReply>> {
     let path = request.uri().path();
     let routes = dispatcher.registry().routes();
     if let Some(rest) = path.strip_prefix("/fn/") {
         let (name, rest) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
         return match routes.function(name) {
-            Some(function) => Ok((function.clone(), rest.to_owned())),
+            Some(function) => Ok((function.clone(), rest.to_owned(), auth.of_function(function))),
             None => {
                 let near = routes.near_functions(name);
                 let error = InvocationError::UnknownFunction { name: name.to_owned(), near };
@@ -136,7 +151,7 @@ fn route(
     };
     let method = request.method().as_str();
     match route.target(method) {
-        Some(function) => Ok((function.clone(), path.to_owned())),
+        Some(target) => Ok((target.function.clone(), path.to_owned(), auth.of_trigger(target.auth))),
         None => {
             let allowed = route.allowed();
             let detail = format!("{path} does not take {method}; it takes {allowed}");
@@ -243,6 +258,14 @@ fn problem_reply(problem: &Problem) -> HttpReply {
     let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
     *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+    reply
+}
+
+fn refused_reply(refused: Refused) -> HttpReply {
+    let mut reply = problem_reply(&refused.problem);
+    if let Some(challenge) = refused.challenge {
+        reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
     reply
 }
 

@@ -2,6 +2,7 @@
 //! outcome into its own kind of answer.
 
 pub mod cron;
+pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
 mod reply;

@@ -6,7 +6,9 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use edgefaas_broker::topic::TopicName;
-use edgefaas_broker::{Message, Origin, Properties, PublishHook, Publishing, QoS, RejectReason, Verdict};
+use edgefaas_broker::{
+    Client, Message, Origin, Properties, PublishHook, Publishing, QoS, RejectReason, Verdict,
+};
 use edgefaas_isolates::{Event, MqttMessage, Trigger};
 
 use super::reply::body_of;
@@ -62,6 +64,7 @@ impl CoordinationHook {
                 .or_else(|| call.result_topic()),
             correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
             depth: depth_of(origin),
+            requester: requester(origin),
         };
         let invocation = invocation(call.function.to_owned(), origin, message);
         match dispatcher.admit(invocation) {
@@ -106,6 +109,7 @@ impl CoordinationHook {
                 .filter(|topic| is_open(topic.as_str())),
             correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
             depth: depth_of(origin),
+            requester: requester(origin),
         };
         let invocation = invocation(function.name.to_string(), origin, message);
         match dispatcher.admit_to(function.clone(), invocation) {
@@ -196,6 +200,8 @@ struct Answer {
     topic: Option<TopicName>,
     correlation_data: Option<bytes::Bytes>,
     depth: u8,
+    /// Whose rules say where it may go.
+    requester: Option<Arc<Client>>,
 }
 
 impl Answer {
@@ -242,7 +248,7 @@ impl Answer {
         let (bytes, max_bytes) = (payload.len(), dispatcher.max_message_bytes());
         let message = Message::new(topic.clone(), payload).with_properties(properties.clone());
         if message.weight() <= max_bytes {
-            dispatcher.publish(source, depth, message);
+            dispatcher.answer(source, depth, self.requester, message);
             return;
         }
         // Said instead of not sent: somebody waits for it.
@@ -254,7 +260,15 @@ impl Answer {
         properties.content_type = Some(problem::MEDIA_TYPE.into());
         properties.user = vec![(STATUS_PROPERTY.into(), "413".into())];
         let message = Message::new(topic, problem.to_json()).with_properties(properties);
-        dispatcher.publish(source, depth, message);
+        dispatcher.answer(source, depth, self.requester, message);
+    }
+}
+
+fn requester(origin: &Origin) -> Option<Arc<Client>> {
+    match origin {
+        Origin::Client(client) => Some(client.clone()),
+        Origin::Node { requester, .. } => requester.clone(),
+        _ => None,
     }
 }
 

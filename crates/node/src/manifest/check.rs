@@ -37,7 +37,7 @@ pub fn parse_cron(schedule: &str) -> Result<Cron, CronError> {
 }
 
 /// True if `text` matches `pattern`, in which `*` stands for any characters, `/` among them.
-pub(super) fn glob_matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn glob_matches(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == text;
     };
@@ -57,7 +57,7 @@ pub(super) fn glob_matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Why a pattern with `*` is no good, if it is not.
-pub(super) fn glob_error(pattern: &str) -> Option<&'static str> {
+pub(crate) fn glob_error(pattern: &str) -> Option<&'static str> {
     if pattern.is_empty() {
         Some("it is empty")
     } else if pattern.len() > PATTERN_BYTES {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+pub(crate) use check::{glob_error, glob_matches};
 pub use check::{is_name, is_secret_name, parse_cron};
 pub use diagnostic::{ManifestError, Problem};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
@@ -101,6 +102,8 @@ pub enum Trigger {
         path: String,
         /// Upper-case methods; empty means any.
         methods: Vec<String>,
+        /// What a request needs; by default nothing on loopback and the node's token elsewhere.
+        auth: Option<HttpAuth>,
     },
     /// A schedule; see [`parse_cron`].
     Cron {
@@ -109,13 +112,24 @@ pub enum Trigger {
     },
 }
 
+/// What a request at the gateway needs, from the least to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HttpAuth {
+    /// Nothing.
+    None,
+    /// A JSON Web Token, or the node's token.
+    Jwt,
+    /// The node's token.
+    Token,
+}
+
 impl fmt::Display for Trigger {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mqtt { filter, consume: false } => write!(out, "mqtt {filter}"),
             Self::Mqtt { filter, consume: true } => write!(out, "mqtt {filter} (consumes)"),
-            Self::Http { path, methods } if methods.is_empty() => write!(out, "http {path}"),
-            Self::Http { path, methods } => write!(out, "http {} {path}", methods.join(",")),
+            Self::Http { path, methods, .. } if methods.is_empty() => write!(out, "http {path}"),
+            Self::Http { path, methods, .. } => write!(out, "http {} {path}", methods.join(",")),
             Self::Cron { schedule } => write!(out, "cron {schedule}"),
         }
     }

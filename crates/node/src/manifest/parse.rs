@@ -12,7 +12,9 @@ use super::check::{NAME_RULE, http_path_error, is_name, is_secret_name, parse_cr
 use super::diagnostic::{ManifestError, Problems};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
-use super::{Function, Limits, Manifest, Queue, QueueOrder, SourceKind, Trigger, WhenFull, source_kind};
+use super::{
+    Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, SourceKind, Trigger, WhenFull, source_kind,
+};
 
 /// A larger text is not looked at.
 const MANIFEST_BYTES: usize = 1 << 20;
@@ -247,12 +249,12 @@ fn http_trigger(
     paths: &mut HttpPaths,
     problems: &mut Problems,
 ) -> Option<Trigger> {
-    if let Some(item) = table.get("auth")
-        && let Some(auth @ ("token" | "jwt")) = item.word(&["none", "token", "jwt"], problems)
-    {
-        let help = "remove the key or write \"none\"; check the request in the function";
-        problems.add(&item.span, format!("`auth = \"{auth}\"` is not supported yet"), Some(help.into()));
-    }
+    let auth = table.get("auth").and_then(|item| item.word(&["none", "token", "jwt"], problems));
+    let auth = auth.map(|auth| match auth {
+        "token" => HttpAuth::Token,
+        "jwt" => HttpAuth::Jwt,
+        _ => HttpAuth::None,
+    });
     let mut methods = Vec::new();
     if let Some(item) = table.get("methods") {
         let items = item.items(problems);
@@ -276,7 +278,7 @@ fn http_trigger(
         return None;
     }
     paths.add(main, path, &methods, problems);
-    Some(Trigger::Http { path: path.to_owned(), methods })
+    Some(Trigger::Http { path: path.to_owned(), methods, auth })
 }
 
 /// The paths of a manifest so far, to see those that clash.

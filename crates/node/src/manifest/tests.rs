@@ -10,7 +10,7 @@ app = "greenhouse"
 main = "functions/comfort.js"
 triggers = [
     { mqtt = "greenhouse/+/climate", qos = 0, consume = true },
-    { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "none" },
+    { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "token" },
     { cron = "*/5 * * * * *" },
 ]
 limits = { memory = "32MiB", timeout = "1m 30s", concurrency = 16, payload = "64KiB", reply = "2MB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
@@ -34,7 +34,11 @@ fn every_supported_key() {
         comfort.triggers,
         [
             Trigger::Mqtt { filter: "greenhouse/+/climate".into(), consume: true },
-            Trigger::Http { path: "/greenhouse/{room}".into(), methods: vec!["GET".into(), "POST".into()] },
+            Trigger::Http {
+                path: "/greenhouse/{room}".into(),
+                methods: vec!["GET".into(), "POST".into()],
+                auth: Some(HttpAuth::Token)
+            },
             Trigger::Cron { schedule: "*/5 * * * * *".into() },
         ]
     );
@@ -256,7 +260,7 @@ fn what_is_not_there_yet_is_refused_with_its_line() {
         ("triggers = [{ mqtt = \"a\", qos = 1 }]", "4:33 `qos = 1` is not supported yet"),
         ("triggers = [{ mqtt = \"a\", order_by = \"topic\" }]", "4:27 `order_by` is not supported yet"),
         ("triggers = [{ object = \"room-*\", field = \"n\" }]", "4:15 `object` is not supported yet"),
-        ("triggers = [{ http = \"/a\", auth = \"jwt\" }]", "4:35 `auth = \"jwt\"` is not supported yet"),
+        ("triggers = [{ http = \"/a\", auth = \"basic\" }]", "4:35 `auth` cannot be `basic`"),
         ("permissions = { http = [\"api.example.com\"] }", "4:17 `permissions.http` is not supported yet"),
         ("placement = \"near\"", "4:1 `placement` is not supported yet"),
         ("isolation = \"reuse\"", "4:13 `isolation = \"reuse\"` is not supported yet"),

@@ -8,7 +8,7 @@ use edgefaas_broker::FilterTrie;
 use edgefaas_broker::topic::TopicFilter;
 
 use super::{LiveApp, LiveFunction, near};
-use crate::manifest::{Trigger, parse_cron};
+use crate::manifest::{HttpAuth, Trigger, parse_cron};
 
 /// Two functions can't both have what they ask for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,22 +50,32 @@ pub enum RouteConflict {
 /// A mounted http trigger: one path, and who serves which method.
 #[derive(Clone, Default)]
 pub struct HttpRoute {
-    /// Methods, none for any, and the function.
-    targets: Vec<(Vec<String>, Arc<LiveFunction>)>,
+    targets: Vec<HttpTarget>,
+}
+
+/// Who serves which methods of a path.
+#[derive(Clone)]
+pub struct HttpTarget {
+    /// None for any.
+    methods: Vec<String>,
+    /// Who handles them.
+    pub function: Arc<LiveFunction>,
+    /// What a request needs.
+    pub auth: Option<HttpAuth>,
 }
 
 impl HttpRoute {
     /// Who serves `method`.
-    pub fn target(&self, method: &str) -> Option<&Arc<LiveFunction>> {
-        let named = self.targets.iter().find(|(methods, _)| methods.iter().any(|name| name == method));
-        named.or_else(|| self.targets.iter().find(|(methods, _)| methods.is_empty())).map(|(_, f)| f)
+    pub fn target(&self, method: &str) -> Option<&HttpTarget> {
+        let named = self.targets.iter().find(|target| target.methods.iter().any(|name| name == method));
+        named.or_else(|| self.targets.iter().find(|target| target.methods.is_empty()))
     }
 
     /// The methods that are served, for an `Allow` header.
     pub fn allowed(&self) -> String {
         self.targets
             .iter()
-            .flat_map(|(methods, _)| methods)
+            .flat_map(|target| &target.methods)
             .map(String::as_str)
             .collect::<Vec<_>>()
             .join(", ")
@@ -114,9 +124,14 @@ impl Routes {
                     reason,
                 };
                 match trigger {
-                    Trigger::Http { path, methods } => {
+                    Trigger::Http { path, methods, auth } => {
                         let route = http.entry(path.clone()).or_default();
-                        add_target(route, path, methods, function)?;
+                        let target = HttpTarget {
+                            methods: methods.clone(),
+                            function: function.clone(),
+                            auth: *auth,
+                        };
+                        add_target(route, path, target)?;
                     }
                     Trigger::Mqtt { filter, consume } => {
                         let filter = TopicFilter::new(filter.as_str())
@@ -133,7 +148,8 @@ impl Routes {
             }
         }
         for (path, route) in http {
-            let function = route.targets.first().map(|(_, f)| f.name.to_string()).unwrap_or_default();
+            let function =
+                route.targets.first().map(|target| target.function.name.to_string()).unwrap_or_default();
             routes.http.insert(path.clone(), route).map_err(|error| RouteConflict::Path {
                 path,
                 function,
@@ -200,26 +216,21 @@ impl Routes {
     }
 }
 
-fn add_target(
-    route: &mut HttpRoute,
-    path: &str,
-    methods: &[String],
-    function: &Arc<LiveFunction>,
-) -> Result<(), RouteConflict> {
+fn add_target(route: &mut HttpRoute, path: &str, target: HttpTarget) -> Result<(), RouteConflict> {
     let taken = |method: &str, other: &LiveFunction| RouteConflict::Method {
         method: method.to_owned(),
         path: path.to_owned(),
-        function: function.name.to_string(),
+        function: target.function.name.to_string(),
         other: other.name.to_string(),
     };
-    for (theirs, other) in &route.targets {
-        if methods.is_empty() && theirs.is_empty() {
-            return Err(taken("*", other));
+    for other in &route.targets {
+        if target.methods.is_empty() && other.methods.is_empty() {
+            return Err(taken("*", &other.function));
         }
-        if let Some(method) = methods.iter().find(|method| theirs.contains(method)) {
-            return Err(taken(method, other));
+        if let Some(method) = target.methods.iter().find(|method| other.methods.contains(method)) {
+            return Err(taken(method, &other.function));
         }
     }
-    route.targets.push((methods.to_vec(), function.clone()));
+    route.targets.push(target);
     Ok(())
 }

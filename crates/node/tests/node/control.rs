@@ -6,7 +6,7 @@ use http::{Request, StatusCode};
 use http_body_util::Full;
 use tonic::Code;
 
-use crate::support::{TestNode, channel, in_time, send};
+use crate::support::{Mqtt5, TestNode, channel, in_time, send};
 
 #[tokio::test]
 async fn only_health_needs_no_token() {
@@ -38,6 +38,31 @@ async fn only_health_needs_no_token() {
     let mut stranger = ControlClient::new(channel(control).await);
     let refused = stranger.list(proto::ListRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn the_queue_monitor_shows_what_passes_under_each_filter() {
+    let mut node = TestNode::start().await;
+    let mut subscriber = Mqtt5::connect(&node, "subscriber").await;
+    subscriber.subscribe("rooms/+/co2").await;
+    let mut publisher = Mqtt5::connect(&node, "publisher").await;
+    for room in ["a", "b"] {
+        publisher.publish(&format!("rooms/{room}/co2"), "700").await;
+        subscriber.message().await;
+    }
+    let list =
+        |filter: Option<&str>| proto::ListQueuesRequest { filter: filter.map(str::to_owned), limit: 0 };
+    let queues = in_time(node.control.list_queues(list(None))).await.unwrap().into_inner();
+    let [queue] = &queues.queues[..] else { panic!("one filter: {queues:?}") };
+    assert_eq!(
+        (queue.filter.as_str(), queue.subscribers, queue.messages_in, queue.messages_out, queue.waiting),
+        ("rooms/+/co2", 1, 2, 2, 0)
+    );
+    assert_eq!(queues.total, 1);
+    let none = in_time(node.control.list_queues(list(Some("other")))).await.unwrap().into_inner();
+    assert_eq!(none.queues, []);
+    let wrong = in_time(node.control.list_queues(list(Some("a/#/b")))).await.unwrap_err();
+    assert_eq!(wrong.code(), Code::InvalidArgument);
 }
 
 #[tokio::test]

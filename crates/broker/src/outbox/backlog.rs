@@ -1,0 +1,203 @@
+//! The part of a session's messages that is in the store, and what is known of it in memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Delivery, PAGE_MESSAGES, Slot, Totals, Waiting};
+use crate::journal::{Change, Progress, Space, Ticket, Transaction};
+use crate::monitor::Figures;
+use crate::stored::{self, Moment, QueueRecord};
+
+/// What the store has for a session.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    pub(super) session: u64,
+    pub(super) totals: Arc<Totals>,
+    /// The messages after those in `slots`.
+    pub(super) spilled: VecDeque<Spilled>,
+    pub(super) spilled_messages: usize,
+    /// By which filters they came.
+    pub(super) sources: Vec<Arc<Figures>>,
+    /// Position in `sources`, by address.
+    pub(super) source_of: HashMap<usize, u32>,
+    /// Bytes that wait, in memory and in the store.
+    pub(super) waiting_bytes: u64,
+    /// Numbers below were perhaps sent on an earlier connection.
+    pub(super) sent_before: u64,
+    /// The last change.
+    pub(super) ticket: Option<Ticket>,
+    /// Numbers below can be read once the ticket is stored.
+    pub(super) mark: Option<(u64, Ticket)>,
+    pub(super) readable_to: u64,
+    pub(super) fetching: bool,
+}
+
+/// What is known of a message in the store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spilled {
+    /// 0 for one that is not there any more.
+    pub(super) weight: u32,
+    pub(super) source: u32,
+}
+
+impl Spilled {
+    pub(super) const GONE: Spilled = Spilled { weight: 0, source: 0 };
+}
+
+impl Backlog {
+    pub(super) fn new(session: u64, totals: Arc<Totals>) -> Backlog {
+        Backlog {
+            session,
+            totals,
+            spilled: VecDeque::new(),
+            spilled_messages: 0,
+            sources: Vec::new(),
+            source_of: HashMap::new(),
+            waiting_bytes: 0,
+            sent_before: 0,
+            ticket: None,
+            mark: None,
+            readable_to: 0,
+            fetching: false,
+        }
+    }
+
+    pub(super) fn change(
+        &mut self,
+        number: u64,
+        value: Option<Vec<u8>>,
+        awaited: bool,
+        transaction: &mut Transaction<'_>,
+    ) -> Ticket {
+        let key = stored::queue_key(self.session, number);
+        let ticket = transaction.append(Change { space: Space::Queue, key, value }, awaited);
+        self.ticket = Some(ticket);
+        ticket
+    }
+
+    /// A message waits in the store only.
+    pub(super) fn spill(&mut self, weight: u32, figures: &Arc<Figures>) {
+        let spilled = Spilled { weight: weight.max(1), source: self.source(figures) };
+        figures.queued(1);
+        self.spilled_messages += 1;
+        self.spilled.push_back(spilled);
+    }
+
+    /// A message does not wait in the store only any more; gives the filter it came by.
+    pub(super) fn unspill(&mut self, source: u32) -> Option<Arc<Figures>> {
+        self.spilled_messages -= 1;
+        let figures = self.sources.get(source as usize).cloned();
+        if let Some(figures) = &figures {
+            figures.unqueued(1);
+        }
+        if self.spilled_messages == 0 {
+            self.sources.clear();
+            self.source_of.clear();
+        }
+        figures
+    }
+
+    pub(super) fn source(&mut self, figures: &Arc<Figures>) -> u32 {
+        let next = self.sources.len() as u32;
+        let source = *self.source_of.entry(Arc::as_ptr(figures) as usize).or_insert(next);
+        if source == next {
+            self.sources.push(figures.clone());
+        }
+        source
+    }
+
+    /// What was in memory waits in the store again, before everything else there.
+    pub(super) fn unfetch(&mut self, slot: Slot) {
+        let (weight, figures) = match slot {
+            Slot::Done => return self.spilled.push_front(Spilled::GONE),
+            Slot::Waiting(waiting) => {
+                (u32::try_from(waiting.message.weight()).unwrap_or(u32::MAX), Some(waiting.figures))
+            }
+            // It was in flight, not waiting.
+            Slot::Published(figures) | Slot::PublishedOnce(figures) | Slot::Released(figures) => {
+                self.weigh(1);
+                if let Some(figures) = &figures {
+                    figures.queued(1);
+                }
+                (1, figures)
+            }
+        };
+        let Some(figures) = figures else { return self.spilled.push_front(Spilled::GONE) };
+        let spilled = Spilled { weight: weight.max(1), source: self.source(&figures) };
+        self.spilled_messages += 1;
+        self.spilled.push_front(spilled);
+    }
+
+    /// The session is over.
+    pub(super) fn forget(&mut self) {
+        for spilled in std::mem::take(&mut self.spilled) {
+            if spilled.weight > 0 {
+                self.unspill(spilled.source);
+            }
+        }
+        let bytes = i64::try_from(self.waiting_bytes).unwrap_or(i64::MAX);
+        self.weigh(-bytes);
+    }
+
+    /// Counts bytes that wait, or do so no more.
+    pub(super) fn weigh(&mut self, bytes: i64) {
+        self.waiting_bytes = self.waiting_bytes.saturating_add_signed(bytes);
+        self.totals.stored_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// How many messages from a number on can be read now, or that the store has to get further.
+    pub(super) fn readable(&mut self, from: u64, progress: Progress) -> Result<usize, ()> {
+        if let Some((to, ticket)) = self.mark
+            && progress.of(ticket).is_some()
+        {
+            self.readable_to = self.readable_to.max(to);
+            self.mark = None;
+        }
+        if self.readable_to <= from && self.mark.is_none() {
+            let to = from + self.spilled.len() as u64;
+            match self.ticket.filter(|ticket| progress.of(*ticket).is_none()) {
+                Some(ticket) => self.mark = Some((to, ticket)),
+                None => self.readable_to = to,
+            }
+        }
+        match self.readable_to.saturating_sub(from) {
+            0 => Err(()),
+            readable => Ok(usize::try_from(readable).unwrap_or(usize::MAX).min(PAGE_MESSAGES)),
+        }
+    }
+
+    /// A fetched record as a slot; `None` if it can't be used.
+    pub(super) fn slot(
+        &mut self,
+        number: u64,
+        weight: u32,
+        value: &[u8],
+        figures: Arc<Figures>,
+        now: &Moment,
+    ) -> Option<Slot> {
+        let record = stored::decode::<QueueRecord<'_>>(value);
+        let slot = record.and_then(|record| match record {
+            QueueRecord::Released => {
+                self.weigh(-i64::from(weight));
+                Ok(Slot::Released(Some(figures)))
+            }
+            QueueRecord::Message { message, qos, retain, identifiers, received_unix_ms } => {
+                Ok(Slot::Waiting(Box::new(Waiting {
+                    message: message.message()?,
+                    delivery: Delivery { qos: stored::qos(qos)?, retain, identifiers },
+                    received: now.instant_of(received_unix_ms),
+                    figures,
+                    after: None,
+                })))
+            }
+        });
+        match slot {
+            Ok(slot) => Some(slot),
+            Err(damage) => {
+                tracing::warn!(session = self.session, number, %damage, "a stored message is lost");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The connected client: its buffer, its window, the topics that it knows by number.
+
+use std::collections::HashMap;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+
+use super::{Dated, Delivery, Loss};
+use crate::message::QoS;
+use crate::monitor::Figures;
+use crate::topic::TopicName;
+use crate::wire::{Encoder, PublishHeader, TopicAlias};
+
+/// The connected client.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) encoder: Encoder,
+    pub(super) buffer: BytesMut,
+    pub(super) buffered_messages: usize,
+    /// Whose messages are in the buffer.
+    pub(super) buffered: Vec<(Arc<Figures>, u64)>,
+    pub(super) window: usize,
+    pub(super) aliases: Aliases,
+    /// A publisher waits for room.
+    pub(super) awaited: bool,
+    /// A publisher has waited in vain, and nothing was taken since.
+    pub(super) stalled: bool,
+}
+
+/// Topics that the client knows by number.
+#[derive(Debug)]
+pub(super) struct Aliases {
+    pub(super) maximum: u16,
+    pub(super) known: HashMap<TopicName, NonZeroU16>,
+}
+
+impl Link {
+    pub(super) fn new(encoder: Encoder, window: NonZeroU16, alias_maximum: u16) -> Link {
+        Link {
+            encoder,
+            buffer: BytesMut::new(),
+            buffered_messages: 0,
+            buffered: Vec::new(),
+            window: window.get().into(),
+            aliases: Aliases { maximum: alias_maximum, known: HashMap::new() },
+            awaited: false,
+            stalled: false,
+        }
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        dated: Dated<'_>,
+        delivery: &Delivery,
+        packet_id: Option<NonZeroU16>,
+        duplicate: bool,
+        figures: &Arc<Figures>,
+        now: Instant,
+    ) -> Result<(), Loss> {
+        let expiry_seconds =
+            match dated.message.properties().and_then(|properties| properties.expiry_seconds) {
+                None => None,
+                Some(seconds) => {
+                    let age = now.saturating_duration_since(dated.received);
+                    match seconds_left(seconds, age) {
+                        // Once sent it does not expire (MQTT-4.3.3-7): the client may wait to complete it.
+                        None if duplicate && delivery.qos == QoS::ExactlyOnce => Some(0),
+                        left => Some(left.ok_or(Loss::Expired)?),
+                    }
+                }
+            };
+        let alias = self.aliases.of(dated.message.topic());
+        let header = PublishHeader {
+            qos: delivery.qos,
+            retain: delivery.retain,
+            packet_id,
+            subscription_identifiers: &delivery.identifiers,
+            expiry_seconds,
+            duplicate,
+            alias,
+        };
+        if self.encoder.publish(&mut self.buffer, dated.message, header).is_err() {
+            return Err(Loss::TooLarge);
+        }
+        if let Some(TopicAlias { number, known: false }) = alias {
+            self.aliases.known.insert(dated.message.topic().detached(), number);
+        }
+        self.buffered_messages += 1;
+        figures.queued(1);
+        match self.buffered.last_mut() {
+            Some((last, count)) if Arc::ptr_eq(last, figures) => *count += 1,
+            _ => self.buffered.push((figures.clone(), 1)),
+        }
+        Ok(())
+    }
+}
+
+impl Aliases {
+    /// The first topics get the numbers there are, and keep them.
+    pub(super) fn of(&self, topic: &TopicName) -> Option<TopicAlias> {
+        if self.maximum == 0 {
+            return None;
+        }
+        if let Some(&number) = self.known.get(topic) {
+            return Some(TopicAlias { number, known: true });
+        }
+        let number = u16::try_from(self.known.len() + 1).ok().filter(|number| *number <= self.maximum)?;
+        NonZeroU16::new(number).map(|number| TopicAlias { number, known: false })
+    }
+}
+
+/// What is left of a Message Expiry Interval; `None` when it is over. An interval of 0 allows delivery at once only.
+pub(crate) fn seconds_left(expiry_seconds: u32, age: Duration) -> Option<u32> {
+    let over = age >= Duration::from_secs(expiry_seconds.into()) && !age.is_zero();
+    (!over).then(|| expiry_seconds - u32::try_from(age.as_secs()).unwrap_or(expiry_seconds))
+}

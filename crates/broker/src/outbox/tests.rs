@@ -1,0 +1,411 @@
+//! An outbox against a client that remembers, with and without a store.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use crate::journal::{Change, Space};
+use crate::journal::{Journal, MemoryStorage, Storage};
+use crate::message::Version;
+use crate::monitor::Monitor;
+use crate::topic::TopicName;
+use crate::wire::{Decoder, Packet};
+
+#[derive(Debug, Clone)]
+enum Action {
+    Push(QoS),
+    /// Acknowledge one of those in flight, as far as its QoS says next.
+    Acknowledge(usize),
+    Take,
+    /// The store gets on.
+    Store,
+    /// The connection is lost, and the client is back.
+    Reconnect,
+    /// The broker is killed: what is not stored is gone.
+    Crash,
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => prop::sample::select(vec![QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]).prop_map(Action::Push),
+        5 => any::<usize>().prop_map(Action::Acknowledge),
+        3 => Just(Action::Take),
+        2 => Just(Action::Store),
+        1 => Just(Action::Reconnect),
+        1 => Just(Action::Crash),
+    ]
+}
+
+/// A store that gets on when it is told to.
+#[derive(Default)]
+struct Disk(parking_lot::Mutex<BTreeMap<Vec<u8>, Vec<u8>>>);
+
+impl Storage for Disk {
+    fn scan(
+        &self,
+        _: Space,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Entry>, crate::journal::StorageError> {
+        let entries = self.0.lock();
+        Ok(entries.range(from.to_vec()..).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+
+    fn wake(&self, _: &Arc<Journal>) {}
+}
+
+impl Disk {
+    fn store(&self, journal: &Journal) {
+        while let Some(mut group) = journal.take() {
+            for Change { key, value, .. } in std::mem::take(&mut group.changes) {
+                match value {
+                    Some(value) => self.0.lock().insert(key, value),
+                    None => self.0.lock().remove(&key),
+                };
+            }
+            journal.committed(&group, true);
+        }
+    }
+}
+
+/// What a client that keeps its session knows.
+#[derive(Default)]
+struct Client {
+    /// By packet identifier: QoS, whether PUBREC was sent, whether PUBREL came.
+    inflight: BTreeMap<NonZeroU16, (QoS, bool, bool)>,
+    /// QoS 2 messages that it has and that are not completed.
+    received: BTreeMap<NonZeroU16, u32>,
+    got: Vec<(QoS, u32)>,
+}
+
+impl Client {
+    fn read(&mut self, bytes: BytesMut, window: usize) {
+        let mut bytes = bytes;
+        let mut decoder = Decoder::with_version(Version::V311, 1 << 20);
+        while let Some(packet) = decoder.decode(&mut bytes).expect("valid") {
+            let publish = match packet {
+                Packet::Publish(publish) => publish,
+                Packet::PubRel { packet_id } => {
+                    self.inflight.insert(packet_id, (QoS::ExactlyOnce, true, true));
+                    continue;
+                }
+                other => panic!("{other:?} is not for an outbox"),
+            };
+            let number = u32::from_be_bytes(publish.payload[..].try_into().expect("4 bytes"));
+            let Some(id) = publish.packet_id else {
+                self.got.push((QoS::AtMostOnce, number));
+                continue;
+            };
+            let before = self.inflight.insert(id, (publish.qos, false, false));
+            assert!(before.is_none(), "{id} is in use");
+            if publish.qos == QoS::ExactlyOnce {
+                match self.received.insert(id, number) {
+                    // Method A of MQTT 5, figure 4.3: known, thus not delivered again.
+                    Some(known) => {
+                        assert_eq!(known, number, "another message under the same identifier")
+                    }
+                    None => self.got.push((QoS::ExactlyOnce, number)),
+                }
+            } else {
+                self.got.push((publish.qos, number));
+            }
+        }
+        assert!(self.inflight.len() <= window, "more than {window} in flight");
+    }
+
+    fn acknowledge(&mut self, outbox: &mut Outbox, at: usize, journal: &Arc<Journal>, disk: &Disk) {
+        if self.inflight.is_empty() {
+            return;
+        }
+        let mut transaction = journal.begin();
+        let id = *self.inflight.keys().nth(at % self.inflight.len()).expect("within");
+        match self.inflight[&id] {
+            (QoS::ExactlyOnce, false, _) => {
+                let released = outbox.received(id, false, &mut transaction);
+                drop(transaction);
+                assert!(matches!(released, Ok(Release::Send(_))));
+                // PUBREL leaves once that is stored.
+                disk.store(journal);
+                self.inflight.insert(id, (QoS::ExactlyOnce, true, true));
+            }
+            (QoS::ExactlyOnce, true, _) => {
+                assert_eq!(outbox.completed(id, &mut transaction), Ok(()));
+                self.inflight.remove(&id);
+                self.received.remove(&id);
+            }
+            _ => {
+                assert_eq!(outbox.received(id, false, &mut transaction), Err(WrongAck));
+                assert_eq!(outbox.acknowledged(id, &mut transaction), Ok(()));
+                self.inflight.remove(&id);
+            }
+        }
+    }
+}
+
+struct World {
+    disk: Arc<Disk>,
+    journal: Arc<Journal>,
+    outbox: Outbox,
+    figures: Arc<Figures>,
+    window: NonZeroU16,
+    bounds: Bounds,
+    now: Moment,
+}
+
+impl World {
+    fn new(session: Option<u64>, window: u16, messages: usize) -> World {
+        let disk = Arc::<Disk>::default();
+        let window = NonZeroU16::new(window).expect("not 0");
+        let bounds = Bounds { messages, bytes: 1 << 20, stored_messages: 1 << 20, stored_bytes: 1 << 30 };
+        let figures = Monitor::new().figures(&crate::topic::TopicFilter::new("t").expect("valid"));
+        let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
+        let mut world = World {
+            journal: Journal::new(disk.clone()),
+            disk,
+            outbox: Outbox::new(session, bounds, totals),
+            figures,
+            window,
+            bounds,
+            now: Moment::now(),
+        };
+        world.connect();
+        world
+    }
+
+    fn connect(&mut self) {
+        self.outbox.connect(Encoder::new(Version::V311, None), self.window, 0);
+    }
+
+    fn push(&mut self, qos: QoS, number: u32) -> Pushed {
+        let message = Message::new(TopicName::new("t").expect("valid"), number.to_be_bytes().to_vec());
+        let delivery = Delivery { qos, retain: false, identifiers: Vec::new() };
+        let dated = Dated { message: &message, received: self.now.instant };
+        let mut transaction = self.journal.begin();
+        self.outbox.push(dated, &mut None, &delivery, &self.figures, &self.now, &mut transaction)
+    }
+
+    fn take(&mut self) -> BytesMut {
+        let mut out = BytesMut::new();
+        let mut transaction = self.journal.begin();
+        let progress = self.journal.progress();
+        let taken = self.outbox.take(&mut out, self.now.instant, progress, &mut transaction);
+        assert_eq!(taken.lost, 0);
+        if let Some(page) = taken.page {
+            let from = stored::queue_key(page.session, page.from);
+            let entries = self.disk.scan(Space::Queue, &from, page.messages).expect("it can");
+            self.outbox.fetched(page, &entries, &self.now, &mut transaction);
+        }
+        out
+    }
+
+    /// A new broker that has what is stored.
+    fn crash(&mut self) {
+        self.journal = Journal::new(self.disk.clone());
+        let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
+        self.outbox = Outbox::new(Some(1), self.bounds, totals);
+        for (key, value) in self.disk.0.lock().iter() {
+            let (_, number) = stored::parse_queue_key(key).expect("a key");
+            self.outbox.restore(number, value.len() as u32, &self.figures);
+        }
+        self.connect();
+    }
+}
+
+proptest! {
+    /// A session without a store: everything accepted arrives, in order, within the window and the bounds.
+    #[test]
+    fn what_is_accepted_arrives_in_order_and_within_the_window(
+        window in 1..5u16,
+        limit in 1..20usize,
+        actions in prop::collection::vec(action(), 0..200),
+    ) {
+        let mut world = World::new(None, window, limit);
+        let mut client = Client::default();
+        // Numbers of accepted messages: those of QoS 0 may pass the others.
+        let (mut quick, mut careful) = (Vec::new(), Vec::new());
+        let mut number = 0u32;
+        for action in actions {
+            match action {
+                Action::Push(qos) => {
+                    number += 1;
+                    match world.push(qos, number) {
+                        Pushed::Accepted { .. } if qos == QoS::AtMostOnce => quick.push(number),
+                        Pushed::Accepted { .. } => careful.push(number),
+                        Pushed::Full => prop_assert_ne!(qos, QoS::AtMostOnce),
+                        other => prop_assert_eq!((qos, other), (QoS::AtMostOnce, Pushed::Lost(Loss::Full))),
+                    }
+                    prop_assert!(world.outbox.waiting().0 <= limit as u64);
+                }
+                Action::Acknowledge(at) => {
+                    let World { outbox, journal, disk, .. } = &mut world;
+                    client.acknowledge(outbox, at, journal, disk);
+                }
+                _ => client.read(world.take(), window.into()),
+            }
+        }
+        while client.got.len() < quick.len() + careful.len() {
+            client.read(world.take(), window.into());
+            while !client.inflight.is_empty() {
+                let World { outbox, journal, disk, .. } = &mut world;
+                client.acknowledge(outbox, 0, journal, disk);
+            }
+        }
+        let (got_quick, got_careful): (Vec<_>, Vec<_>) =
+            client.got.iter().partition(|(qos, _)| *qos == QoS::AtMostOnce);
+        let numbers = |got: Vec<(QoS, u32)>| got.into_iter().map(|(_, number)| number).collect::<Vec<_>>();
+        prop_assert_eq!((numbers(got_quick), numbers(got_careful)), (quick, careful));
+        prop_assert_eq!(world.disk.0.lock().len(), 0);
+    }
+
+    /// A session with a store, through lost connections and crashes: what was stored when it was accepted arrives,
+    /// QoS 1 at least once, QoS 2 exactly once, first deliveries in order; and nothing is left behind.
+    #[test]
+    fn what_is_stored_arrives_through_crashes(
+        window in 1..5u16,
+        actions in prop::collection::vec(action(), 0..200),
+    ) {
+        let mut world = World::new(Some(1), window, 1 << 20);
+        let mut client = Client::default();
+        let (mut number, mut stored, mut unstored) = (0u32, Vec::new(), Vec::new());
+        for action in actions {
+            match action {
+                Action::Push(QoS::AtMostOnce) => {}
+                Action::Push(qos) => {
+                    number += 1;
+                    let accepted = matches!(world.push(qos, number), Pushed::Accepted { .. });
+                    prop_assert!(accepted);
+                    unstored.push((qos, number));
+                }
+                Action::Acknowledge(at) => {
+                    let World { outbox, journal, disk, .. } = &mut world;
+                    let (waiting, before) = (journal.so_far(), journal.progress());
+                    client.acknowledge(outbox, at, journal, disk);
+                    // A PUBREC makes the store get on.
+                    if journal.progress() != before && journal.progress().of(waiting).is_some() {
+                        stored.append(&mut unstored);
+                    }
+                }
+                Action::Take => client.read(world.take(), window.into()),
+                Action::Store => {
+                    world.disk.store(&world.journal);
+                    stored.append(&mut unstored);
+                }
+                Action::Reconnect => {
+                    prop_assert_eq!(world.outbox.disconnect(), 0);
+                    client.inflight.clear();
+                    world.connect();
+                }
+                Action::Crash => {
+                    world.crash();
+                    client.inflight.clear();
+                    unstored.clear();
+                }
+            }
+        }
+        world.disk.store(&world.journal);
+        stored.append(&mut unstored);
+        let mut rounds = 0;
+        while world.outbox.waiting().0 > 0 || !world.outbox.slots.is_empty() {
+            rounds += 1;
+            prop_assert!(rounds < 10_000, "it does not end: {:?}", world.outbox);
+            client.read(world.take(), window.into());
+            while !client.inflight.is_empty() {
+                let World { outbox, journal, disk, .. } = &mut world;
+                client.acknowledge(outbox, 0, journal, disk);
+            }
+            world.disk.store(&world.journal);
+        }
+        for (qos, number) in &stored {
+            let times = client.got.iter().filter(|(_, got)| got == number).count();
+            match qos {
+                QoS::ExactlyOnce => prop_assert_eq!(times, 1, "QoS 2 message {}", number),
+                _ => prop_assert!(times >= 1, "QoS 1 message {}", number),
+            }
+        }
+        let mut first = Vec::new();
+        for (_, number) in &client.got {
+            if !first.contains(number) {
+                first.push(*number);
+            }
+        }
+        prop_assert!(first.is_sorted(), "first deliveries: {:?}", first);
+        prop_assert_eq!(world.disk.0.lock().len(), 0);
+        prop_assert_eq!(world.outbox.waiting(), (0, 0));
+    }
+}
+
+#[test]
+fn a_full_queue_gives_its_oldest_message_up() {
+    let mut world = World::new(Some(1), 1, 1 << 20);
+    world.outbox.bounds.stored_messages = 3;
+    world.outbox.disconnect();
+    for number in 1..=5 {
+        assert!(matches!(world.push(QoS::AtLeastOnce, number), Pushed::Accepted { .. }));
+    }
+    assert_eq!(world.outbox.waiting().0, 3);
+    world.disk.store(&world.journal);
+    assert_eq!(world.disk.0.lock().len(), 3);
+    world.connect();
+    let mut client = Client::default();
+    while client.got.len() < 3 {
+        client.read(world.take(), 1);
+        let World { outbox, journal, disk, .. } = &mut world;
+        client.acknowledge(outbox, 0, journal, disk);
+        world.disk.store(&world.journal);
+    }
+    assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [3, 4, 5]);
+}
+
+#[test]
+fn topics_get_numbers_that_the_client_keeps() {
+    let mut world = World::new(None, 1, 100);
+    world.outbox.connect(Encoder::new(Version::V5, None), world.window, 1);
+    world.push(QoS::AtMostOnce, 1);
+    world.push(QoS::AtMostOnce, 2);
+    let out = world.take();
+    assert_eq!(&out[..], b"\x30\x0b\x00\x01t\x03\x23\x00\x01\x00\x00\x00\x01\x30\x0a\x00\x00\x03\x23\x00\x01\x00\x00\x00\x02");
+}
+
+#[test]
+fn all_subscribers_together_have_a_bound() {
+    let storage = Arc::new(MemoryStorage::default());
+    let journal = Journal::new(storage);
+    let totals = Arc::new(Totals::new(1 << 40, 64 * 1024));
+    let world = World::new(None, 1, 1 << 20);
+    let mut outboxes: Vec<Outbox> = (0..4)
+        .map(|_| {
+            let mut outbox = Outbox::new(None, world.bounds, totals.clone());
+            outbox.connect(Encoder::new(Version::V311, None), world.window, 0);
+            outbox
+        })
+        .collect();
+    let message = Message::new(TopicName::new("t").expect("valid"), vec![0; 1024]);
+    let delivery = Delivery { qos: QoS::AtMostOnce, retain: false, identifiers: Vec::new() };
+    let dated = Dated { message: &message, received: world.now.instant };
+    let mut accepted = 0;
+    for outbox in &mut outboxes {
+        for _ in 0..100 {
+            let mut transaction = journal.begin();
+            let pushed =
+                outbox.push(dated, &mut None, &delivery, &world.figures, &world.now, &mut transaction);
+            accepted += usize::from(matches!(pushed, Pushed::Accepted { .. }));
+        }
+    }
+    assert!((60..110).contains(&accepted), "{accepted} messages of 1 KiB");
+    outboxes.iter_mut().for_each(|outbox| assert_eq!(outbox.disconnect(), 0));
+    assert_eq!(totals.buffered_bytes(), 0);
+}
+
+#[test]
+fn an_expiry_interval_is_over_when_its_seconds_are() {
+    assert_eq!(seconds_left(2, Duration::ZERO), Some(2));
+    assert_eq!(seconds_left(2, Duration::from_millis(1999)), Some(1));
+    assert_eq!(seconds_left(2, Duration::from_secs(2)), None);
+    assert_eq!(seconds_left(0, Duration::ZERO), Some(0));
+    assert_eq!(seconds_left(0, Duration::from_millis(1)), None);
+    assert_eq!(seconds_left(u32::MAX, Duration::from_secs(u64::MAX)), None);
+}

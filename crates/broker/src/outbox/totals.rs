@@ -1,0 +1,62 @@
+//! What may wait: for one subscriber, and for all of them together.
+
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// What a subscriber may have in memory before it counts for all subscribers together.
+pub(super) const FREE_BYTES: usize = 8 * 1024;
+/// What it takes of the common share at a time.
+pub(super) const CLAIM_BYTES: usize = 32 * 1024;
+
+/// What waits for all subscribers together.
+#[derive(Debug)]
+pub(crate) struct Totals {
+    pub(super) stored_bytes: AtomicI64,
+    pub(super) max_stored_bytes: i64,
+    buffered_bytes: AtomicI64,
+    max_buffered_bytes: i64,
+}
+
+impl Totals {
+    pub(crate) fn new(max_stored_bytes: i64, max_buffered_bytes: i64) -> Totals {
+        Totals {
+            stored_bytes: AtomicI64::new(0),
+            max_stored_bytes,
+            buffered_bytes: AtomicI64::new(0),
+            max_buffered_bytes,
+        }
+    }
+
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        u64::try_from(self.stored_bytes.load(Relaxed)).unwrap_or(0)
+    }
+
+    pub(crate) fn buffered_bytes(&self) -> u64 {
+        u64::try_from(self.buffered_bytes.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// Takes a share of what may be buffered, if there is one.
+    pub(super) fn claim(&self, bytes: usize) -> bool {
+        let before = self.buffered_bytes.fetch_add(bytes as i64, Relaxed);
+        let claimed = before + bytes as i64 <= self.max_buffered_bytes;
+        if !claimed {
+            self.release(bytes);
+        }
+        claimed
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        if bytes > 0 {
+            self.buffered_bytes.fetch_sub(bytes as i64, Relaxed);
+        }
+    }
+}
+
+/// What may wait for one subscriber.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub messages: usize,
+    pub bytes: usize,
+    /// What may wait in the store for a session that is kept.
+    pub stored_messages: usize,
+    pub stored_bytes: u64,
+}

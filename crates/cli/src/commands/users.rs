@@ -1,0 +1,158 @@
+//! `edgefaas users add|passwd|rm|list|reload`
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use edgefaas_node::access::{UserChange, Users, change_users, hash_password, is_user_name};
+use edgefaas_node::config::default_data_dir;
+use edgefaas_node::control::proto;
+use edgefaas_node::store::DirLock;
+use serde_json::json;
+
+use crate::args::{self, Format, Global};
+use crate::client::{self, Client};
+use crate::exit::{self, Exit, Failure};
+use crate::input;
+use crate::output;
+
+/// Who keeps the users: a node, or nobody but the file while none runs.
+enum Keeper {
+    Node(Box<Client>),
+    File {
+        dir: PathBuf,
+        /// No node starts meanwhile.
+        _lock: DirLock,
+    },
+}
+
+pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
+    match args {
+        args::Users::Add { name } => {
+            check_name(name)?;
+            let mut keeper = keeper(global).await?;
+            keeper.add(name, input::new_password(name)?).await?;
+            done(name, true, &format!("{name} can connect"), global)
+        }
+        args::Users::Passwd { name } => {
+            check_name(name)?;
+            let mut keeper = keeper(global).await?;
+            keeper.set_password(name, input::new_password(name)?).await?;
+            done(name, true, &format!("{name} has a new password"), global)
+        }
+        args::Users::Rm { name } => {
+            keeper(global).await?.remove(name).await?;
+            done(name, false, &format!("{name} is gone"), global)
+        }
+        args::Users::List => list(keeper(global).await?.list().await?, global),
+        args::Users::Reload => reload(global).await,
+    }
+}
+
+impl Keeper {
+    async fn add(&mut self, name: &str, password: String) -> anyhow::Result<()> {
+        match self {
+            Self::Node(client) => {
+                let request = proto::AddUserRequest { name: name.to_owned(), password };
+                client.add_user(request).await.map_err(|status| client::failure(&status))?;
+            }
+            Self::File { dir, .. } => {
+                let hash = hash_password(password.as_bytes())?;
+                change_users(dir, name, UserChange::Add(&hash))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_password(&mut self, name: &str, password: String) -> anyhow::Result<()> {
+        match self {
+            Self::Node(client) => {
+                let request = proto::SetPasswordRequest { name: name.to_owned(), password };
+                client.set_password(request).await.map_err(|status| client::failure(&status))?;
+            }
+            Self::File { dir, .. } => {
+                let hash = hash_password(password.as_bytes())?;
+                change_users(dir, name, UserChange::SetPassword(&hash))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(&mut self, name: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Node(client) => {
+                let request = proto::RemoveUserRequest { name: name.to_owned() };
+                client.remove_user(request).await.map_err(|status| client::failure(&status))?;
+            }
+            Self::File { dir, .. } => {
+                change_users(dir, name, UserChange::Remove)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&mut self) -> anyhow::Result<Vec<String>> {
+        match self {
+            Self::Node(client) => {
+                let listed = client.list_users(proto::ListUsersRequest {}).await;
+                Ok(listed.map_err(|status| client::failure(&status))?.into_inner().names)
+            }
+            Self::File { dir, .. } => Ok(Users::load(dir)?.names().map(str::to_owned).collect()),
+        }
+    }
+}
+
+/// The node; or its users' file, if none is named and none runs: a node that others can reach does not start
+/// before there are users.
+async fn keeper(global: &Global) -> anyhow::Result<Keeper> {
+    let error = match client::connect(global).await {
+        Ok(client) => return Ok(Keeper::Node(Box::new(client))),
+        Err(error) => error,
+    };
+    let dir = global.data_dir.clone().unwrap_or_else(default_data_dir);
+    if global.node.is_some() || exit::code(&error) != Exit::Unreachable || !dir.exists() {
+        return Err(error);
+    }
+    // Held by a node that listens somewhere else: that one is to be named.
+    let lock = DirLock::take(&dir).map_err(|_| error)?;
+    eprintln!("no node runs; its users in {} are changed", dir.display());
+    Ok(Keeper::File { dir, _lock: lock })
+}
+
+fn check_name(name: &str) -> anyhow::Result<()> {
+    if is_user_name(name) {
+        return Ok(());
+    }
+    let message =
+        format!("`{name}` is no name of a user: it has 1 to 64 of letters, digits, `_`, `-`, `.` and `@`");
+    Err(Failure::new(Exit::Usage, message))
+}
+
+fn list(names: Vec<String>, global: &Global) -> anyhow::Result<()> {
+    match global.output {
+        Format::Json => output::json(&json!({ "users": names })),
+        Format::Table => output::text(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
+    }
+}
+
+async fn reload(global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let reloaded =
+        client.reload(proto::ReloadRequest {}).await.map_err(|status| client::failure(&status))?;
+    let proto::ReloadResponse { users, rules, tls_fingerprint } = reloaded.into_inner();
+    let fingerprint = (!tls_fingerprint.is_empty()).then_some(tls_fingerprint);
+    if global.output == Format::Json {
+        let reloaded = json!({ "users": users, "rules": rules, "tls_fingerprint": fingerprint });
+        return output::json(&reloaded);
+    }
+    let rules = rules.map_or("no file with rules".to_owned(), |rules| format!("{rules} rules"));
+    let certificate = fingerprint.map(|text| format!("certificate {text}\n")).unwrap_or_default();
+    output::text(&format!("reloaded: {users} users, {rules}\n{certificate}"))
+}
+
+fn done(name: &str, exists: bool, text: &str, global: &Global) -> anyhow::Result<()> {
+    match global.output {
+        Format::Json => output::json(&json!({ "user": name, "exists": exists })),
+        Format::Table => output::text(&format!("{text}\n")),
+    }
+    .context("the result cannot be shown")
+}

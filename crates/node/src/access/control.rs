@@ -1,0 +1,223 @@
+//! What an operator does: users, reloads, and the end of what is no longer good.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgefaas_broker::{Broker, Client};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::sessions::Credential;
+use super::users::{Change, hash_password};
+use super::{Access, AccessSection, Policy, PolicyError, Users, UsersError, users};
+use crate::control::ControlEndpoint;
+use crate::tls::{Tls, TlsError};
+
+/// How often expired sessions are looked for: one that was told to go may take a moment, and a token that
+/// expires sooner may come any time.
+const SHORTEST_SLEEP: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+
+/// Changes who may do what while the node runs.
+pub struct AccessControl {
+    access: Arc<Access>,
+    tls: Option<Arc<Tls>>,
+    broker: Broker,
+    section: AccessSection,
+    data_dir: PathBuf,
+    /// The control port, if it speaks TLS.
+    secure_control: Option<SocketAddr>,
+    /// File and policy change together, one change after another.
+    changing: Mutex<()>,
+}
+
+/// What is in force after a reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Users.
+    pub users: usize,
+    /// Rules; `None` without a file.
+    pub rules: Option<usize>,
+    /// SHA-256 of the server's certificate, if it has one.
+    pub fingerprint: Option<String>,
+}
+
+/// Nothing was reloaded: what was in force stays.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// Users, rules or keys.
+    #[error("{0}\nnothing was reloaded; what was in force stays")]
+    Policy(#[from] PolicyError),
+    /// Certificates.
+    #[error("{0}\nnothing was reloaded; what was in force stays")]
+    Tls(#[from] TlsError),
+}
+
+impl AccessControl {
+    /// For a node with this configuration.
+    pub fn new(
+        access: Arc<Access>,
+        tls: Option<Arc<Tls>>,
+        broker: Broker,
+        section: AccessSection,
+        data_dir: PathBuf,
+        secure_control: Option<SocketAddr>,
+    ) -> Self {
+        let changing = Mutex::default();
+        let control = Self { access, tls, broker, section, data_dir, secure_control, changing };
+        control.tell_certificate();
+        control
+    }
+
+    /// The names of all users.
+    pub fn users(&self) -> Vec<String> {
+        self.access.policy().users().names().map(str::to_owned).collect()
+    }
+
+    /// The fingerprint of the server's certificate, if anything speaks TLS.
+    pub fn fingerprint(&self) -> Option<String> {
+        self.tls.as_ref().map(|tls| tls.fingerprint())
+    }
+
+    /// Adds a user, who can connect from now on.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn add_user(&self, name: String, password: String) -> Result<(), UsersError> {
+        self.change(move |dir| {
+            users::change(&dir, &name, Change::Add(&hash_password(password.as_bytes())?))
+        })
+        .await
+    }
+
+    /// Gives a user another password. Who is connected stays connected.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn set_password(&self, name: String, password: String) -> Result<(), UsersError> {
+        self.change(move |dir| {
+            users::change(&dir, &name, Change::SetPassword(&hash_password(password.as_bytes())?))
+        })
+        .await
+    }
+
+    /// Takes a user away and ends the connections made with the user's password.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn remove_user(&self, name: String) -> Result<(), UsersError> {
+        self.change(move |dir| users::change(&dir, &name, Change::Remove)).await
+    }
+
+    /// Reads users, rules, keys and certificates again. Connections stay; subscriptions that are not allowed
+    /// any more end, and so do connections of users who are gone.
+    ///
+    /// # Errors
+    /// A file is wrong: then everything stays as it was.
+    pub async fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let _changing = self.changing.lock().await;
+        let (section, data_dir, tls) = (self.section.clone(), self.data_dir.clone(), self.tls.clone());
+        let loaded = tokio::task::spawn_blocking(move || {
+            let policy = Policy::load(&section, &data_dir)?;
+            let certificates = tls.map(|tls| tls.load_again()).transpose()?;
+            Ok::<_, ReloadError>((policy, certificates))
+        });
+        let (policy, certificates) = loaded.await.map_err(|error| {
+            let path = self.data_dir.clone();
+            PolicyError::Users(UsersError::Read { path, reason: std::io::Error::other(error) })
+        })??;
+        if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
+            tls.replace(certificates);
+            self.tell_certificate();
+        }
+        let reloaded = Reloaded {
+            users: policy.users().len(),
+            rules: self.section.acl.is_some().then(|| policy.rules().len()),
+            fingerprint: self.fingerprint(),
+        };
+        self.put_in_force(policy);
+        Ok(reloaded)
+    }
+
+    /// Ends sessions whose token expires, until `cancel` fires.
+    pub async fn end_expired(&self, cancel: CancellationToken) {
+        let sessions = &self.access.sessions;
+        loop {
+            let now = self.access.now_unix_s();
+            let good = |credential: &Credential| match credential {
+                Credential::Token { expires_unix_s } => now < *expires_unix_s,
+                Credential::Password { .. } => true,
+            };
+            self.disconnect(sessions.without(good), "its token has expired");
+            let wake = async {
+                match sessions.next_expiry_unix_s() {
+                    Some(expiry) => {
+                        let left = Duration::from_secs(expiry.saturating_sub(now));
+                        tokio::time::sleep(left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)).await;
+                    }
+                    None => sessions.token_added().await,
+                }
+            };
+            tokio::select! {
+                () = wake => {}
+                () = cancel.cancelled() => return,
+            }
+        }
+    }
+
+    async fn change<F>(&self, change: F) -> Result<(), UsersError>
+    where
+        F: FnOnce(PathBuf) -> Result<Users, UsersError> + Send + 'static,
+    {
+        let _changing = self.changing.lock().await;
+        let data_dir = self.data_dir.clone();
+        let changed = tokio::task::spawn_blocking(move || change(data_dir)).await;
+        let users = changed.map_err(|error| UsersError::Write {
+            path: self.data_dir.join(users::USERS_FILE),
+            reason: std::io::Error::other(error),
+        })??;
+        self.access.policy.rcu(|policy| policy.with_users(users.clone()));
+        self.end_removed();
+        Ok(())
+    }
+
+    /// For people to compare, and for commands on this machine.
+    fn tell_certificate(&self) {
+        let fingerprint = self.fingerprint();
+        if let Some(fingerprint) = &fingerprint {
+            tracing::info!("the certificate's SHA-256 fingerprint is {fingerprint}");
+        }
+        let port = self.secure_control.zip(fingerprint);
+        if let Err(error) = ControlEndpoint::write(&self.data_dir, port) {
+            tracing::warn!(%error, "commands on this machine cannot be told where the control port is");
+        }
+    }
+
+    fn put_in_force(&self, policy: Policy) {
+        self.access.policy.store(Arc::new(policy));
+        self.broker.recheck();
+        self.end_removed();
+    }
+
+    fn end_removed(&self) {
+        let policy = self.access.policy();
+        let gone = self.access.sessions.without(|credential| match credential {
+            Credential::Password { user } => policy.users().hash(user).is_some(),
+            Credential::Token { .. } => true,
+        });
+        self.disconnect(gone, "its user is gone");
+    }
+
+    fn disconnect(&self, clients: Vec<Arc<Client>>, why: &str) {
+        for client in clients {
+            tracing::info!(
+                client = &*client.client_id,
+                user = client.username.as_deref(),
+                "disconnected: {why}"
+            );
+            self.broker.disconnect(&client.client_id);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The broker's hook: asks the policy at every CONNECT, SUBSCRIBE and PUBLISH.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use edgefaas_broker::{
+    Client, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Origin,
+    PublishHook, Publishing, QoS, RejectReason, SessionHook, TopicFilter, Verdict,
+};
+
+use super::sessions::Credential;
+use super::{Access, Action, Jwt, Policy, Who, certificate};
+
+/// Topics that the node answers on itself; whoever may call a function gets its answer.
+const NODE_TOPICS: &str = "$faas/";
+
+/// [`Access`] as the broker knows it.
+pub struct AccessHook(pub Arc<Access>);
+
+impl SessionHook for AccessHook {
+    fn on_connect(&self, request: &ConnectRequest) -> ConnectDecision {
+        let access = self.0.clone();
+        let request = request.clone();
+        Box::pin(async move { access.decide(request).await })
+    }
+
+    fn on_subscribe(&self, client: &Client, filter: &TopicFilter, qos: QoS) -> Result<QoS, RejectReason> {
+        let access = &self.0;
+        let topics = unshared(filter.as_str());
+        if access.policy.load().rules().allows(who(client), Action::Subscribe, topics) {
+            return Ok(qos);
+        }
+        access.refusals.log(access.now_unix_s(), client, "subscribe to", topics);
+        Err(RejectReason::NotAuthorized)
+    }
+
+    fn on_connected(&self, client: &Arc<Client>) {
+        self.0.sessions.connected(client);
+    }
+
+    fn on_disconnect(&self, client: &Arc<Client>) {
+        self.0.sessions.disconnected(client);
+    }
+}
+
+impl PublishHook for AccessHook {
+    fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
+        let topic = publishing.message().topic().as_str();
+        let client = match publishing.origin() {
+            Origin::Client(client) => client,
+            // An answer goes where its requester may publish; what it is told on the node's own topics is
+            // the answer to a call that it was allowed to make.
+            Origin::Node { requester: Some(requester), .. } if !topic.starts_with(NODE_TOPICS) => requester,
+            _ => return Verdict::Forward,
+        };
+        let access = &self.0;
+        if access.policy.load().rules().allows_message(who(client), topic) {
+            return Verdict::Forward;
+        }
+        access.refusals.log(access.now_unix_s(), client, "publish to", topic);
+        Verdict::Reject(RejectReason::NotAuthorized)
+    }
+}
+
+impl Access {
+    /// Lets a client in or does not.
+    async fn decide(&self, request: ConnectRequest) -> Result<Grant, ConnectRefusal> {
+        let policy = self.policy();
+        let (username, credential) = self.identify(&policy, &request).await?;
+        let who = Who { user: username.as_deref(), client_id: Some(&request.client_id) };
+        if let Some(will) = &request.will
+            && !policy.rules().allows(who, Action::Will, will.topic().as_str())
+        {
+            let detail = format!("the client may not leave a will on {}", will.topic());
+            return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
+        }
+        if let Some(credential) = credential {
+            let key = (request.peer.address, request.peer.transport);
+            self.sessions.let_in(key, credential, self.now_unix_s());
+        }
+        Ok(Grant { username })
+    }
+
+    /// Who a client is: what it proves by a token or a password comes before its certificate.
+    async fn identify(
+        &self,
+        policy: &Policy,
+        request: &ConnectRequest,
+    ) -> Result<(Option<Arc<str>>, Option<Credential>), ConnectRefusal> {
+        use ConnectRefusalReason::{BadUserNameOrPassword, NotAuthorized, ServerBusy};
+        let bad = |detail: &str| Err(refusal(BadUserNameOrPassword, detail));
+        let certified = match &request.peer.certificate {
+            Some(der) => match certificate::common_name(der) {
+                Some(name) => Some(Arc::<str>::from(name)),
+                None => return Err(refusal(NotAuthorized, "the certificate has no common name")),
+            },
+            None => None,
+        };
+        let anonymous = policy.allows_anonymous(request.peer.address);
+        // Nothing to hold a name against: it is not believed, and harms nobody who may come in without one.
+        let unchecked = anonymous && certified.is_none() && !policy.has_credentials();
+        match (&request.username, &request.password) {
+            _ if unchecked => Ok((None, None)),
+            (name, Some(password)) if policy.jwt().is_some() && Jwt::looks_like_one(password) => {
+                let claims = match self.check_token(password) {
+                    Ok(claims) => claims,
+                    Err(error) => return bad(&error.map_or("no tokens".into(), |error| error.to_string())),
+                };
+                if name.as_ref().is_some_and(|name| !name.is_empty() && **name != *claims.subject) {
+                    return bad("the user name is not the token's `sub`; leave it empty");
+                }
+                let credential = Credential::Token { expires_unix_s: claims.expires_unix_s };
+                Ok((Some(claims.subject.into()), Some(credential)))
+            }
+            (Some(name), Some(password)) => {
+                let hash = policy.users().hash(name);
+                match self.passwords.check(name, password, hash).await {
+                    Ok(true) => Ok((Some(name.clone()), Some(Credential::Password { user: name.clone() }))),
+                    Ok(false) => bad("the user name or the password is wrong"),
+                    Err(busy) => Err(refusal(ServerBusy, busy.to_string())),
+                }
+            }
+            (None, Some(_)) => bad("there is a password and no user name"),
+            (Some(name), None) if !name.is_empty() => match certified {
+                Some(certified) if certified == *name => Ok((Some(certified), None)),
+                Some(_) => bad("the user name is not the common name of the certificate; leave it out"),
+                None => bad("there is a user name and no password"),
+            },
+            (_, None) => match certified {
+                Some(certified) => Ok((Some(certified), None)),
+                None if anonymous => Ok((None, None)),
+                None => Err(refusal(NotAuthorized, "a user name and a password are needed")),
+            },
+        }
+    }
+}
+
+/// The filter of a shared subscription, `$share/GROUP/FILTER`, or the filter itself.
+fn unshared(filter: &str) -> &str {
+    let shared = filter.strip_prefix("$share/");
+    shared.and_then(|shared| shared.split_once('/')).map_or(filter, |(_, filter)| filter)
+}
+
+fn who(client: &Client) -> Who<'_> {
+    Who { user: client.username.as_deref(), client_id: Some(&client.client_id) }
+}
+
+fn refusal(reason: ConnectRefusalReason, detail: impl Into<String>) -> ConnectRefusal {
+    ConnectRefusal { reason, detail: detail.into() }
+}
+
+/// Says what was refused, once a second at most: MQTT 3.1.1 and QoS 0 have no other way to find out.
+#[derive(Default)]
+pub(super) struct RefusalLog {
+    last_unix_s: AtomicU64,
+    unsaid: AtomicU64,
+}
+
+impl RefusalLog {
+    fn log(&self, now_unix_s: u64, client: &Client, what: &str, topic: &str) {
+        if self.last_unix_s.swap(now_unix_s, Ordering::Relaxed) == now_unix_s {
+            self.unsaid.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let unsaid = self.unsaid.swap(0, Ordering::Relaxed);
+        let user = client.username.as_deref().unwrap_or("(anonymous)");
+        let client = &*client.client_id;
+        tracing::warn!(client, user, topic, unsaid, "a client may not {what} this topic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_subscription_counts_as_its_filter() {
+        for (given, counts) in
+            [("$share/g/a/#", "a/#"), ("$share/g//a", "/a"), ("a/b", "a/b"), ("$share/g/$SYS/#", "$SYS/#")]
+        {
+            assert_eq!(unshared(given), counts);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Who may do what: users and their passwords, tokens, client certificates, and the rules of what each may
+//! publish and subscribe to.
+//!
+//! What counts is a [`Policy`], an immutable snapshot. A reload makes a new one and swaps it; if a file is
+//! wrong the old one stays in force. `hook` asks it at every CONNECT, SUBSCRIBE and PUBLISH.
+
+mod certificate;
+mod control;
+mod filter;
+mod hook;
+mod jwt;
+mod passwords;
+mod rules;
+mod sessions;
+mod users;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde::Deserialize;
+
+pub use control::{AccessControl, ReloadError, Reloaded};
+pub use filter::Who;
+pub use hook::AccessHook;
+pub use jwt::{Claims, Jwt, JwtError, JwtKeyError, JwtSection};
+pub use rules::{Action, Rules};
+pub use users::{
+    Change as UserChange, Users, UsersError, change as change_users, hash_password, is_user_name,
+};
+
+pub(crate) use users::replace as replace_file;
+
+use crate::platform::Clock;
+use passwords::Passwords;
+use sessions::Sessions;
+
+/// `[access]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccessSection {
+    /// Clients without a name: all (`true`), none (`false`), or if it is not set those on this machine.
+    pub allow_anonymous: Option<bool>,
+    /// The file with the rules; without one, who is let in may do everything.
+    pub acl: Option<PathBuf>,
+    /// Tokens.
+    pub jwt: Option<JwtSection>,
+}
+
+/// The rules can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The rules can't be read.
+    #[error("access.acl {path} cannot be read: {reason}")]
+    ReadAcl {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// The rules are not what they should be.
+    #[error("access.acl {path} is not valid:\n{reason}")]
+    Acl {
+        /// The file.
+        path: PathBuf,
+        /// Place and reason.
+        reason: Box<toml::de::Error>,
+    },
+    /// The keys of tokens.
+    #[error(transparent)]
+    Jwt(#[from] JwtKeyError),
+    /// The users.
+    #[error(transparent)]
+    Users(#[from] UsersError),
+}
+
+/// What is in force: one snapshot of all that says who may do what.
+pub struct Policy {
+    users: Users,
+    rules: Arc<Rules>,
+    jwt: Option<Arc<Jwt>>,
+    allow_anonymous: Option<bool>,
+}
+
+impl Policy {
+    /// Reads all the files that the section and the data directory have.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with one of them.
+    pub fn load(section: &AccessSection, data_dir: &Path) -> Result<Self, PolicyError> {
+        let users = Users::load(data_dir)?;
+        let rules = match &section.acl {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|reason| PolicyError::ReadAcl { path: path.clone(), reason })?;
+                Rules::parse(&text).map_err(|reason| PolicyError::Acl { path: path.clone(), reason })?
+            }
+            None => Rules::open(),
+        };
+        let jwt = section.jwt.as_ref().map(Jwt::load).transpose()?;
+        Ok(Self {
+            users,
+            rules: Arc::new(rules),
+            jwt: jwt.map(Arc::new),
+            allow_anonymous: section.allow_anonymous,
+        })
+    }
+
+    /// True if somebody has a way to prove who they are.
+    pub fn has_credentials(&self) -> bool {
+        !self.users.is_empty() || self.jwt.is_some()
+    }
+
+    /// May a client without a name come in from this address?
+    pub fn allows_anonymous(&self, peer: SocketAddr) -> bool {
+        self.allow_anonymous.unwrap_or_else(|| is_loopback(peer.ip()))
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The users.
+    pub fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// What checks tokens, if they are configured.
+    pub fn jwt(&self) -> Option<&Jwt> {
+        self.jwt.as_deref()
+    }
+
+    /// The same with other users.
+    fn with_users(&self, users: Users) -> Self {
+        let Self { rules, jwt, allow_anonymous, .. } = self;
+        Self { users, rules: rules.clone(), jwt: jwt.clone(), allow_anonymous: *allow_anonymous }
+    }
+}
+
+/// Decides about clients and what they do; the broker's hook.
+pub struct Access {
+    policy: ArcSwap<Policy>,
+    passwords: Passwords,
+    sessions: Sessions,
+    clock: Clock,
+    refusals: hook::RefusalLog,
+}
+
+impl Access {
+    /// With this policy in force.
+    pub fn new(policy: Policy, clock: Clock) -> Self {
+        Self {
+            policy: ArcSwap::from_pointee(policy),
+            passwords: Passwords::new(),
+            sessions: Sessions::default(),
+            clock,
+            refusals: hook::RefusalLog::default(),
+        }
+    }
+
+    /// What is in force now.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    /// Checks a token now.
+    ///
+    /// # Errors
+    /// What is wrong with it; `None` if tokens are not configured.
+    pub fn check_token(&self, token: &[u8]) -> Result<Claims, Option<JwtError>> {
+        let policy = self.policy.load();
+        let jwt = policy.jwt().ok_or(None)?;
+        jwt.check(token, self.now_unix_s()).map_err(Some)
+    }
+
+    fn now_unix_s(&self) -> u64 {
+        self.clock.now_unix_ms() / 1000
+    }
+}
+
+/// True for this machine itself, also as an IPv4 address in an IPv6 one.
+pub fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}

@@ -1,0 +1,237 @@
+//! Passwords: hashed with argon2id, checked a few at a time, and remembered once they were right.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+/// The longest password, in bytes.
+pub const MAX_PASSWORD_BYTES: usize = 1024;
+/// What a hash costs: 19 MiB and two passes, OWASP's choice for argon2id, some 100 ms on a Raspberry Pi 4.
+const MEMORY_KIB: u32 = 19 * 1024;
+const PASSES: u32 = 2;
+/// Checks at a time: together 38 MiB, and never all cores of a Pi.
+const AT_ONCE: usize = 2;
+/// Checks that wait; more are turned away.
+const MAX_WAITING: usize = 256;
+/// Right passwords that are remembered: 32 bytes each, so that as many devices can come back at once.
+const MAX_REMEMBERED: usize = 16_384;
+
+/// Checks passwords.
+///
+/// A hash is made to be slow. When thousands of devices come back at once after a restart of the network,
+/// each would cost one; so what was found right is remembered, by a hash under a key that never leaves this
+/// process. Wrong ones are not, and unknown users cost as much as known ones.
+pub struct Passwords {
+    key: [u8; 32],
+    remembered: Mutex<Remembered>,
+    turns: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    /// What the password of an unknown user is compared with.
+    decoy: Arc<str>,
+}
+
+#[derive(Default)]
+struct Remembered {
+    known: HashSet<[u8; 32]>,
+    oldest: VecDeque<[u8; 32]>,
+}
+
+/// Too many passwords wait to be checked.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{MAX_WAITING} passwords wait to be checked; try again later")]
+pub struct Busy;
+
+impl Passwords {
+    /// Remembers nothing yet.
+    pub fn new() -> Self {
+        Self {
+            key: rand::random(),
+            remembered: Mutex::default(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            waiting: AtomicUsize::new(0),
+            // Random bytes where a hash would be: the cost is the same, and no password is right.
+            decoy: decoy().into(),
+        }
+    }
+
+    /// True if `password` is the one that `hash` was made of; `None` stands for a user that does not exist.
+    /// Takes a hash's time unless it was right before. Dropping the future gives its place up.
+    ///
+    /// # Errors
+    /// Too many wait.
+    pub async fn check(&self, user: &str, password: &[u8], hash: Option<&Arc<str>>) -> Result<bool, Busy> {
+        let known = self.fingerprint(user, password, hash.map_or("", |hash| hash));
+        if self.remembered.lock().known.contains(&known) {
+            return Ok(true);
+        }
+        if password.len() > MAX_PASSWORD_BYTES {
+            return Ok(false);
+        }
+        let turn = {
+            let _waiting = Waiting::enter(&self.waiting)?;
+            self.turns.clone().acquire_owned().await.map_err(|_| Busy)?
+        };
+        let (exists, hash) = (hash.is_some(), hash.unwrap_or(&self.decoy).clone());
+        let password = password.to_vec();
+        let right = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            is_right(&password, &hash)
+        });
+        let right = right.await.unwrap_or(false) && exists;
+        if right {
+            self.remember(known);
+        }
+        Ok(right)
+    }
+
+    /// Covers the stored hash too: a changed password is not remembered any more.
+    fn fingerprint(&self, user: &str, password: &[u8], hash: &str) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        for part in [user.as_bytes(), password, hash.as_bytes()] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    fn remember(&self, fingerprint: [u8; 32]) {
+        let mut remembered = self.remembered.lock();
+        if !remembered.known.insert(fingerprint) {
+            return;
+        }
+        remembered.oldest.push_back(fingerprint);
+        if remembered.oldest.len() > MAX_REMEMBERED
+            && let Some(oldest) = remembered.oldest.pop_front()
+        {
+            remembered.known.remove(&oldest);
+        }
+    }
+}
+
+impl Default for Passwords {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The hash of a password as text (PHC string format). Takes its time: not for a worker.
+///
+/// # Errors
+/// The system has no randomness for the salt, or no memory.
+pub fn hash(password: &[u8]) -> Result<String, argon2::password_hash::Error> {
+    let hash: PasswordHash = argon2().hash_password(password)?;
+    Ok(hash.to_string())
+}
+
+/// True if `text` is a hash that [`Passwords::check`] understands.
+pub fn is_hash(text: &str) -> bool {
+    PasswordHash::new(text).is_ok_and(|hash| {
+        Algorithm::try_from(hash.algorithm.as_str()).is_ok()
+            && hash.hash.is_some()
+            && Params::try_from(&hash).is_ok_and(|params| params.m_cost() <= 1 << 20)
+    })
+}
+
+fn is_right(password: &[u8], hash: &str) -> bool {
+    PasswordHash::new(hash).is_ok_and(|hash| argon2().verify_password(password, &hash).is_ok())
+}
+
+fn argon2() -> Argon2<'static> {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).expect("the parameters are within range");
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+}
+
+fn decoy() -> String {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
+    let (salt, hash): ([u8; 16], [u8; 32]) = (rand::random(), rand::random());
+    let (salt, hash) = (BASE64.encode(salt), BASE64.encode(hash));
+    format!("$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p=1${salt}${hash}")
+}
+
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn enter(waiting: &'a AtomicUsize) -> Result<Self, Busy> {
+        let entered = Self(waiting);
+        match waiting.fetch_add(1, Ordering::Relaxed) {
+            before if before < MAX_WAITING => Ok(entered),
+            _ => Err(Busy),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn right_ones_are_remembered_until_the_hash_changes() {
+        let passwords = Passwords::new();
+        let stored: Arc<str> = hash(b"correct").unwrap().into();
+        assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
+        assert!(is_hash(&stored));
+        assert_eq!(passwords.check("ada", b"wrong", Some(&stored)).await, Ok(false));
+        assert_eq!(passwords.check("ada", b"correct", Some(&stored)).await, Ok(true));
+        assert_eq!(passwords.remembered.lock().known.len(), 1, "only the right one");
+
+        // No turn is to be had: only what is remembered gets an answer.
+        let _held = passwords.turns.clone().acquire_many_owned(AT_ONCE as u32).await.unwrap();
+        assert_eq!(passwords.check("ada", b"correct", Some(&stored)).await, Ok(true));
+        let other: Arc<str> = hash(b"correct").unwrap().into();
+        for (user, password, stored) in
+            [("ada", &b"wrong"[..], &stored), ("bob", b"correct", &stored), ("ada", b"correct", &other)]
+        {
+            let mut waits = tokio_test_pending(passwords.check(user, password, Some(stored)));
+            assert!(waits.take().is_none(), "{user} is checked, which waits for a turn");
+        }
+    }
+
+    /// The result, if it is there at once.
+    fn tokio_test_pending<T>(future: impl Future<Output = T>) -> Option<T> {
+        use futures_util::FutureExt;
+        Box::pin(future).now_or_never()
+    }
+
+    #[tokio::test]
+    async fn unknown_users_are_refused_and_the_waiting_are_bounded() {
+        let passwords = Passwords::new();
+        assert!(is_hash(&passwords.decoy));
+        assert_eq!(passwords.check("nobody", b"x", None).await, Ok(false));
+        passwords.waiting.store(MAX_WAITING, Ordering::Relaxed);
+        assert_eq!(passwords.check("nobody", b"x", None).await, Err(Busy));
+        assert_eq!(passwords.waiting.load(Ordering::Relaxed), MAX_WAITING);
+    }
+
+    #[test]
+    fn the_memory_of_right_ones_is_bounded() {
+        let passwords = Passwords::new();
+        for number in 0..MAX_REMEMBERED as u64 + 10 {
+            let mut fingerprint = [0; 32];
+            fingerprint[..8].copy_from_slice(&number.to_le_bytes());
+            passwords.remember(fingerprint);
+        }
+        let remembered = passwords.remembered.lock();
+        assert_eq!((remembered.known.len(), remembered.oldest.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
+        assert!(!remembered.known.contains(&[0; 32]), "the oldest made room");
+    }
+
+    #[test]
+    fn other_text_is_no_hash() {
+        for text in
+            ["", "secret", "$2b$10$abcdefghijklmnopqrstuv", "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ"]
+        {
+            assert!(!is_hash(text), "{text}");
+        }
+    }
+}

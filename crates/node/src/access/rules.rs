@@ -1,0 +1,324 @@
+//! Rules: which client may publish, subscribe and leave wills where. `docs/security.md` describes the file.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Deserializer};
+
+use super::filter::{RuleFilter, Who};
+use crate::manifest::{glob_error, glob_matches};
+
+/// What a client wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Publish to a topic.
+    Publish,
+    /// Subscribe to a filter, given without `$share/GROUP/`.
+    Subscribe,
+    /// Leave a will on a topic.
+    Will,
+}
+
+/// All the rules there are.
+#[derive(Debug)]
+pub struct Rules {
+    /// Without rules everything is allowed that the broker itself allows.
+    open: bool,
+    allow: RuleSet,
+    deny: RuleSet,
+}
+
+#[derive(Debug, Default)]
+struct RuleSet {
+    /// Those for one user, which may be many.
+    by_user: HashMap<String, Vec<Rule>>,
+    /// Those for patterns of users, for everyone, and for anonymous clients.
+    others: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    who: WhoPattern,
+    client: Option<Pattern>,
+    publish: Vec<RuleFilter>,
+    subscribe: Vec<RuleFilter>,
+    will: Option<Vec<RuleFilter>>,
+}
+
+#[derive(Debug)]
+enum WhoPattern {
+    Everyone,
+    Anonymous,
+    User(Pattern),
+}
+
+impl Rules {
+    /// No rules: everything is allowed.
+    pub fn open() -> Self {
+        Self { open: true, allow: RuleSet::default(), deny: RuleSet::default() }
+    }
+
+    /// Reads the rules of an `acl.toml`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn parse(text: &str) -> Result<Self, Box<toml::de::Error>> {
+        let file: File = toml::from_str(text).map_err(Box::new)?;
+        Ok(Self { open: false, allow: file.allow.into(), deny: file.deny.into() })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        [&self.allow, &self.deny]
+            .map(|set| set.others.len() + set.by_user.values().map(Vec::len).sum::<usize>())
+            .into_iter()
+            .sum()
+    }
+
+    /// True if there are none, as in an empty file: then nothing is allowed. See [`open`](Self::open).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True if the client may do this. A subscription is allowed if one filter covers the whole of it, and
+    /// none that is denied has a topic in common with it.
+    pub fn allows(&self, who: Who<'_>, action: Action, topic: &str) -> bool {
+        if self.open {
+            return true;
+        }
+        let allowed = self.allow.any(who, |rule| match action {
+            Action::Publish => rule.publish.iter().any(|filter| filter.matches(who, topic)),
+            Action::Subscribe => rule.subscribe.iter().any(|filter| filter.covers(who, topic)),
+            Action::Will => {
+                let filters = rule.will.as_ref().unwrap_or(&rule.publish);
+                filters.iter().any(|filter| filter.matches(who, topic))
+            }
+        });
+        allowed
+            && !self.deny.any(who, |rule| match action {
+                Action::Publish => rule.publish.iter().any(|filter| filter.matches(who, topic)),
+                Action::Subscribe => rule.subscribe.iter().any(|filter| filter.overlaps(who, topic)),
+                Action::Will => {
+                    let will = rule.will.iter().flatten();
+                    rule.publish.iter().chain(will).any(|filter| filter.matches(who, topic))
+                }
+            })
+    }
+
+    /// True if the client's message may pass, be it its will: whoever may leave a will on a topic can have
+    /// it published at any time.
+    pub fn allows_message(&self, who: Who<'_>, topic: &str) -> bool {
+        self.allows(who, Action::Publish, topic) || self.allows(who, Action::Will, topic)
+    }
+}
+
+impl RuleSet {
+    fn any(&self, who: Who<'_>, accepts: impl Fn(&Rule) -> bool) -> bool {
+        let own = who.user.and_then(|user| self.by_user.get(user));
+        own.into_iter().flatten().chain(&self.others).any(|rule| rule.is_for(who) && accepts(rule))
+    }
+}
+
+impl Rule {
+    fn is_for(&self, who: Who<'_>) -> bool {
+        let user = match &self.who {
+            WhoPattern::Everyone => true,
+            WhoPattern::Anonymous => who.user.is_none(),
+            WhoPattern::User(pattern) => who.user.is_some_and(|user| glob_matches(&pattern.0, user)),
+        };
+        user && self
+            .client
+            .as_ref()
+            .is_none_or(|pattern| who.client_id.is_some_and(|id| glob_matches(&pattern.0, id)))
+    }
+}
+
+/// An `acl.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    allow: Vec<Entry>,
+    #[serde(default)]
+    deny: Vec<Entry>,
+}
+
+/// `[[allow]]` or `[[deny]]`
+#[derive(Deserialize)]
+#[serde(try_from = "Keys")]
+struct Entry(Rule);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    user: Option<Pattern>,
+    client: Option<Pattern>,
+    #[serde(default)]
+    anonymous: bool,
+    publish: Option<Vec<Filter>>,
+    subscribe: Option<Vec<Filter>>,
+    will: Option<Vec<Filter>>,
+}
+
+struct Filter(RuleFilter);
+
+/// In which `*` stands for any characters.
+#[derive(Debug)]
+struct Pattern(String);
+
+impl TryFrom<Keys> for Entry {
+    type Error = &'static str;
+
+    fn try_from(keys: Keys) -> Result<Self, Self::Error> {
+        let Keys { user, client, anonymous, publish, subscribe, will } = keys;
+        if publish.is_none() && subscribe.is_none() && will.is_none() {
+            return Err("a rule needs one of the keys `publish`, `subscribe` and `will`");
+        }
+        let who = match (user, anonymous) {
+            (Some(_), true) => return Err("a rule cannot have both `user` and `anonymous = true`"),
+            (Some(pattern), false) => WhoPattern::User(pattern),
+            (None, true) => WhoPattern::Anonymous,
+            (None, false) => WhoPattern::Everyone,
+        };
+        let filters = |given: Vec<Filter>| given.into_iter().map(|filter| filter.0).collect();
+        Ok(Self(Rule {
+            who,
+            client,
+            publish: publish.map(filters).unwrap_or_default(),
+            subscribe: subscribe.map(filters).unwrap_or_default(),
+            will: will.map(filters),
+        }))
+    }
+}
+
+impl From<Vec<Entry>> for RuleSet {
+    fn from(entries: Vec<Entry>) -> Self {
+        let mut set = Self::default();
+        for Entry(rule) in entries {
+            match &rule.who {
+                WhoPattern::User(Pattern(name)) if !name.contains('*') => {
+                    set.by_user.entry(name.clone()).or_default().push(rule);
+                }
+                _ => set.others.push(rule),
+            }
+        }
+        set
+    }
+}
+
+impl<'de> Deserialize<'de> for Filter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let refuse = |reason: String| serde::de::Error::custom(format!("`{text}`: {reason}"));
+        if text.starts_with("$share/") {
+            return Err(refuse("write the filter alone; it counts for shared subscriptions too".into()));
+        }
+        RuleFilter::new(&text).map(Self).map_err(|error| refuse(error.to_string()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match glob_error(&text) {
+            Some(reason) => Err(serde::de::Error::custom(format!("the pattern `{text}`: {reason}"))),
+            None => Ok(Self(text)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = r#"
+        [[allow]]
+        subscribe = ["public/#"]
+
+        [[allow]]
+        user = "*"
+        publish = ["users/%u/#"]
+        subscribe = ["users/%u/#", "all/#"]
+
+        [[allow]]
+        user = "ada"
+        client = "pump-*"
+        publish = ["pumps/%c", "secret/x"]
+        will = ["gone/%c"]
+
+        [[allow]]
+        anonymous = true
+        publish = ["guests"]
+
+        [[deny]]
+        subscribe = ["all/secret/#"]
+        publish = ["secret/#"]
+    "#;
+
+    fn who<'a>(user: Option<&'a str>, client: &'a str) -> Who<'a> {
+        Who { user, client_id: Some(client) }
+    }
+
+    #[test]
+    fn rules_say_who_may_do_what() {
+        use Action::{Publish, Subscribe, Will};
+        let rules = Rules::parse(RULES).unwrap();
+        assert_eq!(rules.len(), 5);
+        let (pump, ada, bob) =
+            (who(Some("ada"), "pump-1"), who(Some("ada"), "x"), who(Some("bob"), "pump-1"));
+        let guest = who(None, "pump-1");
+        for (who, action, topic, expected) in [
+            (guest, Subscribe, "public/+", true),
+            (bob, Subscribe, "public/a", true),
+            (guest, Publish, "public/a", false),
+            (guest, Publish, "guests", true),
+            (bob, Publish, "guests", false),
+            (bob, Publish, "users/bob/x", true),
+            (bob, Publish, "users/ada/x", false),
+            (bob, Will, "users/bob/x", true),
+            (bob, Subscribe, "users/#", false),
+            (pump, Publish, "pumps/pump-1", true),
+            (ada, Publish, "pumps/x", false),
+            (bob, Publish, "pumps/pump-1", false),
+            (pump, Will, "gone/pump-1", true),
+            (pump, Will, "pumps/pump-1", false),
+            (pump, Publish, "gone/pump-1", false),
+            (pump, Publish, "secret/x", false),
+            (ada, Subscribe, "all/public", true),
+            (ada, Subscribe, "all/secret/x", false),
+            (ada, Subscribe, "all/#", false),
+            (ada, Subscribe, "all/+", false),
+            (ada, Subscribe, "all/+/x", false),
+            (guest, Subscribe, "$SYS/#", false),
+        ] {
+            assert_eq!(rules.allows(who, action, topic), expected, "{who:?} {action:?} {topic}");
+        }
+        assert!(rules.allows_message(pump, "gone/pump-1"), "a will passes when it is published");
+        assert!(!rules.allows_message(bob, "gone/pump-1"));
+    }
+
+    #[test]
+    fn without_a_file_all_is_allowed_and_with_an_empty_one_nothing() {
+        let anyone = who(None, "c");
+        assert!(Rules::open().allows(anyone, Action::Publish, "a"));
+        assert!(Rules::open().allows(anyone, Action::Subscribe, "$SYS/#"));
+        let none = Rules::parse("").unwrap();
+        assert!(none.is_empty() && !none.allows(anyone, Action::Publish, "a"));
+    }
+
+    #[test]
+    fn errors_name_line_and_key() {
+        for (text, line, words) in [
+            ("[[allow]]\npubish = [\"a\"]", "line 2", "unknown field `pubish`"),
+            ("[[allow]]\n\npublish = [\"a#\"]", "line 3", "`a#`"),
+            ("[[allow]]\nsubscribe = \"a\"", "line 2", "sequence"),
+            ("[[allow]]\nuser = \"a\"", "line 1", "needs one of the keys"),
+            ("[[allow]]\nuser = \"a?\"\npublish = [\"a\"]", "line 2", "pattern `a?`"),
+            ("[[deny]]\nuser = \"a\"\nanonymous = true\nwill = []", "line 1", "cannot have both"),
+            ("[[allow]]\nsubscribe = [\"$share/g/a\"]", "line 2", "the filter alone"),
+            ("[allow]\n", "line 1", "sequence"),
+        ] {
+            let error = Rules::parse(text).unwrap_err().to_string();
+            assert!(error.contains(line) && error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The users and their password hashes: `users.toml` in the data directory.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer};
+use toml_edit::{DocumentMut, Item, Table};
+
+use super::passwords;
+
+/// The file's name.
+pub const USERS_FILE: &str = "users.toml";
+/// The longest name of a user, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+const HEADER: &str = "# The users of this node's MQTT broker; `edgefaas users` changes them.\n\n";
+
+/// The users by name.
+#[derive(Debug, Default, Clone)]
+pub struct Users(BTreeMap<String, Arc<str>>);
+
+/// The users can't be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersError {
+    /// The file can't be read.
+    #[error("the users {path} cannot be read: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the users {path} are not valid:\n{reason}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Place and reason.
+        reason: String,
+    },
+    /// The file can't be written.
+    #[error("the users {path} cannot be written: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// Not a name.
+    #[error("`{name}` is no name of a user: use 1 to 64 letters, digits, `_`, `-`, `.` and `@`")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// Not a password.
+    #[error("a password has 1 to {} bytes", passwords::MAX_PASSWORD_BYTES)]
+    Password,
+    /// The password could not be hashed.
+    #[error("the password could not be hashed: {reason}")]
+    Hash {
+        /// Why.
+        reason: String,
+    },
+    /// There is one of that name.
+    #[error("there is a user `{name}` already; `edgefaas users passwd {name}` changes the password")]
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// There is none of that name.
+    #[error("there is no user `{name}`")]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Users {
+    /// Reads the users in a data directory; no file is no users.
+    ///
+    /// # Errors
+    /// The file can't be read, or is wrong somewhere: the message says where.
+    pub fn load(data_dir: &Path) -> Result<Self, UsersError> {
+        read(&data_dir.join(USERS_FILE)).map(|(users, _)| users)
+    }
+
+    /// A user's password hash.
+    pub fn hash(&self, name: &str) -> Option<&Arc<str>> {
+        self.0.get(name)
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A change of the users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A new user with this password hash.
+    Add(&'a str),
+    /// Another password hash for a user.
+    SetPassword(&'a str),
+    /// Takes a user away.
+    Remove,
+}
+
+/// Changes the file in a data directory and gives the users as they are then. What was edited by hand
+/// meanwhile, comments included, stays. The file is replaced at once and readable only by its owner.
+///
+/// # Errors
+/// Nothing was changed.
+pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, UsersError> {
+    let path = data_dir.join(USERS_FILE);
+    let (mut users, mut document) = read(&path)?;
+    let exists = users.0.contains_key(name);
+    match change {
+        Change::Add(_) if !is_user_name(name) => return Err(UsersError::Name { name: name.to_owned() }),
+        Change::Add(_) if exists => return Err(UsersError::Exists { name: name.to_owned() }),
+        Change::SetPassword(_) | Change::Remove if !exists => {
+            return Err(UsersError::Unknown { name: name.to_owned() });
+        }
+        _ => {}
+    }
+    let table = document.entry("users").or_insert_with(implicit_table);
+    let invalid = || UsersError::Parse { path: path.clone(), reason: "`users` is no table".into() };
+    let table = table.as_table_like_mut().ok_or_else(invalid)?;
+    match change {
+        Change::Add(hash) | Change::SetPassword(hash) => {
+            let user = table.entry(name).or_insert_with(|| Item::Table(Table::new()));
+            user.as_table_like_mut().ok_or_else(invalid)?.insert("password", toml_edit::value(hash));
+            users.0.insert(name.to_owned(), hash.into());
+        }
+        Change::Remove => {
+            table.remove(name);
+            users.0.remove(name);
+        }
+    }
+    let header = if path.exists() { "" } else { HEADER };
+    let text = format!("{header}{document}");
+    replace(&path, text.as_bytes()).map_err(|reason| UsersError::Write { path, reason })?;
+    Ok(users)
+}
+
+/// The hash of a new password. Takes its time: not for a worker.
+///
+/// # Errors
+/// It is empty or too long.
+pub fn hash_password(password: &[u8]) -> Result<String, UsersError> {
+    if !(1..=passwords::MAX_PASSWORD_BYTES).contains(&password.len()) {
+        return Err(UsersError::Password);
+    }
+    passwords::hash(password).map_err(|error| UsersError::Hash { reason: error.to_string() })
+}
+
+/// True if `name` can name a user: 1 to 64 letters, digits, `_`, `-`, `.` and `@`, so that it is always a
+/// level of a topic.
+pub fn is_user_name(name: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.@".contains(&byte))
+}
+
+/// Writes a file beside and renames it: whoever reads it sees the old one or the new one. Only its owner
+/// can read it.
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(contents)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(folder) => std::fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn read(path: &Path) -> Result<(Users, DocumentMut), UsersError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(reason) => return Err(UsersError::Read { path: path.to_owned(), reason }),
+    };
+    let invalid = |reason: String| UsersError::Parse { path: path.to_owned(), reason };
+    let file: File = toml::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+    let document = text.parse().map_err(|error: toml_edit::TomlError| invalid(error.to_string()))?;
+    let users = file.users.into_iter().map(|(name, user)| (name, user.password.0.into()));
+    Ok((Users(users.collect()), document))
+}
+
+/// `[users.NAME]` needs no `[users]` above it.
+fn implicit_table() -> Item {
+    let mut table = Table::new();
+    table.set_implicit(true);
+    Item::Table(table)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    users: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    password: Hash,
+}
+
+struct Hash(String);
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if passwords::is_hash(&text) {
+            return Ok(Self(text));
+        }
+        let help = "this is no argon2 hash of a password; `edgefaas users passwd NAME` makes one";
+        Err(serde::de::Error::custom(help))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn some_hash() -> String {
+        hash_password(b"secret").unwrap()
+    }
+
+    #[test]
+    fn changes_are_kept_and_leave_the_rest_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, hash) = (folder.path(), some_hash());
+        assert!(Users::load(dir).unwrap().is_empty());
+        change(dir, "ada", Change::Add(&hash)).unwrap();
+        change(dir, "b@x.org", Change::Add(&hash)).unwrap();
+        let path = dir.join(USERS_FILE);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(HEADER), "{text}");
+        std::fs::write(&path, text.replace("[users.ada]", "# the first\n[users.ada]")).unwrap();
+
+        let other = some_hash();
+        change(dir, "ada", Change::SetPassword(&other)).unwrap();
+        change(dir, "b@x.org", Change::Remove).unwrap();
+        let users = Users::load(dir).unwrap();
+        assert_eq!(users.names().collect::<Vec<_>>(), ["ada"]);
+        assert_eq!(users.hash("ada").unwrap().as_ref(), other);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("# the first\n[users.ada]"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, hash) = (folder.path(), some_hash());
+        change(dir, "ada", Change::Add(&hash)).unwrap();
+        let before = std::fs::read(dir.join(USERS_FILE)).unwrap();
+        let error = |name, what| change(dir, name, what).unwrap_err();
+        assert!(matches!(error("ada", Change::Add(&hash)), UsersError::Exists { .. }));
+        assert!(matches!(error("bob", Change::SetPassword(&hash)), UsersError::Unknown { .. }));
+        assert!(matches!(error("bob", Change::Remove), UsersError::Unknown { .. }));
+        for name in ["", "a/b", "#", "+", "ä", &"x".repeat(65)] {
+            assert!(matches!(error(name, Change::Add(&hash)), UsersError::Name { .. }), "{name}");
+        }
+        assert!(matches!(hash_password(b""), Err(UsersError::Password)));
+        assert_eq!(std::fs::read(dir.join(USERS_FILE)).unwrap(), before);
+    }
+
+    #[test]
+    fn a_bad_file_is_an_error_that_names_the_place() {
+        let folder = tempfile::tempdir().unwrap();
+        for (text, words) in [
+            ("[users.ada]\npassword = \"secret\"\n", "line 2"),
+            ("[users.ada]\npasword = \"x\"\n", "unknown field `pasword`"),
+            ("user = 1\n", "unknown field `user`"),
+            ("[users.ada]\n", "missing field `password`"),
+        ] {
+            std::fs::write(folder.path().join(USERS_FILE), text).unwrap();
+            let error = Users::load(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("users.toml"), "{error}");
+            assert!(!error.contains("argon2id"), "no hash in an error");
+            change(folder.path(), "bob", Change::Remove).unwrap_err();
+            assert_eq!(std::fs::read_to_string(folder.path().join(USERS_FILE)).unwrap(), text);
+        }
+    }
+}

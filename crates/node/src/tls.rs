@@ -1,0 +1,527 @@
+//! TLS for the listeners: MQTT over TLS, and control port and gateway where others can reach them.
+//!
+//! Without a certificate of one's own the node makes itself one at its first start. It names the machine as
+//! well as it is known, but what makes it trustworthy is its fingerprint: `edgefaas login` pins it.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use serde::Deserialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::access::replace_file;
+
+/// The node's own certificate and key, if no others are configured.
+const CERTIFICATE_FILE: &str = "tls-cert.pem";
+const KEY_FILE: &str = "tls-key.pem";
+/// How long a client may take to shake hands.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Handshakes at a time; further connections are closed.
+const MAX_HANDSHAKES: usize = 1024;
+
+/// `[tls]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsSection {
+    /// The server's certificate and those above it, PEM; without one the node makes its own.
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// Whether MQTT clients show certificates.
+    pub client_certificates: ClientCertificates,
+    /// Who signs the certificates of clients, PEM.
+    pub client_ca: Option<PathBuf>,
+    /// Certificates of clients that are revoked, PEM.
+    pub client_crl: Option<PathBuf>,
+}
+
+/// Whether MQTT clients show certificates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCertificates {
+    /// They are not asked.
+    #[default]
+    Off,
+    /// Those that have one show it.
+    Optional,
+    /// None gets in without one.
+    Required,
+}
+
+/// Certificates and keys can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A key that needs another.
+    #[error("[tls] has `{has}` without `{needs}`")]
+    Missing {
+        /// What is there.
+        has: &'static str,
+        /// What is not.
+        needs: &'static str,
+    },
+    /// A file can't be read.
+    #[error("tls.{key} {path}: {reason}")]
+    File {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The node's own certificate can't be made.
+    #[error("the node's own certificate {path} cannot be made: {reason}")]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Certificate and key, or the client authority, are not usable.
+    #[error("the certificates cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// What speaks TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// MQTT.
+    Mqtt,
+    /// The gateway.
+    Http,
+    /// The control port.
+    Control,
+}
+
+/// The node's side of TLS.
+pub struct Tls {
+    section: TlsSection,
+    data_dir: PathBuf,
+    addresses: Vec<IpAddr>,
+    current: ArcSwap<Certificates>,
+    handshakes: Arc<Semaphore>,
+}
+
+/// What one set of files says.
+pub struct Certificates {
+    mqtt: Arc<ServerConfig>,
+    http: Arc<ServerConfig>,
+    control: Arc<ServerConfig>,
+    fingerprint: Fingerprint,
+}
+
+/// SHA-256 of a certificate (DER). Shown as openssl does, read with or without colons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+/// Not a fingerprint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a fingerprint has 64 hexadecimal digits (SHA-256), with or without colons")]
+pub struct FingerprintError;
+
+/// A connection could not be made secure.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// Too many at once.
+    #[error("{MAX_HANDSHAKES} clients shake hands already")]
+    Busy,
+    /// Too slow.
+    #[error("the client took longer than {HANDSHAKE_TIMEOUT:?}")]
+    TooSlow,
+    /// What TLS says.
+    #[error(transparent)]
+    Tls(#[from] io::Error),
+}
+
+impl Tls {
+    /// Reads the files, or makes the node's own certificate for these addresses.
+    ///
+    /// # Errors
+    /// A file is missing or wrong.
+    pub fn open(section: TlsSection, data_dir: &Path, addresses: Vec<IpAddr>) -> Result<Self, TlsError> {
+        let certificates = Certificates::load(&section, data_dir, &addresses)?;
+        Ok(Self {
+            section,
+            data_dir: data_dir.to_owned(),
+            addresses,
+            current: ArcSwap::from_pointee(certificates),
+            handshakes: Arc::new(Semaphore::new(MAX_HANDSHAKES)),
+        })
+    }
+
+    /// Reads the files again, without using them yet.
+    ///
+    /// # Errors
+    /// A file is missing or wrong.
+    pub fn load_again(&self) -> Result<Certificates, TlsError> {
+        Certificates::load(&self.section, &self.data_dir, &self.addresses)
+    }
+
+    /// From now on new connections get these; those that are there keep what they have.
+    pub fn replace(&self, certificates: Certificates) {
+        self.current.store(Arc::new(certificates));
+    }
+
+    /// The fingerprint of the server's certificate.
+    pub fn fingerprint(&self) -> String {
+        self.current.load().fingerprint.to_string()
+    }
+
+    /// Shakes hands with a client.
+    ///
+    /// # Errors
+    /// It does not speak TLS, does not show what it should, or takes too long.
+    pub async fn accept(
+        &self,
+        service: Service,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, HandshakeError> {
+        let _turn = self.handshakes.try_acquire().map_err(|_| HandshakeError::Busy)?;
+        let _ = stream.set_nodelay(true);
+        let config = {
+            let current = self.current.load();
+            match service {
+                Service::Mqtt => current.mqtt.clone(),
+                Service::Http => current.http.clone(),
+                Service::Control => current.control.clone(),
+            }
+        };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
+            Ok(accepted) => Ok(accepted?),
+            Err(_) => Err(HandshakeError::TooSlow),
+        }
+    }
+}
+
+/// The certificate that a client showed, which the handshake has verified.
+pub fn client_certificate(stream: &TlsStream<TcpStream>) -> Option<Bytes> {
+    let (_, connection) = stream.get_ref();
+    let chain = connection.peer_certificates()?;
+    chain.first().map(|end_entity| Bytes::copy_from_slice(end_entity))
+}
+
+impl Certificates {
+    fn load(section: &TlsSection, data_dir: &Path, addresses: &[IpAddr]) -> Result<Self, TlsError> {
+        section.check()?;
+        let (cert, key) = match (&section.cert, &section.key) {
+            (Some(cert), Some(key)) => (cert.clone(), key.clone()),
+            _ => own_certificate(data_dir, addresses)?,
+        };
+        let chain = certificates("cert", &cert)?;
+        let fingerprint = Fingerprint::of(&chain[0]);
+        let private_key = PrivateKeyDer::from_pem_file(&key).map_err(|error| TlsError::File {
+            key: "key",
+            path: key,
+            reason: error.to_string(),
+        })?;
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = match (&section.client_certificates, &section.client_ca) {
+            (ClientCertificates::Off, _) | (_, None) => None,
+            (wanted, Some(ca)) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates("client_ca", ca)? {
+                    roots.add(authority).map_err(|error| TlsError::Unusable(error.to_string()))?;
+                }
+                let mut builder =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+                if let Some(path) = &section.client_crl {
+                    builder = builder.with_crls(revocations(path)?).allow_unknown_revocation_status();
+                }
+                if *wanted == ClientCertificates::Optional {
+                    builder = builder.allow_unauthenticated();
+                }
+                Some(builder.build().map_err(|error| TlsError::Unusable(error.to_string()))?)
+            }
+        };
+        let config = |verifier, protocols: &[&[u8]]| {
+            let builder = ServerConfig::builder_with_provider(provider.clone())
+                .with_safe_default_protocol_versions()?;
+            let builder = match verifier {
+                Some(verifier) => builder.with_client_cert_verifier(verifier),
+                None => builder.with_no_client_auth(),
+            };
+            let mut config = builder.with_single_cert(chain.clone(), private_key.clone_key())?;
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            Ok(Arc::new(config))
+        };
+        let unusable = |error: rustls::Error| TlsError::Unusable(error.to_string());
+        Ok(Self {
+            mqtt: config(verifier, &[]).map_err(unusable)?,
+            http: config(None, &[b"http/1.1"]).map_err(unusable)?,
+            control: config(None, &[b"h2", b"http/1.1"]).map_err(unusable)?,
+            fingerprint,
+        })
+    }
+}
+
+impl TlsSection {
+    /// Holds the keys against each other.
+    ///
+    /// # Errors
+    /// One needs another that is not there.
+    pub fn check(&self) -> Result<(), TlsError> {
+        let missing = |has, needs| Err(TlsError::Missing { has, needs });
+        match (&self.cert, &self.key) {
+            (Some(_), None) => return missing("cert", "key"),
+            (None, Some(_)) => return missing("key", "cert"),
+            _ => {}
+        }
+        match (self.client_certificates, &self.client_ca) {
+            (ClientCertificates::Off, Some(_)) => missing("client_ca", "client_certificates"),
+            (ClientCertificates::Optional | ClientCertificates::Required, None) => {
+                missing("client_certificates", "client_ca")
+            }
+            (ClientCertificates::Off, None) if self.client_crl.is_some() => {
+                missing("client_crl", "client_ca")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Fingerprint {
+    /// Of a certificate (DER).
+    pub fn of(certificate: &[u8]) -> Self {
+        let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.as_ref());
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            let colon = if index == 0 { "" } else { ":" };
+            write!(out, "{colon}{byte:02X}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = FingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let text = text.strip_prefix("SHA256:").unwrap_or(text);
+        let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
+        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(FingerprintError);
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| FingerprintError)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| FingerprintError)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Accepts connections and shakes hands with many clients at a time, so that a slow one holds up nobody.
+pub(crate) struct TlsListener {
+    listener: TcpListener,
+    service: Service,
+    tls: Arc<Tls>,
+    shaking: JoinSet<Option<(TlsStream<TcpStream>, std::net::SocketAddr)>>,
+}
+
+impl TlsListener {
+    pub(crate) fn new(listener: TcpListener, service: Service, tls: Arc<Tls>) -> Self {
+        Self { listener, service, tls, shaking: JoinSet::new() }
+    }
+}
+
+impl axum::serve::Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        let (tls, service) = (self.tls.clone(), self.service);
+                        self.shaking.spawn(async move {
+                            let accepted = tls.accept(service, stream).await;
+                            accepted.inspect_err(|error| log_failure(service, peer, error)).ok().map(|s| (s, peer))
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                },
+                Some(shaken) = self.shaking.join_next() => {
+                    if let Ok(Some(connection)) = shaken {
+                        return connection;
+                    }
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Scanners and clients that do not know the certificate are everyday life.
+pub(crate) fn log_failure(service: Service, peer: std::net::SocketAddr, error: &HandshakeError) {
+    tracing::debug!(?service, %peer, %error, "a TLS handshake failed");
+}
+
+fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let wrong = |reason: String| TlsError::File { key, path: path.to_owned(), reason };
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?.collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(wrong("it has no `-----BEGIN CERTIFICATE-----`".into())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
+fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let wrong = |reason: String| TlsError::File { key: "client_crl", path: path.to_owned(), reason };
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_file_iter(path)
+        .map_err(|error| wrong(error.to_string()))?
+        .collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(wrong("it has no `-----BEGIN X509 CRL-----`".into())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
+/// The paths of the node's own certificate and key, which are made if they are not both there.
+fn own_certificate(data_dir: &Path, addresses: &[IpAddr]) -> Result<(PathBuf, PathBuf), TlsError> {
+    let (cert, key) = (data_dir.join(CERTIFICATE_FILE), data_dir.join(KEY_FILE));
+    if cert.exists() && key.exists() {
+        return Ok((cert, key));
+    }
+    let failed = |reason: String| TlsError::Make { path: cert.clone(), reason };
+    let made = || -> Result<_, rcgen::Error> {
+        let key = rcgen::KeyPair::generate()?;
+        // Good for ever: a Pi may not know what year it is, and what is trusted is the fingerprint.
+        let mut params = rcgen::CertificateParams::new(names(addresses))?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "edgefaas node");
+        Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+    };
+    let (cert_pem, key_pem) = made().map_err(|error| failed(error.to_string()))?;
+    replace_file(&key, key_pem.as_bytes()).map_err(|error| failed(error.to_string()))?;
+    replace_file(&cert, cert_pem.as_bytes()).map_err(|error| failed(error.to_string()))?;
+    Ok((cert, key))
+}
+
+/// What this machine is called, as far as can be told.
+fn names(addresses: &[IpAddr]) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned()];
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let hostname = hostname.trim();
+    if !hostname.is_empty() && hostname.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b)) {
+        names.push(hostname.to_owned());
+        if !hostname.contains('.') {
+            names.push(format!("{hostname}.local"));
+        }
+    }
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let mut known: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
+    known.retain(|address| !address.is_unspecified());
+    known.extend(main_address());
+    for address in known {
+        let name = address.to_string();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The address that leads to others. Nothing is sent: connecting a datagram socket only asks for the route.
+fn main_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // A documentation address (RFC 5737): any that is elsewhere will do.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_nodes_own_certificate_is_made_once_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Tls::open(TlsSection::default(), folder.path(), vec!["10.1.2.3".parse().unwrap()]);
+        let first = open().unwrap().fingerprint();
+        for file in [CERTIFICATE_FILE, KEY_FILE] {
+            let mode = std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+        assert_eq!(open().unwrap().fingerprint(), first);
+        std::fs::remove_file(folder.path().join(KEY_FILE)).unwrap();
+        assert_ne!(open().unwrap().fingerprint(), first, "a certificate without its key is worth nothing");
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_refused() {
+        let some = || Some(PathBuf::from("x.pem"));
+        let (off, required) = (ClientCertificates::Off, ClientCertificates::Required);
+        for (section, words) in [
+            (TlsSection { cert: some(), ..TlsSection::default() }, "`cert` without `key`"),
+            (TlsSection { key: some(), ..TlsSection::default() }, "`key` without `cert`"),
+            (
+                TlsSection { client_certificates: required, ..TlsSection::default() },
+                "`client_certificates` without `client_ca`",
+            ),
+            (
+                TlsSection { client_certificates: off, client_ca: some(), ..TlsSection::default() },
+                "`client_ca` without `client_certificates`",
+            ),
+            (
+                TlsSection { client_crl: some(), ..TlsSection::default() },
+                "`client_crl` without `client_ca`",
+            ),
+        ] {
+            assert!(section.check().unwrap_err().to_string().contains(words));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let missing = TlsSection { cert: some(), key: some(), ..TlsSection::default() };
+        let error = Tls::open(missing, folder.path(), Vec::new()).err().unwrap().to_string();
+        assert!(error.contains("tls.cert x.pem"), "{error}");
+    }
+
+    #[test]
+    fn fingerprints_are_read_as_they_are_shown() {
+        let fingerprint = Fingerprint::of(b"");
+        let text = fingerprint.to_string();
+        // SHA-256 of nothing.
+        assert!(text.starts_with("E3:B0:C4:42:98:FC:1C:14:"), "{text}");
+        for form in [text.clone(), text.replace(':', "").to_lowercase(), format!(" SHA256:{text}\n")] {
+            assert_eq!(form.parse(), Ok(fingerprint));
+        }
+        for bad in ["", "E3", &text[..62], &format!("{text}:00"), &text.replace('E', "G")] {
+            assert_eq!(bad.parse::<Fingerprint>(), Err(FingerprintError), "{bad}");
+        }
+    }
+}
