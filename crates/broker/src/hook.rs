@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::client::{Client, Origin, Peer};
-use crate::journal::{Change, Space};
+use crate::journal::{Change, Space, Ticket};
 use crate::message::{Message, QoS, Version};
 use crate::topic::TopicFilter;
 
@@ -129,6 +129,8 @@ pub struct Publishing<'a> {
 pub(crate) struct HookEffects {
     pub changes: Vec<Change>,
     pub hold: Option<Arc<Hold>>,
+    /// What hooks do once the changes are in the journal.
+    pub recorded: Vec<Box<dyn FnOnce(Ticket) + Send>>,
 }
 
 impl<'a> Publishing<'a> {
@@ -155,6 +157,13 @@ impl<'a> Publishing<'a> {
     /// a later hook rejects or blocks the message.
     pub fn record(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.effects.changes.push(Change { space: Space::Hook, key, value });
+    }
+
+    /// Has `then` called as soon as what this message [records](Self::record) is on its way to the store, with the
+    /// moment to [wait for](crate::Broker::durable); still on the publisher's task, after the last hook. It is dropped
+    /// without being called when nothing is going to be stored, because a hook rejects or blocks the message.
+    pub fn on_recorded(&mut self, then: impl FnOnce(Ticket) + Send + 'static) {
+        self.effects.recorded.push(Box::new(then));
     }
 
     /// Makes PUBACK or PUBREC wait until the handle is completed. Messages after it are handled meanwhile, their

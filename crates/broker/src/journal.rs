@@ -186,7 +186,7 @@ impl Journal {
     }
 
     /// Whether new things to keep are to be refused. Asks the store to look again.
-    pub(crate) fn is_full(self: &Arc<Self>) -> bool {
+    pub fn is_full(self: &Arc<Self>) -> bool {
         let full = self.full.load(Ordering::Relaxed);
         if full {
             self.storage.wake(self);

@@ -7,7 +7,7 @@ use crate::broker::{Blocked, PublishOutcome, Published, Routed, Shared, Waiting}
 use crate::client::Origin;
 use crate::config::WhenQueueFull;
 use crate::hook::{HookEffects, PublishHook, Publishing, RejectReason, Verdict};
-use crate::journal::{Change, Space, Transaction};
+use crate::journal::{Change, Space, Ticket, Transaction};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
 use crate::monitor::Figures;
@@ -17,6 +17,13 @@ use crate::subscriptions::{Entry, Subscriber};
 
 /// The broker's own figures: published by itself alone, and not stored.
 pub(crate) const OWN_PREFIX: &str = "$SYS/";
+
+fn tell(recorded: Vec<Box<dyn FnOnce(Ticket) + Send>>, ticket: Option<Ticket>) {
+    let Some(ticket) = ticket else { return };
+    for then in recorded {
+        then(ticket);
+    }
+}
 
 impl Shared {
     /// Hooks, retained store, subscribers. QoS 1 and 2 messages for a full queue go to `waiting`; without it they are
@@ -51,7 +58,7 @@ impl Shared {
                 _ => rejected(RejectReason::QuotaExceeded),
             };
         }
-        let mut effects = HookEffects { changes, hold: None };
+        let mut effects = HookEffects { changes, ..HookEffects::default() };
         let mut consumed = false;
         for hook in self.hooks.publish.iter().filter(|_| !own) {
             match self.ask(hook.as_ref(), origin, &message, &mut effects) {
@@ -65,7 +72,7 @@ impl Shared {
                 Verdict::Block(until) => return Err(Blocked { message, until }),
             }
         }
-        let HookEffects { changes, hold } = effects;
+        let HookEffects { changes, hold, recorded } = effects;
         let mut transaction = self.journal.begin();
         for change in changes {
             transaction.append(change, true);
@@ -73,6 +80,8 @@ impl Shared {
         if consumed {
             self.counters.messages_consumed.add(1);
             let ticket = transaction.ticket();
+            drop(transaction);
+            tell(recorded, ticket);
             return Ok(Published { outcome: PublishOutcome::Consumed, ticket, hold });
         }
         let retain_refused = message.retain() && self.retain(&message, now, &mut transaction);
@@ -80,6 +89,8 @@ impl Shared {
         routed.retain_refused = retain_refused;
         self.counters.messages_dropped.add(routed.dropped as u64);
         let ticket = transaction.ticket();
+        drop(transaction);
+        tell(recorded, ticket);
         Ok(Published { outcome: PublishOutcome::Routed(routed), ticket, hold })
     }
 

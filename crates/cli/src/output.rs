@@ -137,6 +137,7 @@ struct Function<'a> {
     rejected: u64,
     running: u32,
     queued: u32,
+    pending: u64,
 }
 
 impl<'a> From<&'a proto::App> for App<'a> {
@@ -154,6 +155,7 @@ impl<'a> From<&'a proto::App> for App<'a> {
                 rejected: stats.rejected,
                 running: stats.running,
                 queued: stats.queued,
+                pending: stats.pending,
             }
         };
         Self {
@@ -182,6 +184,7 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
             stats.invocations.to_string(),
             stats.failures.to_string(),
             stats.rejected.to_string(),
+            stats.pending.to_string(),
             state,
             function.triggers.join("; "),
         ]
@@ -190,8 +193,8 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
 }
 
 /// The header of [`function_rows`].
-pub const FUNCTION_HEADER: [&str; 9] =
-    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "STATE", "TRIGGERS"];
+pub const FUNCTION_HEADER: [&str; 10] =
+    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "PENDING", "STATE", "TRIGGERS"];
 
 /// An invocation as JSON.
 pub fn invocation(response: &proto::InvokeResponse) -> Value {

@@ -66,7 +66,6 @@ fn a_command_line_that_makes_no_sense_is_2() {
         (vec!["run", "--http", "8080"], "invalid value '8080'"),
         (vec!["run", "--p2p", "127.0.0.1:7071"], "`--p2p` is not supported yet"),
         (vec!["logs", "--tail", "0"], "0 is not in 1.."),
-        (vec!["list", "--node", "https://127.0.0.1:1"], "TLS to the control API is not supported yet"),
         (vec!["list", "--node", "not a url"], "is no URL of a node"),
         (vec!["invoke", "f", "-d", "@absent.json"], "-d @absent.json: No such file"),
         (vec!["secrets", "set", "a b"], "`a b` is no name of a secret"),

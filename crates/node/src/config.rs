@@ -45,6 +45,8 @@ pub struct NodeConfig {
     pub store: StoreSection,
     /// The broker.
     pub broker: BrokerSection,
+    /// Durable invocations.
+    pub invocations: InvocationsSection,
     /// The logs of functions.
     pub logs: LogsSection,
 }
@@ -66,6 +68,7 @@ impl Default for NodeConfig {
             isolates: IsolatesSection::default(),
             store: StoreSection::default(),
             broker: BrokerSection::default(),
+            invocations: InvocationsSection::default(),
             logs: LogsSection::default(),
         }
     }
@@ -183,6 +186,25 @@ impl Default for BrokerSection {
             max_messages_per_second: 0,
             sys_interval: broker.sys_interval,
         }
+    }
+}
+
+/// `[invocations]`: for how long the outcomes of durable invocations may be asked for. The oldest are forgotten first.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InvocationsSection {
+    /// The longest time. As long as an outcome is kept, so is its idempotency key.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
+    /// Outcomes.
+    pub max_kept: u64,
+    /// Bytes of them.
+    pub max_kept_size: ByteSize,
+}
+
+impl Default for InvocationsSection {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(3600), max_kept: 100_000, max_kept_size: ByteSize::mib(64) }
     }
 }
 
@@ -334,4 +356,50 @@ pub fn default_data_dir() -> PathBuf {
     set("XDG_DATA_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".local/share")))
         .map_or_else(|| PathBuf::from(".edgefaas"), |base| base.join("edgefaas"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_relative_to_the_configurations_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("edgefaas.toml");
+        let text = "[access]\nacl = \"acl.toml\"\n[access.jwt]\nsecret = \"/etc/secret\"\npublic_key = \"a/b.pem\"\n\
+                    [tls]\ncert = \"c.pem\"\nkey = \"c.key\"\n";
+        std::fs::write(&file, text).unwrap();
+        let config = NodeConfig::load(Some(&file)).unwrap();
+        let beside = |name: &str| Some(folder.path().join(name));
+        assert_eq!(config.access.acl, beside("acl.toml"));
+        let jwt = config.access.jwt.clone().unwrap();
+        assert_eq!((jwt.secret, jwt.public_key), (Some("/etc/secret".into()), beside("a/b.pem")));
+        assert_eq!((&config.tls.cert, &config.tls.key), (&beside("c.pem"), &beside("c.key")));
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn what_others_can_reach_is_known() {
+        let config = |text: &str| toml::from_str::<NodeConfig>(text).unwrap();
+        let wide = |text: &str| {
+            config(text).wide_mqtt().map(|(name, _, certified)| (name, certified)).collect::<Vec<_>>()
+        };
+        assert_eq!(wide(""), []);
+        assert_eq!(wide("mqtts = \"127.0.0.1:1\"\nmqtt = \"[::1]:1\""), []);
+        assert_eq!(wide("mqtt = \"0.0.0.0:1\""), [("mqtt", false)]);
+        assert_eq!(wide("mqtt = \"[::ffff:127.0.0.1]:1\""), [], "an IPv4 address in an IPv6 one");
+        let certified =
+            "mqtts = \"192.0.2.1:1\"\n[tls]\nclient_ca = \"a\"\nclient_certificates = \"optional\"";
+        assert_eq!(wide(certified), [("mqtts", true)]);
+        assert!(config("").tls_addresses().is_empty(), "no certificate is made for nobody");
+        assert_eq!(config("http = \"0.0.0.0:1\"\nmqtts = \"127.0.0.1:2\"").tls_addresses().len(), 2);
+        for (text, words) in [
+            ("[acces]", "unknown field `acces`"),
+            ("[access]\nallow_anonymus = true", "unknown field `allow_anonymus`"),
+            ("[tls]\nclient_certificates = \"yes\"", "unknown variant `yes`"),
+        ] {
+            let error = toml::from_str::<NodeConfig>(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use edgefaas_isolates::{Event, Reply, RunError};
+use serde::{Deserialize, Serialize};
 
 use crate::store::CommitError;
 
@@ -47,7 +48,7 @@ impl Invocation {
 }
 
 /// On whose behalf a function runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Principal {
     /// Whoever holds the control API's token.
     Operator,

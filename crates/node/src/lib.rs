@@ -4,11 +4,13 @@
 //! [`Node::build`] is the one place where things are wired; tests call the same function as the binary.
 
 pub mod access;
+mod answer;
 pub mod config;
 pub mod control;
 pub mod dispatch;
 pub mod ingress;
 pub mod invocation;
+pub mod journal;
 pub mod logs;
 pub mod manifest;
 pub mod metrics;

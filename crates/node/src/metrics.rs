@@ -59,6 +59,12 @@ struct NodeGauges {
     mqtt_expired: Counter,
     mqtt_refused: Counter,
     mqtt_protocol_errors: Counter,
+    durable_pending: Gauge,
+    durable_kept: Gauge,
+    durable_kept_bytes: Gauge,
+    durable_retried: Counter,
+    durable_dead: Counter,
+    durable_dropped: Counter,
 }
 
 /// What [`Metrics::encode`] is given of the rest of the node.
@@ -74,6 +80,8 @@ pub struct NodeReading {
     pub functions: usize,
     /// The broker's figures.
     pub broker: edgefaas_broker::BrokerStats,
+    /// Durable invocations.
+    pub journal: crate::journal::JournalReading,
 }
 
 /// The figures of one function; kept when a new revision goes live.
@@ -116,6 +124,9 @@ impl Default for Metrics {
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
+            ("durable_pending", "Durable invocations that have not ended", &node.durable_pending),
+            ("durable_outcomes_kept", "Outcomes that may be asked for", &node.durable_kept),
+            ("durable_outcomes_kept_bytes", "Bytes of them", &node.durable_kept_bytes),
             ("mqtt_sessions", "MQTT sessions, with and without a connection", &node.mqtt_sessions),
             ("mqtt_stored_bytes", "Bytes that wait on the disk for sessions", &node.mqtt_stored),
             ("mqtt_buffered_bytes", "Bytes that wait in memory for clients", &node.mqtt_buffered),
@@ -125,6 +136,9 @@ impl Default for Metrics {
         for (name, help, counter) in [
             ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
             ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
+            ("durable_retried", "Failed attempts that were followed by another one", &node.durable_retried),
+            ("durable_dead_lettered", "Durable invocations given up", &node.durable_dead),
+            ("durable_dropped", "Given up to make room for newer ones", &node.durable_dropped),
             (
                 "mqtt_messages_dropped",
                 "Deliveries lost: queue full, expired, too large",
@@ -188,6 +202,13 @@ impl Metrics {
         show(&gauges.mqtt_expired, broker.sessions_expired);
         show(&gauges.mqtt_refused, broker.connections_refused);
         show(&gauges.mqtt_protocol_errors, broker.protocol_errors);
+        let journal = &reading.journal;
+        set(&gauges.durable_pending, journal.pending);
+        set(&gauges.durable_kept, journal.kept);
+        set(&gauges.durable_kept_bytes, journal.kept_bytes);
+        show(&gauges.durable_retried, journal.retried);
+        show(&gauges.durable_dead, journal.dead_lettered);
+        show(&gauges.durable_dropped, journal.dropped);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

@@ -21,6 +21,7 @@ use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
 use crate::ingress::{cron, gateway_auth::GatewayAuth, http};
+use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
@@ -219,12 +220,19 @@ impl Node {
             Hooks { publish: vec![access_hook.clone(), coordination.clone()], session: vec![access_hook] };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
         let broker = Broker::open(broker_config(&config), hooks, storage).map_err(BuildError::Broker)?;
+        let keep = KeepLimits {
+            time: config.invocations.keep,
+            count: config.invocations.max_kept,
+            bytes: config.invocations.max_kept_size.as_u64(),
+        };
+        let journal = InvocationJournal::open(store.clone(), workers.clone(), clock.clone(), keep)?;
         let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
             registry: registry.clone(),
             isolates: isolates.clone(),
             store: store.clone(),
             logs: logs.clone(),
             secrets: secrets.clone(),
+            journal: Arc::new(journal),
             clock,
             broker,
             max_message_bytes: max_message_bytes(&config),
@@ -372,6 +380,7 @@ impl Node {
         ));
         let (broker, open) = (self.broker.clone(), connected.clone());
         tasks.spawn(async move { broker.maintain(open).await });
+        tasks.spawn(self.dispatcher.clone().run_journal(listening.clone()));
         let registry = self.registry.clone();
         let warming = self.workers.clone();
         tasks.spawn(async move {
@@ -439,6 +448,9 @@ async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListen
 /// Whoever can reach the broker from elsewhere must be able to prove who they are, or nobody needs to.
 fn check_credentials(config: &NodeConfig, policy: &Policy) -> Result<(), ConfigError> {
     if policy.has_credentials() || config.access.allow_anonymous == Some(true) {
+        if let Some((_, address, _)) = config.wide_mqtt().find(|(listener, ..)| *listener == "mqtt") {
+            tracing::warn!("passwords and tokens cross mqtt = {address} as they are; mqtts encrypts them");
+        }
         return Ok(());
     }
     match config.wide_mqtt().find(|(_, _, certified)| !certified) {

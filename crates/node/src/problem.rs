@@ -1,5 +1,7 @@
 //! Errors as HTTP and MQTT clients see them: `application/problem+json` (RFC 9457).
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::invocation::InvocationError;
@@ -11,7 +13,7 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// A few words, the same for every problem of the kind.
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     /// The HTTP status code.
     pub status: u16,
     /// What happened, to what, and what to do.
@@ -27,7 +29,7 @@ pub struct Problem {
 impl Problem {
     /// A problem that is no invocation's.
     pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { title, status, detail: detail.into(), invocation: None, near: Vec::new() }
+        Self { title: title.into(), status, detail: detail.into(), invocation: None, near: Vec::new() }
     }
 
     /// An invocation's error.
@@ -37,7 +39,7 @@ impl Problem {
             _ => Vec::new(),
         };
         Self {
-            title: error.title(),
+            title: error.title().into(),
             status: error.status(),
             detail: error.detail(),
             invocation: invocation.map(str::to_owned),

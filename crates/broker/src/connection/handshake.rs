@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytestring::ByteString;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use super::Attached;
-use super::io::Io;
+use super::io::{Io, read};
 use crate::attach::{Claimed, Wanted};
 use crate::broker::Shared;
 use crate::client::{Client, Peer};
@@ -177,8 +177,7 @@ where
                 });
             }
         }
-        io.make_room();
-        match io.reader.read_buf(&mut io.inbound).await {
+        match read(&mut io.reader, &mut io.inbound).await {
             Ok(0) => return Err(Refusal::Silent("closed before its CONNECT was complete".into())),
             Ok(bytes) => shared.counters.bytes_in.add(bytes as u64),
             Err(error) => return Err(Refusal::Silent(error.to_string())),

@@ -1,17 +1,28 @@
 //! A stream with its buffers.
 
-use std::future::ready;
+use std::cell::RefCell;
+use std::future::{poll_fn, ready as at_once};
+use std::pin::Pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
 use crate::broker::Shared;
 
-/// Room for one read at first, doubled by every read that fills it.
-const FIRST_READ_BYTES: usize = 4 * 1024;
-const LARGEST_READ_BYTES: usize = 64 * 1024;
+/// Most that is read at a time.
+const READ_BYTES: usize = 64 * 1024;
+/// Capacity that an empty buffer keeps although little went through it.
+const KEPT_CAPACITY_BYTES: usize = 512;
+/// What is read and ignored at the end, at a time.
+const IGNORED_BYTES: usize = 4 * 1024;
+
+thread_local! {
+    /// What is read goes here first, and from here into a buffer of its size: a connection that waits has no buffer.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
+}
 
 /// How long the last bytes may take to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -25,8 +36,6 @@ pub(super) struct Io<S> {
     pub reader: ReadHalf<S>,
     pub writer: WriteHalf<S>,
     pub inbound: BytesMut,
-    /// Room wanted for the next read.
-    read_bytes: usize,
     pub outbound: BytesMut,
     /// How much of `outbound` is written.
     pub sent: usize,
@@ -41,7 +50,6 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
             reader,
             writer,
             inbound: BytesMut::new(),
-            read_bytes: FIRST_READ_BYTES,
             outbound: BytesMut::new(),
             sent: 0,
             unflushed: false,
@@ -55,27 +63,21 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
     pub(super) async fn written(&mut self, bytes: usize) -> std::io::Result<()> {
         self.sent += bytes;
         if self.sent == self.outbound.len() {
-            self.outbound.clear();
+            release(&mut self.outbound, self.sent);
             self.sent = 0;
             self.unflushed = tokio::select! {
                 biased;
                 flushed = self.writer.flush() => flushed.map(|()| false)?,
-                () = ready(()) => true,
+                () = at_once(()) => true,
             };
         }
         Ok(())
     }
 
-    pub(super) fn make_room(&mut self) {
-        if self.inbound.capacity() - self.inbound.len() < self.read_bytes / 2 {
-            self.inbound.reserve(self.read_bytes);
-        }
-    }
-
-    /// Makes the next read larger when this one took all the room there was.
-    pub(super) fn read(&mut self, bytes: usize) {
-        if self.inbound.len() == self.inbound.capacity() && bytes >= self.read_bytes / 2 {
-            self.read_bytes = (2 * self.read_bytes).min(LARGEST_READ_BYTES);
+    /// Gives the read buffer back when nothing is in it.
+    pub(super) fn settle(&mut self) {
+        if self.inbound.is_empty() {
+            release(&mut self.inbound, 0);
         }
     }
 
@@ -89,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
         if let Ok(Ok(())) = written.await {
             shared.counters.bytes_out.add(self.unsent() as u64);
             let _ = timeout(LINGER, async {
-                let mut ignored = BytesMut::with_capacity(FIRST_READ_BYTES);
+                let mut ignored = BytesMut::with_capacity(IGNORED_BYTES);
                 while let Ok(1..) = self.reader.read_buf(&mut ignored).await {
                     ignored.clear();
                 }
@@ -97,6 +99,30 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
             .await;
         }
     }
+}
+
+/// Empties a buffer; it keeps its memory only if that is about what went through it.
+fn release(buffer: &mut BytesMut, used_bytes: usize) {
+    buffer.clear();
+    if buffer.capacity() > KEPT_CAPACITY_BYTES.max(2 * used_bytes) {
+        *buffer = BytesMut::new();
+    }
+}
+
+/// Reads what there is to the end of `inbound`; 0 at the end of the stream. Cancel-safe: nothing is lost.
+pub(super) async fn read<S: AsyncRead>(
+    reader: &mut ReadHalf<S>,
+    inbound: &mut BytesMut,
+) -> std::io::Result<usize> {
+    poll_fn(|context| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut buffer = ReadBuf::new(scratch);
+            ready!(Pin::new(&mut *reader).poll_read(context, &mut buffer))?;
+            inbound.extend_from_slice(buffer.filled());
+            Poll::Ready(Ok(buffer.filled().len()))
+        })
+    })
+    .await
 }
 
 /// Writes some of `bytes`; with none left, waits until all are on their way.

@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::acks::{Acks, Gate};
 use self::handshake::{Accepted, handshake, refuse};
-use self::io::{Io, write_or_flush};
+use self::io::{Io, read, write_or_flush};
 use crate::attach::Released;
 use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting};
 use crate::client::{Client, Origin, Peer};
@@ -304,7 +304,7 @@ where
                 tokio::task::yield_now().await;
             }
             let readable = self.is_readable();
-            self.io.make_room();
+            self.io.settle();
             let unflushed = self.io.unflushed;
             let awaits_store =
                 self.acks.awaits_store() || self.awaits_store || self.shared.journal.is_behind();
@@ -328,10 +328,9 @@ where
                     }
                     Err(error) => return End::lost(format!("write failed: {error}")),
                 },
-                read = reader.read_buf(inbound), if readable => match read {
+                read = read(reader, inbound), if readable => match read {
                     Ok(0) => return End::lost("the client closed the connection without DISCONNECT"),
                     Ok(bytes) => {
-                        self.io.read(bytes);
                         self.shared.counters.bytes_in.add(bytes as u64);
                         now = Moment::now();
                         self.last_read = now.instant;

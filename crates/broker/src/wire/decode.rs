@@ -63,15 +63,13 @@ impl Decoder {
         }
     }
 
-    /// Takes the next packet from the front of `source`. `None`: it needs more bytes, for which room was made.
+    /// Takes the next packet from the front of `source`. `None`: it needs more bytes; for those of a large packet room was
+    /// made.
     ///
     /// # Errors
     /// The bytes are not a packet that a client may send. Nothing sensible can follow: end the connection.
     pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Packet>, DecodeError> {
-        let Some(frame) = frame::peek(source)? else {
-            source.reserve(64);
-            return Ok(None);
-        };
+        let Some(frame) = frame::peek(source)? else { return Ok(None) };
         if let Codec::Undecided = self.codec {
             let Some(version) = frame::version(frame, source)? else { return Ok(None) };
             *self = Decoder::with_version(version, self.max_packet_bytes);

@@ -33,6 +33,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "isolates_max": status.isolates_max,
             "invocations": status.invocations,
             "failures": status.failures,
+            "pending": status.pending,
             "mqtt_connections": status.mqtt_connections,
             "draining": status.draining,
         }));
@@ -52,6 +53,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("apps", format!("{} with {} functions", status.apps, status.functions)),
         ("isolates", format!("{} of {}", status.isolates_running, status.isolates_max)),
         ("runs", format!("{}, {} failed", status.invocations, status.failures)),
+        ("pending", format!("{} durable invocations", status.pending)),
     ];
     if !addresses.mqtts.is_empty() {
         lines.push(("mqtts", addresses.mqtts));

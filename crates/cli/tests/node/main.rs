@@ -1,11 +1,13 @@
 //! The binary as its users have it: a node in a process of its own, clients that others wrote, crashes, a
 //! full disk, and the examples.
 
+mod access;
 mod brokering;
 mod clients;
 mod components;
 mod crash;
 mod disk;
+mod durable;
 mod examples;
 mod kill;
 mod load;

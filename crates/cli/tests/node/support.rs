@@ -16,13 +16,20 @@ pub struct Running {
     pub http: String,
     pub mqtt_port: String,
     pub control: String,
+    /// What it said when it was ready.
+    pub ready: String,
 }
 
 impl Running {
     pub fn start(data_dir: &Path, options: &[&str]) -> Self {
         let any = "127.0.0.1:0";
+        Self::start_at(data_dir, &[&["--http", any, "--mqtt", any, "--control", any], options].concat())
+    }
+
+    /// With its addresses among the options.
+    pub fn start_at(data_dir: &Path, options: &[&str]) -> Self {
         let mut child = edgefaas(data_dir)
-            .args(["run", "--http", any, "--mqtt", any, "--control", any])
+            .arg("run")
             .args(options)
             .stdout(Stdio::piped())
             .spawn()
@@ -35,7 +42,8 @@ impl Running {
         };
         let mqtt = field("mqtt=mqtt://");
         Self {
-            http: field("http=http://"),
+            http: field("http=").split_once("://").expect("a URL").1.to_owned(),
+            ready: ready.clone(),
             mqtt_port: mqtt.rsplit_once(':').expect("a port").1.to_owned(),
             control: field("control="),
             data_dir: data_dir.to_owned(),
@@ -71,6 +79,18 @@ impl Running {
         (status, body.to_owned())
     }
 
+    /// A word of the ready line, after its name and `=`.
+    pub fn word(&self, name: &str) -> &str {
+        let found =
+            self.ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        found.unwrap_or_else(|| panic!("no {name} in {:?}", self.ready))
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
+    }
+
     pub fn kill(mut self) {
         self.child.kill().expect("it was alive");
         self.child.wait().expect("it ends");
@@ -98,6 +118,7 @@ pub fn edgefaas(data_dir: &Path) -> Command {
         .env_remove("EDGEFAAS_NODE")
         .env_remove("EDGEFAAS_TOKEN")
         .env("EDGEFAAS_DATA_DIR", data_dir)
+        .env("EDGEFAAS_CONFIG_DIR", data_dir.join("login"))
         // The functions that tests build share their dependencies.
         .env("CARGO_TARGET_DIR", guest_target());
     command

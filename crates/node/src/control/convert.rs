@@ -38,18 +38,18 @@ fn module_graph(graph: proto::ModuleGraph) -> ModuleGraph {
     ModuleGraph { entry: graph.entry, modules: graph.modules.into_iter().map(module).collect() }
 }
 
-/// An app as it is listed.
-pub fn app(app: &LiveApp) -> proto::App {
+/// An app as it is listed; `pending` says how many durable invocations a function has.
+pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
     proto::App {
         name: app.name.to_string(),
         revision: app.revision.clone(),
         deployed_unix_ms: app.deployed_unix_ms as i64,
-        functions: app.functions.iter().map(|live| function(live)).collect(),
+        functions: app.functions.iter().map(|live| function(live, pending(&live.name))).collect(),
         previous_revisions: app.previous.clone(),
     }
 }
 
-fn function(live: &LiveFunction) -> proto::Function {
+fn function(live: &LiveFunction, pending: u64) -> proto::Function {
     let (running, queued) = live.admission.load();
     let (invocations, failures, rejected) = live.metrics.totals();
     proto::Function {
@@ -58,7 +58,7 @@ fn function(live: &LiveFunction) -> proto::Function {
         source_bytes: live.source_bytes,
         triggers: live.spec.triggers.iter().map(ToString::to_string).collect(),
         error: live.failure().unwrap_or_default(),
-        stats: Some(proto::FunctionStats { invocations, failures, rejected, running, queued }),
+        stats: Some(proto::FunctionStats { invocations, failures, rejected, running, queued, pending }),
     }
 }
 
@@ -69,7 +69,7 @@ pub fn outcome(outcome: Outcome) -> proto::InvokeResponse {
         Ok(answer) => proto::invoke_response::Outcome::Reply(reply(answer)),
         Err(error) => {
             let Problem { title, status, detail, .. } = Problem::of(&error, None);
-            let (status, title) = (status.into(), title.to_owned());
+            let (status, title) = (status.into(), title.into_owned());
             proto::invoke_response::Outcome::Failure(proto::Failure { status, title, detail })
         }
     };

@@ -86,6 +86,7 @@ impl ControlParts {
             isolates_running: self.dispatcher.isolates_running(),
             functions: self.registry.routes().functions().count(),
             broker: self.broker.stats(),
+            journal: self.dispatcher.journal().reading(),
         }
     }
 }

@@ -53,6 +53,13 @@ struct ControlService {
     cancel: CancellationToken,
 }
 
+impl ControlService {
+    fn app(&self, app: &crate::registry::LiveApp) -> proto::App {
+        let journal = self.parts.dispatcher.journal();
+        convert::app(app, |function| journal.pending(function))
+    }
+}
+
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
@@ -72,7 +79,7 @@ impl Control for ControlService {
         let routes = self.parts.registry.routes();
         let warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
         Ok(Response::new(proto::DeployResponse {
-            app: Some(convert::app(&deployed.app)),
+            app: Some(self.app(&deployed.app)),
             unchanged: deployed.unchanged,
             warnings,
         }))
@@ -91,7 +98,7 @@ impl Control for ControlService {
 
     async fn list(&self, _: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
         let routes = self.parts.registry.routes();
-        let apps = routes.apps().map(|app| convert::app(app)).collect();
+        let apps = routes.apps().map(|app| self.app(app)).collect();
         Ok(Response::new(proto::ListResponse { apps }))
     }
 
@@ -133,7 +140,7 @@ impl Control for ControlService {
             .await
             .map_err(|error| Status::internal(format!("the rollback ended early: {error}")))?
             .map_err(deploy_status)?;
-        Ok(Response::new(proto::RollbackResponse { app: Some(convert::app(&app)) }))
+        Ok(Response::new(proto::RollbackResponse { app: Some(self.app(&app)) }))
     }
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
@@ -163,6 +170,7 @@ impl Control for ControlService {
             failures,
             mqtt_connections: reading.broker.connections as u32,
             draining: parts.dispatcher.is_draining(),
+            pending: reading.journal.pending,
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
         }))
     }

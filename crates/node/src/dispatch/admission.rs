@@ -26,6 +26,7 @@ struct State {
 
 struct Waiter {
     number: u64,
+    durable: bool,
     turn: oneshot::Sender<Permit>,
 }
 
@@ -81,17 +82,36 @@ impl Admission {
         let mut dropped = None;
         if state.waiting.len() >= self.capacity {
             match self.when_full {
-                WhenFull::Reject => return Err(Full),
-                WhenFull::DropOldest => dropped = state.waiting.pop_front(),
+                WhenFull::Reject | WhenFull::Block => return Err(Full),
+                WhenFull::DropOldest => {
+                    let oldest = state.waiting.iter().position(|waiter| !waiter.durable);
+                    dropped = Some(oldest.and_then(|at| state.waiting.remove(at)).ok_or(Full)?);
+                }
             }
         }
+        let place = self.wait(&mut state, false);
+        drop(state);
+        drop(dropped);
+        Ok(Ticket::Waiting(place))
+    }
+
+    /// A place for a durable invocation, which was counted when it was accepted: there always is one, and nobody is put
+    /// in it instead. Of these no more than `concurrency` ask at the same time.
+    pub fn enter_durable(self: &Arc<Self>) -> Ticket {
+        let mut state = self.state.lock();
+        if state.running < self.concurrency {
+            state.running += 1;
+            return Ticket::Ready(Permit { gate: self.clone(), armed: true });
+        }
+        Ticket::Waiting(self.wait(&mut state, true))
+    }
+
+    fn wait(self: &Arc<Self>, state: &mut State, durable: bool) -> Place {
         let (turn, comes) = oneshot::channel();
         let number = state.next_number;
         state.next_number += 1;
-        state.waiting.push_back(Waiter { number, turn });
-        drop(state);
-        drop(dropped);
-        Ok(Ticket::Waiting(Place { gate: self.clone(), number, turn: comes }))
+        state.waiting.push_back(Waiter { number, durable, turn });
+        Place { gate: self.clone(), number, turn: comes }
     }
 
     /// How many run and how many wait.

@@ -19,13 +19,15 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 pub use admission::{Admission, Ticket};
 pub use workers::Workers;
 
+use crate::journal::InvocationJournal;
+
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
 use crate::logs::Logs;
 use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
 use crate::secrets::Secrets;
 use crate::store::{CommitError, Durability, Store};
-use effects::Effects;
+pub use effects::Effects;
 use host::InvocationHost;
 
 /// Runs invocations, wherever they come from.
@@ -35,6 +37,7 @@ pub struct Dispatcher {
     store: Arc<Store>,
     logs: Arc<Logs>,
     secrets: Arc<Secrets>,
+    journal: Arc<InvocationJournal>,
     clock: Clock,
     broker: Broker,
     max_message_bytes: usize,
@@ -62,6 +65,8 @@ pub struct DispatcherParts {
     pub logs: Arc<Logs>,
     /// What functions may be told.
     pub secrets: Arc<Secrets>,
+    /// Durable invocations.
+    pub journal: Arc<InvocationJournal>,
     /// The time.
     pub clock: Clock,
     /// Where functions publish.
@@ -110,8 +115,17 @@ impl Admitted {
 impl Dispatcher {
     /// A dispatcher that is open.
     pub fn new(parts: DispatcherParts) -> Self {
-        let DispatcherParts { registry, isolates, store, logs, secrets, clock, broker, max_message_bytes } =
-            parts;
+        let DispatcherParts {
+            registry,
+            isolates,
+            store,
+            logs,
+            secrets,
+            journal,
+            clock,
+            broker,
+            max_message_bytes,
+        } = parts;
         Self {
             isolate_permits: Semaphore::new(isolates.max_isolates() as usize),
             registry,
@@ -119,6 +133,7 @@ impl Dispatcher {
             store,
             logs,
             secrets,
+            journal,
             clock,
             broker,
             max_message_bytes,
@@ -179,6 +194,20 @@ impl Dispatcher {
         function: &LiveFunction,
         invocation: &Invocation,
     ) -> Result<(Ticket, EventBytes), InvocationError> {
+        self.check(function, invocation)?;
+        let event_bytes = EventBytes::take(&self.event_bytes, invocation.event.body.len())
+            .ok_or(InvocationError::NoMemory { max_bytes: MAX_EVENT_BYTES })?;
+        let capacity = function.admission.capacity();
+        let full = |_| InvocationError::QueueFull { function: function.name.to_string(), capacity };
+        Ok((function.admission.enter().map_err(full)?, event_bytes))
+    }
+
+    /// Whether an invocation can be taken at all, however much room there is.
+    pub(crate) fn check(
+        &self,
+        function: &LiveFunction,
+        invocation: &Invocation,
+    ) -> Result<(), InvocationError> {
         let name = || function.name.to_string();
         // What runs already may still call others: it is to finish.
         if self.draining.load(Ordering::SeqCst) && invocation.depth == 0 {
@@ -191,11 +220,7 @@ impl Dispatcher {
         if actual_bytes > limit_bytes {
             return Err(InvocationError::PayloadTooLarge { function: name(), actual_bytes, limit_bytes });
         }
-        let event_bytes = EventBytes::take(&self.event_bytes, actual_bytes)
-            .ok_or(InvocationError::NoMemory { max_bytes: MAX_EVENT_BYTES })?;
-        let capacity = function.admission.capacity();
-        let full = |_| InvocationError::QueueFull { function: name(), capacity };
-        Ok((function.admission.enter().map_err(full)?, event_bytes))
+        Ok(())
     }
 
     /// Keeps a drain from ending while an answer is on its way.
@@ -206,29 +231,64 @@ impl Dispatcher {
     /// Waits for the turn, runs and commits.
     pub async fn run(self: &Arc<Self>, admitted: Admitted) -> Outcome {
         let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
-        let id = invocation.id.clone();
+        let (id, depth) = (invocation.id.clone(), invocation.depth);
         let mut timing = Timing::default();
-        let result = self.run_admitted(invocation, &function, ticket, since, &mut timing).await;
+        let result = match self.execute(invocation, &function, ticket, since, &mut timing).await {
+            Ok((reply, effects)) => self.commit(&function, effects, depth).await.map(|()| reply),
+            Err(error) => Err(error),
+        };
         drop(event_bytes);
         let result = result.map_err(|error| self.mask(&function, error));
-        let outcome = Outcome { id, result, timing };
+        self.ended(&function, Outcome { id, result, timing })
+    }
+
+    /// Counts an outcome, and logs it if it is a failure.
+    pub(crate) fn ended(&self, function: &LiveFunction, outcome: Outcome) -> Outcome {
         self.invocations.fetch_add(1, Ordering::Relaxed);
         function.metrics.record(&outcome);
         if let Err(error) = &outcome.result {
             self.failures.fetch_add(1, Ordering::Relaxed);
-            self.log_failure(&function, &outcome.id, error);
+            self.log_failure(function, &outcome.id, error);
         }
         outcome
     }
 
-    async fn run_admitted(
+    /// Gives a durable invocation its place at the gate. It was counted when it was accepted.
+    pub(crate) fn admit_durable(
+        &self,
+        function: Arc<LiveFunction>,
+        invocation: Invocation,
+    ) -> Result<Admitted, InvocationError> {
+        let under_way = self.under_way.token();
+        self.check(&function, &invocation)?;
+        let event_bytes = EventBytes::take(&self.event_bytes, invocation.event.body.len())
+            .ok_or(InvocationError::NoMemory { max_bytes: MAX_EVENT_BYTES })?;
+        let ticket = function.admission.enter_durable();
+        let since = Instant::now();
+        Ok(Admitted { invocation, function, ticket, since, event_bytes, _under_way: under_way })
+    }
+
+    /// Waits for the turn and runs. What comes of it is not committed, and nobody has been told: that is left to the
+    /// caller.
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        admitted: Admitted,
+    ) -> (Result<(Reply, Effects), InvocationError>, Timing) {
+        let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
+        let mut timing = Timing::default();
+        let result = self.execute(invocation, &function, ticket, since, &mut timing).await;
+        drop(event_bytes);
+        (result, timing)
+    }
+
+    async fn execute(
         self: &Arc<Self>,
         invocation: Invocation,
         function: &Arc<LiveFunction>,
         ticket: Ticket,
         since: Instant,
         timing: &mut Timing,
-    ) -> Result<Reply, InvocationError> {
+    ) -> Result<(Reply, Effects), InvocationError> {
         let limits = &function.spec.limits;
         let name = || function.name.to_string();
         // One deadline for all of it: waiting, making the program, running.
@@ -266,7 +326,6 @@ impl Dispatcher {
         };
         let effects = Arc::new(Mutex::new(Effects::default()));
         let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
-        let depth = invocation.depth;
         let completion =
             self.isolates.run(program, &meta, invocation.event, run_limits, Box::new(host)).await;
         // Nothing that follows needs it, and the disk may take its time.
@@ -282,8 +341,7 @@ impl Dispatcher {
             InvocationError::Run { function: name(), error }
         })?;
         let effects = std::mem::take(&mut *effects.lock());
-        self.commit(function, effects, depth).await?;
-        Ok(reply)
+        Ok((reply, effects))
     }
 
     /// Commits what the invocation changed, then lets go of what it published.
@@ -352,7 +410,7 @@ impl Dispatcher {
     }
 
     /// The error without secrets in it, as it may be told.
-    fn mask(&self, function: &LiveFunction, mut error: InvocationError) -> InvocationError {
+    pub(crate) fn mask(&self, function: &LiveFunction, mut error: InvocationError) -> InvocationError {
         let names = &function.spec.secrets;
         let mask = |text: &mut String| *text = self.secrets.mask(names, std::mem::take(text));
         if let InvocationError::Run {
@@ -415,6 +473,21 @@ impl Dispatcher {
     /// How many isolates run now.
     pub fn isolates_running(&self) -> u32 {
         self.isolates.running()
+    }
+
+    /// Durable invocations.
+    pub fn journal(&self) -> &Arc<InvocationJournal> {
+        &self.journal
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The functions' logs.
+    pub(crate) fn logs(&self) -> &Logs {
+        &self.logs
     }
 
     /// Where functions publish.

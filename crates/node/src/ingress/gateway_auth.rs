@@ -88,11 +88,11 @@ impl GatewayAuth {
         }
     }
 
-    /// Lets a request through that is for nothing there is: what is needed is what is needed elsewhere.
+    /// Lets a request through that is for no function: it needs what is needed where nothing is said.
     ///
     /// # Errors
     /// 401 with the challenge.
-    pub fn check_unknown(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    pub fn check_default(&self, headers: &HeaderMap) -> Result<(), Refused> {
         match (self.default, bearer(headers)) {
             (HttpAuth::None, _) => Ok(()),
             (_, Some(token)) if self.is_own(token) => Ok(()),

@@ -1,12 +1,12 @@
-//! The HTTP gateway: `/fn/NAME[/rest]` and the paths of http triggers.
+//! The HTTP gateway: `/fn/NAME[/rest]`, the paths of http triggers, and `/invocations/ID`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use edgefaas_isolates::{Event, HttpRequest, HttpResponse, RunError, Trigger};
+use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
 use http::header::{
-    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -17,8 +17,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use super::durable_http;
 use super::gateway_auth::{GatewayAuth, Refused};
-use super::reply::body_of;
+use super::write_timeout::WriteTimeout;
+use crate::answer::body_of;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
 use crate::manifest::HttpAuth;
@@ -27,9 +29,15 @@ use crate::registry::LiveFunction;
 
 /// The longest time for a request's head to come in, and for an idle connection to be kept.
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// The longest time for which a client may leave its answer unread.
+const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// What is read of a body that is too large, and for how long: most clients look for an answer only when they have sent
+/// all, and would find the connection gone.
+const DRAIN_BYTES: usize = 1 << 20;
+const DRAIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 /// The longest time for a request's body to come in.
 const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
+pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Headers that belong to a connection and not to a message (RFC 9110, section 7.6.1).
@@ -44,7 +52,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-type HttpReply = Response<Full<Bytes>>;
+pub(super) type HttpReply = Response<Full<Bytes>>;
 
 /// Serves one connection until its client closes it, or `cancel` fires and the request under way is
 /// answered.
@@ -60,6 +68,7 @@ pub async fn serve<S>(
         let (dispatcher, auth) = (dispatcher.clone(), auth.clone());
         async move { Ok::<_, Infallible>(handle(&dispatcher, &auth, request).await) }
     });
+    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -78,10 +87,13 @@ pub async fn serve<S>(
 }
 
 async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Request<Incoming>) -> HttpReply {
+    if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
+        return durable_http::poll(dispatcher, auth, id, &request).await;
+    }
     let (function, path, wanted) = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
-        Err(reply) => return auth.check_unknown(request.headers()).map_or_else(refused_reply, |()| *reply),
+        Err(reply) => return auth.check_default(request.headers()).map_or_else(refused_reply, |()| *reply),
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
@@ -104,6 +116,10 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
             return problem_reply(&Problem::new(400, "Bad request body", detail));
         }
     };
+    let durable = match durable_http::wanted(&head.headers) {
+        Ok(durable) => durable,
+        Err(problem) => return problem_reply(&problem),
+    };
     let trace_parent = header_text(&head.headers, "traceparent");
     let event = Event {
         trigger: Trigger::Http(HttpRequest {
@@ -116,12 +132,16 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     };
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
+    if let Some(durable) = durable {
+        return durable_http::accept(dispatcher, function, invocation, durable, wanted).await;
+    }
     let id = invocation.id.clone();
     let outcome = match dispatcher.admit_to(function, invocation) {
         Ok(admitted) => dispatcher.run(admitted).await,
         Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
     };
-    outcome_reply(outcome)
+    let Outcome { id, result, timing } = outcome;
+    result_reply(&id, result.map_err(|error| Problem::of(&error, Some(&id))), timing)
 }
 
 /// The function a request is for, the path it sees and what it needs, or the answer that there is none.
@@ -170,25 +190,41 @@ enum BodyError {
     Broken(String),
 }
 
-async fn read_body(headers: &HeaderMap, body: Incoming, limit_bytes: usize) -> Result<Bytes, BodyError> {
+async fn read_body(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    limit_bytes: usize,
+) -> Result<Bytes, BodyError> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if let Some(actual_bytes) = declared.filter(|length| *length > limit_bytes) {
+        // Who asks first sends nothing when the answer is no.
+        if !headers.contains_key(EXPECT) {
+            drain(&mut body).await;
+        }
         return Err(BodyError::TooLarge { actual_bytes });
     }
     if declared == Some(0) {
         return Ok(Bytes::new());
     }
-    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit_bytes).collect()).await {
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(&mut body, limit_bytes).collect()).await {
         Err(_) => Err(BodyError::TooSlow),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            drain(&mut body).await;
             Err(BodyError::TooLarge { actual_bytes: limit_bytes + 1 })
         }
         Ok(Err(error)) => Err(BodyError::Broken(error.to_string())),
     }
 }
 
-fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
+async fn drain(body: &mut Incoming) {
+    let rest = Limited::new(body, DRAIN_BYTES);
+    tokio::pin!(rest);
+    let reading = async { while let Some(Ok(_)) = rest.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
+}
+
+pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
@@ -198,8 +234,8 @@ fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }
 
-fn outcome_reply(outcome: Outcome) -> HttpReply {
-    let Outcome { id, result, timing } = outcome;
+/// What an invocation came to.
+pub(super) fn result_reply(id: &str, result: Result<Reply, Problem>, timing: Timing) -> HttpReply {
     let made = result.and_then(|reply| match body_of(reply) {
         Ok((body, media_type)) => {
             let mut response = Response::new(Full::new(body));
@@ -211,20 +247,11 @@ fn outcome_reply(outcome: Outcome) -> HttpReply {
             }
             Ok(response)
         }
-        Err(response) => own_response(response),
+        Err(response) => own_response(response).map_err(|error| Problem::of(&error, Some(id))),
     });
-    let mut reply = match made {
-        Ok(reply) => reply,
-        Err(error) => {
-            let mut reply = problem_reply(&Problem::of(&error, Some(&id)));
-            if error.status() == 429 {
-                reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            reply
-        }
-    };
+    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem));
     let headers = reply.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&id) {
+    if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(INVOCATION_ID, id);
     }
     if let Ok(timing) = HeaderValue::from_str(&server_timing(timing)) {
@@ -254,14 +281,17 @@ fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
     Ok(reply)
 }
 
-fn problem_reply(problem: &Problem) -> HttpReply {
+pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
     let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
     *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+    if problem.status == 429 {
+        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     reply
 }
 
-fn refused_reply(refused: Refused) -> HttpReply {
+pub(super) fn refused_reply(refused: Refused) -> HttpReply {
     let mut reply = problem_reply(&refused.problem);
     if let Some(challenge) = refused.challenge {
         reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);

@@ -2,7 +2,8 @@
 //! outcome into its own kind of answer.
 
 pub mod cron;
+mod durable_http;
 pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
-mod reply;
+mod write_timeout;

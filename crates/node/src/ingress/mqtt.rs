@@ -7,20 +7,22 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{
-    Client, Message, Origin, Properties, PublishHook, Publishing, QoS, RejectReason, Verdict,
+    Client, Message, Origin, PublishHook, Publishing, QoS, RejectReason, Verdict, Version,
 };
-use edgefaas_isolates::{Event, MqttMessage, Trigger};
+use edgefaas_isolates::{Event, MqttMessage, Reply, Trigger};
 
-use super::reply::body_of;
+use crate::answer::Answer;
 use crate::dispatch::{Admitted, Dispatcher, Workers};
-use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Principal};
-use crate::problem::{self, Problem};
+use crate::invocation::{Invocation, InvocationError, Outcome, Principal};
+use crate::journal::{
+    Acceptance, AnswerTo, Claim, ClientRecord, Durable, Keep, Lookup, NoRoom, Slot, digest,
+};
+use crate::manifest::WhenFull;
+use crate::problem::Problem;
 use crate::registry::LiveFunction;
 
 /// Topics that belong to the node.
 const FAAS_PREFIX: &str = "$faas/";
-/// The user property that carries the status code of a reply that is not simply good.
-const STATUS_PROPERTY: &str = "faas-status";
 /// Who publishes replies for functions that can't be named, in hooks and logs.
 const NODE: &str = "$node";
 
@@ -46,52 +48,182 @@ impl CoordinationHook {
     fn on_own_topic(
         &self,
         dispatcher: &Arc<Dispatcher>,
-        origin: &Origin,
+        publishing: &mut Publishing<'_>,
         topic: &str,
-        message: &Message,
     ) -> Verdict {
+        let (origin, message) = (publishing.origin(), publishing.message());
         let Some(call) = parse_call(topic) else {
             return match origin {
                 Origin::Node { .. } => Verdict::Forward,
                 _ => Verdict::Reject(RejectReason::NotAuthorized),
             };
         };
-        let properties = message.properties();
-        let answer = Answer {
-            topic: properties
-                .and_then(|properties| properties.response_topic.clone())
-                .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
-                .or_else(|| call.result_topic()),
-            correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
-            depth: depth_of(origin),
-            requester: requester(origin),
-        };
+        let answer_topic = message
+            .properties()
+            .and_then(|properties| properties.response_topic.clone())
+            .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
+            .or_else(|| call.result_topic());
+        let answer = answer_to(answer_topic, origin, message);
         let invocation = invocation(call.function.to_owned(), origin, message);
-        match dispatcher.admit(invocation) {
-            Ok(admitted) => self.start(dispatcher, admitted, answer),
+        let refused = |error: &InvocationError| match answer.clone() {
             // Whoever can be told is told in words; the others by the acknowledgement.
-            Err(error) if answer.topic.is_some() => {
-                answer.send(dispatcher, &Arc::from(NODE), Err(&error), None);
+            Some(answer) => {
+                send(dispatcher, &Arc::from(NODE), &answer, Err(Problem::of(error, None)));
+                Verdict::Consume
             }
-            Err(error) => return Verdict::Reject(reject_reason(&error)),
+            None => Verdict::Reject(reject_reason(error)),
+        };
+        let routes = dispatcher.registry().routes();
+        let Some(function) = routes.function(call.function) else {
+            let near = routes.near_functions(call.function);
+            return refused(&InvocationError::UnknownFunction { name: call.function.to_owned(), near });
+        };
+        if message.qos() > QoS::AtMostOnce {
+            return match dispatcher.check(function, &invocation) {
+                Ok(()) => self.accept_call(dispatcher, publishing, function, &call, invocation, answer),
+                Err(error) => refused(&error),
+            };
+        }
+        match dispatcher.admit_to(function.clone(), invocation) {
+            Ok(admitted) => self.start(dispatcher, admitted, answer),
+            Err(error) => return refused(&error),
         }
         Verdict::Consume
     }
 
+    /// A call of QoS 1 or 2 is on the disk before it is acknowledged.
+    fn accept_call(
+        &self,
+        dispatcher: &Arc<Dispatcher>,
+        publishing: &mut Publishing<'_>,
+        function: &Arc<LiveFunction>,
+        call: &Call<'_>,
+        invocation: Invocation,
+        answer: Option<Answer>,
+    ) -> Verdict {
+        let origin = publishing.origin();
+        let mut durable = Durable { answer: answer.as_ref().map(answer_record), ..Durable::default() };
+        if let Some(request_id) = call.request_id {
+            let key = digest(&[b"mqtt", function.name.as_bytes(), request_id.as_bytes()]);
+            let id = ulid::Ulid::from_string(&invocation.id).unwrap_or_default();
+            match dispatcher.journal().claim(key, digest(&[&invocation.event.body]), id) {
+                Ok(Claim::New(claim)) => durable.claim = Some(claim),
+                Ok(Claim::Known(id)) => {
+                    self.answer_again(dispatcher, function, id, answer);
+                    return Verdict::Consume;
+                }
+                Ok(Claim::Conflict) => {
+                    let detail = format!("REQUEST-ID `{request_id}` was used with another payload before");
+                    let problem = Problem::new(422, "Request id used before", detail);
+                    if let Some(answer) = &answer {
+                        send(dispatcher, &Arc::from(NODE), answer, Err(problem));
+                    }
+                    return Verdict::Consume;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a call is refused");
+                    return Verdict::Reject(RejectReason::Unspecified);
+                }
+            }
+            durable.keep = Some(Keep { key: Some(key), auth: None });
+        }
+        match room(dispatcher, function) {
+            Ok(slot) => {
+                let acceptance = dispatcher.prepare(slot, invocation, durable);
+                record(dispatcher, publishing, function, acceptance);
+                Verdict::Consume
+            }
+            Err(no_room) => {
+                let waits = no_room.when_full == WhenFull::Block || !can_be_told(origin);
+                match answer.filter(|_| !waits) {
+                    Some(answer) => {
+                        function.metrics.record_rejected();
+                        let (name, capacity) = (function.name.to_string(), function.admission.capacity());
+                        let error = InvocationError::QueueFull { function: name, capacity };
+                        send(dispatcher, &function.name, &answer, Err(Problem::of(&error, None)));
+                        Verdict::Reject(RejectReason::QuotaExceeded)
+                    }
+                    None => refuse(function, origin, no_room),
+                }
+            }
+        }
+    }
+
+    /// A call that was made before is not made again: its answer is published again, once it is there.
+    fn answer_again(
+        &self,
+        dispatcher: &Arc<Dispatcher>,
+        function: &Arc<LiveFunction>,
+        id: ulid::Ulid,
+        answer: Option<Answer>,
+    ) {
+        let Some(answer) = answer else { return };
+        let (dispatcher, source) = (dispatcher.clone(), function.name.clone());
+        self.workers.spawn(async move {
+            match dispatcher.journal().lookup(id) {
+                Ok(Lookup::Done(_, outcome)) => {
+                    send(&dispatcher, &source, &answer, outcome.into_result(id).0);
+                }
+                // It publishes its answer itself when it ends.
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, "an answer cannot be published again"),
+            }
+        });
+    }
+
     /// Any other topic: every trigger that matches gets the message.
-    fn on_topic(&self, dispatcher: &Arc<Dispatcher>, origin: &Origin, message: &Message) -> Verdict {
+    fn on_topic(&self, dispatcher: &Arc<Dispatcher>, publishing: &mut Publishing<'_>) -> Verdict {
+        let (origin, message) = (publishing.origin(), publishing.message());
+        let routes = dispatcher.registry().routes();
         let mut verdict = Verdict::Forward;
-        dispatcher.registry().routes().for_each_mqtt(message.topic().as_str(), |route| {
-            let started = self.trigger(dispatcher, &route.function, origin, message);
-            match started {
-                Ok(()) if route.consume => verdict = Verdict::Consume,
+        let mut accepted = Vec::new();
+        let mut plain: Vec<(Arc<LiveFunction>, bool)> = Vec::new();
+        let mut refused = None;
+        // First whether there is room for all that are to be kept: where one has none, nothing is to have happened.
+        routes.for_each_mqtt(message.topic().as_str(), |route| {
+            if message.qos().min(route.qos) == QoS::AtMostOnce {
+                plain.push((route.function.clone(), route.consume));
+            } else if refused.is_none() {
+                match room(dispatcher, &route.function) {
+                    Ok(slot) => accepted.push((route.function.clone(), route.consume, route.ordered, slot)),
+                    Err(no_room) => refused = Some(refuse(&route.function, origin, no_room)),
+                }
+            }
+        });
+        if let Some(refused) = refused {
+            return refused;
+        }
+        for (function, consume, ordered, slot) in accepted {
+            let invocation = invocation(function.name.to_string(), origin, message);
+            let answer = answer_to(open_response_topic(message), origin, message);
+            if let Err(error) = dispatcher.check(&function, &invocation) {
+                function.metrics.record_rejected();
+                lose(dispatcher, &function, answer.as_ref(), &error);
+                if consume && matches!(verdict, Verdict::Forward) {
+                    verdict = Verdict::Reject(reject_reason(&error));
+                }
+                continue;
+            }
+            let durable = Durable {
+                order_key: ordered.then(|| order_key(message.topic().as_str())),
+                answer: answer.as_ref().map(answer_record),
+                ..Durable::default()
+            };
+            record(dispatcher, publishing, &function, dispatcher.prepare(slot, invocation, durable));
+            if consume {
+                verdict = Verdict::Consume;
+            }
+        }
+        for (function, consume) in plain {
+            match self.trigger(dispatcher, &function, origin, message) {
+                Ok(()) if consume => verdict = Verdict::Consume,
                 // Nobody else would see it: it is refused, not lost.
-                Err(error) if route.consume && matches!(verdict, Verdict::Forward) => {
+                Err(error) if consume && matches!(verdict, Verdict::Forward) => {
                     verdict = Verdict::Reject(reject_reason(&error));
                 }
                 _ => {}
             }
-        });
+        }
         verdict
     }
 
@@ -102,38 +234,29 @@ impl CoordinationHook {
         origin: &Origin,
         message: &Message,
     ) -> Result<(), InvocationError> {
-        let properties = message.properties();
-        let answer = Answer {
-            topic: properties
-                .and_then(|properties| properties.response_topic.clone())
-                .filter(|topic| is_open(topic.as_str())),
-            correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
-            depth: depth_of(origin),
-            requester: requester(origin),
-        };
+        let answer = answer_to(open_response_topic(message), origin, message);
         let invocation = invocation(function.name.to_string(), origin, message);
         match dispatcher.admit_to(function.clone(), invocation) {
             Ok(admitted) => self.start(dispatcher, admitted, answer),
-            // Triggers are of QoS 0: what finds no room is dropped, counted and said.
+            // Of QoS 0: what finds no room is dropped, counted and said.
             Err(error) => {
-                dispatcher.log_dropped(function, &error);
-                answer.send(dispatcher, &function.name, Err(&error), None);
+                lose(dispatcher, function, answer.as_ref(), &error);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    fn start(&self, dispatcher: &Arc<Dispatcher>, admitted: Admitted, answer: Answer) {
+    fn start(&self, dispatcher: &Arc<Dispatcher>, admitted: Admitted, answer: Option<Answer>) {
         let dispatcher = dispatcher.clone();
         let answering = dispatcher.answering();
         self.workers.spawn(async move {
             let _answering = answering;
             let source = admitted.function_name();
             let Outcome { id, result, .. } = dispatcher.run(admitted).await;
-            match result {
-                Ok(reply) => answer.send(&dispatcher, &source, Ok(reply), Some(&id)),
-                Err(error) => answer.send(&dispatcher, &source, Err(&error), Some(&id)),
+            if let Some(answer) = answer {
+                let result = result.map_err(|error| Problem::of(&error, Some(&id)));
+                send(&dispatcher, &source, &answer, result);
             }
         });
     }
@@ -143,12 +266,11 @@ impl PublishHook for CoordinationHook {
     fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
         let dispatcher = self.dispatcher.get().and_then(Weak::upgrade);
         let Some(dispatcher) = dispatcher else { return Verdict::Forward };
-        let (origin, message) = (publishing.origin(), publishing.message());
-        let topic = message.topic().as_str();
+        let topic = publishing.message().topic().as_str();
         if topic.starts_with(FAAS_PREFIX) {
-            self.on_own_topic(&dispatcher, origin, topic, message)
+            self.on_own_topic(&dispatcher, publishing, topic)
         } else {
-            self.on_topic(&dispatcher, origin, message)
+            self.on_topic(&dispatcher, publishing)
         }
     }
 }
@@ -195,73 +317,94 @@ impl Call<'_> {
     }
 }
 
-/// Where the answer of an invocation goes.
-struct Answer {
-    topic: Option<TopicName>,
-    correlation_data: Option<bytes::Bytes>,
-    depth: u8,
-    /// Whose rules say where it may go.
-    requester: Option<Arc<Client>>,
+/// A place for a durable invocation. There is none either while the disk is full.
+fn room(dispatcher: &Dispatcher, function: &Arc<LiveFunction>) -> Result<Slot, NoRoom> {
+    let slot = dispatcher.journal().reserve(function)?;
+    if dispatcher.broker().journal().is_full() {
+        let when_full = function.spec.limits.queue.when_full;
+        return Err(NoRoom { when_full, room: Arc::default() });
+    }
+    Ok(slot)
 }
 
-impl Answer {
-    fn send(
-        self,
-        dispatcher: &Dispatcher,
-        source: &Arc<str>,
-        result: Result<edgefaas_isolates::Reply, &InvocationError>,
-        invocation: Option<&str>,
-    ) {
-        let Some(topic) = self.topic else { return };
-        // An answer may trigger a function as any message does, this one's own included. Where the chain
-        // has been ended, its answer is not to begin it anew.
-        if self.depth > MAX_DEPTH {
-            return;
+/// What becomes of a message for which there is no room.
+fn refuse(function: &LiveFunction, origin: &Origin, no_room: NoRoom) -> Verdict {
+    match no_room.when_full {
+        WhenFull::Block => Verdict::Block(no_room.room),
+        // It would take a refusal for a success: it waits in place of it.
+        _ if !can_be_told(origin) => Verdict::Block(no_room.room),
+        _ => {
+            function.metrics.record_rejected();
+            Verdict::Reject(RejectReason::QuotaExceeded)
         }
-        let mut properties =
-            Properties { correlation_data: self.correlation_data, ..Properties::default() };
-        let payload = match result.map(body_of) {
-            Ok(Ok((body, media_type))) => {
-                properties.content_type = media_type.map(Into::into);
-                body
-            }
-            // What a function may say in HTTP and not in MQTT is left out.
-            Ok(Err(response)) => {
-                let content_type =
-                    response.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-                properties.content_type = content_type.map(|(_, value)| value.clone().into());
-                if response.status != 200 {
-                    properties.user.push((STATUS_PROPERTY.into(), response.status.to_string().into()));
-                }
-                response.body
-            }
-            Err(error) => {
-                properties.content_type = Some(problem::MEDIA_TYPE.into());
-                properties.user.push((STATUS_PROPERTY.into(), error.status().to_string().into()));
-                Problem::of(error, invocation).to_json().into()
-            }
-        };
-        if properties.problem().is_some() {
-            properties.content_type = None;
-        }
-        let depth = self.depth.saturating_add(1);
-        let (bytes, max_bytes) = (payload.len(), dispatcher.max_message_bytes());
-        let message = Message::new(topic.clone(), payload).with_properties(properties.clone());
-        if message.weight() <= max_bytes {
-            dispatcher.answer(source, depth, self.requester, message);
-            return;
-        }
-        // Said instead of not sent: somebody waits for it.
-        let detail = format!(
-            "the reply has {bytes} bytes; an MQTT message may have {max_bytes} (broker.max_packet)"
-        );
-        let mut problem = Problem::new(413, "Reply too large", detail);
-        problem.invocation = invocation.map(str::to_owned);
-        properties.content_type = Some(problem::MEDIA_TYPE.into());
-        properties.user = vec![(STATUS_PROPERTY.into(), "413".into())];
-        let message = Message::new(topic, problem.to_json()).with_properties(properties);
-        dispatcher.answer(source, depth, self.requester, message);
     }
+}
+
+/// MQTT 3.1.1 has no negative acknowledgement.
+fn can_be_told(origin: &Origin) -> bool {
+    !matches!(origin, Origin::Client(client) if client.version == Version::V311)
+}
+
+/// Stores an invocation with the message; it runs as soon as that is certain.
+fn record(
+    dispatcher: &Arc<Dispatcher>,
+    publishing: &mut Publishing<'_>,
+    function: &Arc<LiveFunction>,
+    mut acceptance: Acceptance,
+) {
+    for (key, value) in std::mem::take(&mut acceptance.entries) {
+        publishing.record(key, Some(value));
+    }
+    let (dispatcher, function) = (dispatcher.clone(), function.clone());
+    publishing.on_recorded(move |ticket| dispatcher.run_accepted(&function, acceptance, Some(ticket)));
+}
+
+/// Says that a message does not run a function.
+fn lose(
+    dispatcher: &Arc<Dispatcher>,
+    function: &LiveFunction,
+    answer: Option<&Answer>,
+    error: &InvocationError,
+) {
+    dispatcher.log_dropped(function, error);
+    if let Some(answer) = answer {
+        send(dispatcher, &function.name, answer, Err(Problem::of(error, None)));
+    }
+}
+
+fn send(dispatcher: &Dispatcher, source: &Arc<str>, answer: &Answer, result: Result<Reply, Problem>) {
+    if let Some(message) = answer.message(result, dispatcher.max_message_bytes()) {
+        dispatcher.answer(source, answer.depth.saturating_add(1), answer.requester.clone(), message);
+    }
+}
+
+fn open_response_topic(message: &Message) -> Option<TopicName> {
+    let topic = message.properties().and_then(|properties| properties.response_topic.clone());
+    topic.filter(|topic| is_open(topic.as_str()))
+}
+
+fn answer_to(topic: Option<TopicName>, origin: &Origin, message: &Message) -> Option<Answer> {
+    let properties = message.properties();
+    Some(Answer {
+        topic: topic?,
+        correlation_data: properties.and_then(|properties| properties.correlation_data.clone()),
+        depth: depth_of(origin),
+        requester: requester(origin),
+    })
+}
+
+fn answer_record(answer: &Answer) -> AnswerTo {
+    AnswerTo {
+        topic: answer.topic.as_str().to_owned(),
+        correlation_data: answer.correlation_data.clone(),
+        requester: answer.requester.as_deref().map(ClientRecord::from),
+    }
+}
+
+/// Topics that differ have different ones, as good as always.
+fn order_key(topic: &str) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = digest(&[topic.as_bytes()]);
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 fn requester(origin: &Origin) -> Option<Arc<Client>> {

@@ -53,6 +53,8 @@ pub struct Function {
     pub limits: Limits,
     /// What it may reach. Nothing by default.
     pub permissions: Permissions,
+    /// What happens to a durable invocation that fails.
+    pub retry: Retry,
     /// Plain values, as the function sees them.
     pub config: BTreeMap<String, serde_json::Value>,
     /// Names of the secrets it may read.
@@ -95,6 +97,11 @@ pub enum Trigger {
         filter: String,
         /// Take the message away from subscribers and the retained store. False by default.
         consume: bool,
+        /// The highest QoS that is honoured: a message whose own QoS and this are 1 or more is kept on the disk until
+        /// its invocation has ended. 0 by default.
+        qos: u8,
+        /// Messages of one topic run one after another, in order. False by default.
+        ordered: bool,
     },
     /// A request at the gateway.
     Http {
@@ -126,12 +133,52 @@ pub enum HttpAuth {
 impl fmt::Display for Trigger {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mqtt { filter, consume: false } => write!(out, "mqtt {filter}"),
-            Self::Mqtt { filter, consume: true } => write!(out, "mqtt {filter} (consumes)"),
+            Self::Mqtt { filter, consume, qos, ordered } => {
+                write!(out, "mqtt {filter}")?;
+                let qos = (*qos > 0).then(|| format!("qos {qos}"));
+                let words = [qos.as_deref(), consume.then_some("consumes"), ordered.then_some("in order")];
+                let words: Vec<_> = words.into_iter().flatten().collect();
+                if words.is_empty() { Ok(()) } else { write!(out, " ({})", words.join(", ")) }
+            }
             Self::Http { path, methods, .. } if methods.is_empty() => write!(out, "http {path}"),
             Self::Http { path, methods, .. } => write!(out, "http {} {path}", methods.join(",")),
             Self::Cron { schedule } => write!(out, "cron {schedule}"),
         }
+    }
+}
+
+/// How often and when a durable invocation is run again that failed. Those who wait for the answer of any other
+/// invocation may try again themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Retry {
+    /// Runs in all: 1 by default, up to 1,000.
+    pub attempts: u32,
+    /// Wait before the second run; doubled before each further one. 1 s by default, up to a day.
+    pub backoff: Duration,
+    /// The longest wait: 5 min by default, up to a day.
+    pub max_backoff: Duration,
+    /// The part of each wait that is left to chance, from 0 to 1; 0.1 by default.
+    pub jitter: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            attempts: 1,
+            backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(300),
+            jitter: 0.1,
+        }
+    }
+}
+
+impl Retry {
+    /// The wait after a failed attempt, counted from 1. `chance` is from 0 to 1: the wait is shorter by as much of
+    /// [`jitter`](Self::jitter), so that what failed together does not come back together.
+    pub fn wait_after(&self, attempt: u32, chance: f64) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        let wait = self.backoff.saturating_mul(1 << doublings).min(self.max_backoff.max(self.backoff));
+        wait.mul_f64(1.0 - self.jitter.clamp(0.0, 1.0) * chance.clamp(0.0, 1.0))
     }
 }
 
@@ -198,6 +245,9 @@ pub enum WhenFull {
     Reject,
     /// The oldest one that waits makes room, and is rejected.
     DropOldest,
+    /// The MQTT client is not read until there is room. Where nobody can be made to wait, as with HTTP, the new
+    /// invocation is rejected.
+    Block,
 }
 
 #[cfg(test)]

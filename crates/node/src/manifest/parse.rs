@@ -13,7 +13,8 @@ use super::diagnostic::{ManifestError, Problems};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
 use super::{
-    Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, SourceKind, Trigger, WhenFull, source_kind,
+    Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger, WhenFull,
+    source_kind,
 };
 
 /// A larger text is not looked at.
@@ -117,7 +118,7 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
         }
     };
     let triggers = table.get("triggers").map(|item| item.items(problems)).unwrap_or_default();
-    let triggers = triggers.iter().filter_map(|item| trigger(item, paths, problems)).collect();
+    let triggers: Vec<_> = triggers.iter().filter_map(|item| trigger(item, paths, problems)).collect();
     let limits = table.get("limits").map(|item| limits(&item, problems)).unwrap_or_default();
     let permissions = table.get("permissions").map(|item| permissions(&item, problems)).unwrap_or_default();
     let config = table.get("config").map(|item| config(&item, problems)).unwrap_or_default();
@@ -135,14 +136,41 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
         let help = "every invocation has an isolate of its own: remove the key or write \"fresh\"";
         problems.add(&item.span, message, Some(help.into()));
     }
-    if let Some(item) = table.get("retry")
-        && let Some(retry) = item.table("in `retry`", &["attempts", "backoff"], problems)
+    let retry = table.get("retry").map(|item| retry(&item, problems)).unwrap_or_default();
+    if limits.queue.order == QueueOrder::Lifo
+        && let Some(ordered) = table
+            .get("triggers")
+            .and_then(|item| item.items(problems).into_iter().find(|t| t.has("order_by")))
     {
-        retry.get("attempts").map(|item| item.count(ATTEMPTS, problems));
-        retry.get("backoff").map(|item| item.duration(BACKOFF, problems));
-        not_supported(&item, "a failed invocation is not run again; remove the key", problems);
+        let help = "`queue.order = \"lifo\"` takes the newest first; remove one of the two";
+        let message = "`order_by` needs a queue whose order is `fifo`".into();
+        problems.add(&ordered.span, message, Some(help.into()));
     }
-    Some(Function { main: main?, triggers, limits, permissions, config, secrets })
+    Some(Function { main: main?, triggers, limits, permissions, retry, config, secrets })
+}
+
+fn retry(item: &Item<'_>, problems: &mut Problems) -> Retry {
+    const KNOWN: [&str; 4] = ["attempts", "backoff", "max_backoff", "jitter"];
+    let mut retry = Retry::default();
+    let Some(table) = item.table("in `retry`", &KNOWN, problems) else { return retry };
+    if let Some(attempts) = table.get("attempts").and_then(|item| item.count(ATTEMPTS, problems)) {
+        retry.attempts = attempts;
+    }
+    if let Some(backoff) = table.get("backoff").and_then(|item| item.duration(BACKOFF, problems)) {
+        retry.backoff = backoff;
+    }
+    if let Some(longest) = table.get("max_backoff").and_then(|item| item.duration(BACKOFF, problems)) {
+        retry.max_backoff = longest;
+    }
+    if let Some(item) = table.get("jitter")
+        && let Some(jitter) = item.json(problems)
+    {
+        match jitter.as_f64().filter(|jitter| (0.0..=1.0).contains(jitter)) {
+            Some(jitter) => retry.jitter = jitter,
+            None => problems.add(&item.span, "`jitter` must be a number from 0 to 1".into(), None),
+        }
+    }
+    retry
 }
 
 fn main(item: &Item<'_>, problems: &mut Problems) -> Option<String> {
@@ -218,16 +246,14 @@ fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> O
 }
 
 fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> Option<Trigger> {
-    if let Some(item) = table.get("qos")
-        && let Some(qos @ 1..) = item.count(0..=2, problems)
-    {
-        let help = "messages of every QoS trigger the function, at most once: remove the key or write 0";
-        problems.add(&item.span, format!("`qos = {qos}` is not supported yet"), Some(help.into()));
-    }
+    let qos = table.get("qos").and_then(|item| item.count(0..=2, problems)).unwrap_or(0) as u8;
+    let ordered = table.get("order_by").is_some_and(|item| item.word(&["topic"], problems).is_some());
     if let Some(item) = table.get("order_by")
-        && item.word(&["topic"], problems).is_some()
+        && ordered
+        && qos == 0
     {
-        not_supported(&item, "messages of one topic may run side by side; remove the key", problems);
+        let help = "add `qos = 1`: messages are put in order on the disk, where QoS 0 ones are not kept";
+        problems.add(&item.span, "`order_by` needs a `qos` of 1 or 2".into(), Some(help.into()));
     }
     let consume = table.get("consume").and_then(|item| item.boolean(problems)).unwrap_or(false);
     let filter = main.text(problems)?;
@@ -240,7 +266,7 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
         problems.add(&main.span, "a trigger cannot be a shared subscription".into(), Some(help.into()));
         return None;
     }
-    Some(Trigger::Mqtt { filter: filter.to_owned(), consume })
+    Some(Trigger::Mqtt { filter: filter.to_owned(), consume, qos, ordered })
 }
 
 fn http_trigger(
@@ -353,10 +379,7 @@ fn queue(item: &Item<'_>, problems: &mut Problems) -> Queue {
     if let Some(item) = table.get("when_full") {
         match item.word(&["reject", "drop-oldest", "block"], problems) {
             Some("drop-oldest") => queue.when_full = WhenFull::DropOldest,
-            Some("block") => {
-                let message = "`when_full = \"block\"` is not supported yet".into();
-                problems.add(&item.span, message, Some("write \"reject\" or \"drop-oldest\"".into()));
-            }
+            Some("block") => queue.when_full = WhenFull::Block,
             _ => {}
         }
     }

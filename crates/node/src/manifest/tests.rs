@@ -10,6 +10,7 @@ app = "greenhouse"
 main = "functions/comfort.js"
 triggers = [
     { mqtt = "greenhouse/+/climate", qos = 0, consume = true },
+    { mqtt = "orders/#", qos = 2 },
     { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "token" },
     { cron = "*/5 * * * * *" },
 ]
@@ -18,9 +19,12 @@ permissions = { publish = ["a/+/b/#"], call = ["average*"], objects = ["greenhou
 config = { target_c = 24.0, rooms = ["a", "b"], since = 2026-01-02, deep = { on = true, n = 0x10 } }
 secrets = ["api_key", "other.key"]
 isolation = "fresh"
+retry = { attempts = 5, backoff = "200ms", max_backoff = "1m", jitter = 0.5 }
 
 [functions.average]
 main = "average"
+triggers = [{ mqtt = "in/+", qos = 1, order_by = "topic" }]
+limits = { queue = { when_full = "block" } }
 "##;
 
 #[test]
@@ -33,7 +37,8 @@ fn every_supported_key() {
     assert_eq!(
         comfort.triggers,
         [
-            Trigger::Mqtt { filter: "greenhouse/+/climate".into(), consume: true },
+            Trigger::Mqtt { filter: "greenhouse/+/climate".into(), consume: true, qos: 0, ordered: false },
+            Trigger::Mqtt { filter: "orders/#".into(), consume: false, qos: 2, ordered: false },
             Trigger::Http {
                 path: "/greenhouse/{room}".into(),
                 methods: vec!["GET".into(), "POST".into()],
@@ -41,6 +46,15 @@ fn every_supported_key() {
             },
             Trigger::Cron { schedule: "*/5 * * * * *".into() },
         ]
+    );
+    let (backoff, max_backoff) = (Duration::from_millis(200), Duration::from_secs(60));
+    assert_eq!(comfort.retry, Retry { attempts: 5, backoff, max_backoff, jitter: 0.5 });
+    let average = &manifest.functions["average"];
+    assert_eq!(average.retry, Retry::default());
+    assert_eq!(average.limits.queue.when_full, WhenFull::Block);
+    assert_eq!(
+        average.triggers,
+        [Trigger::Mqtt { filter: "in/+".into(), consume: false, qos: 1, ordered: true }]
     );
     assert_eq!(
         comfort.limits,
@@ -257,18 +271,17 @@ fn bad_sources_names_and_documents() {
 #[test]
 fn what_is_not_there_yet_is_refused_with_its_line() {
     for (line, expected) in [
-        ("triggers = [{ mqtt = \"a\", qos = 1 }]", "4:33 `qos = 1` is not supported yet"),
-        ("triggers = [{ mqtt = \"a\", order_by = \"topic\" }]", "4:27 `order_by` is not supported yet"),
+        ("triggers = [{ mqtt = \"a\", order_by = \"topic\" }]", "4:38 `order_by` needs a `qos` of 1 or 2"),
         ("triggers = [{ object = \"room-*\", field = \"n\" }]", "4:15 `object` is not supported yet"),
         ("triggers = [{ http = \"/a\", auth = \"basic\" }]", "4:35 `auth` cannot be `basic`"),
         ("permissions = { http = [\"api.example.com\"] }", "4:17 `permissions.http` is not supported yet"),
         ("placement = \"near\"", "4:1 `placement` is not supported yet"),
         ("isolation = \"reuse\"", "4:13 `isolation = \"reuse\"` is not supported yet"),
         ("isolation = \"shared\"", "4:13 `isolation = \"shared\"` is not supported yet"),
-        ("retry = { attempts = 3, backoff = \"1s\" }", "4:1 `retry` is not supported yet"),
+        ("retry = { jitter = 1.5 }", "4:20 `jitter` must be a number from 0 to 1"),
         (
-            "limits = { queue = { when_full = \"block\" } }",
-            "4:34 `when_full = \"block\"` is not supported yet",
+            "limits = { queue = { order = \"lifo\" } }\ntriggers = [{ mqtt = \"a\", qos = 1, order_by = \"topic\" }]",
+            "5:13 `order_by` needs a queue whose order is `fifo`",
         ),
         ("[workflows.w]\npermissions = { call = [\"f\"] }", "4:2 `workflows` is not supported yet"),
     ] {
@@ -443,4 +456,14 @@ proptest! {
         prop_assert_eq!(manifest.app, name.clone());
         prop_assert_eq!(manifest.functions[&name].permissions.objects.len(), allow.len());
     }
+}
+
+#[test]
+fn waits_double_up_to_the_longest_and_chance_shortens_them() {
+    let (backoff, max_backoff) = (Duration::from_secs(1), Duration::from_secs(10));
+    let retry = Retry { attempts: 9, backoff, max_backoff, jitter: 0.5 };
+    let waits: Vec<_> = (1..=6).map(|attempt| retry.wait_after(attempt, 0.0).as_secs()).collect();
+    assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
+    assert_eq!(retry.wait_after(1, 1.0), Duration::from_millis(500));
+    assert_eq!(retry.wait_after(u32::MAX, 0.0), max_backoff);
 }

@@ -1,6 +1,7 @@
 //! Apps and functions as they run.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use edgefaas_isolates::{Isolates, Program};
 use parking_lot::Mutex;
@@ -81,8 +82,21 @@ pub struct LiveFunction {
     pub metrics: FunctionMetrics,
     source_digest: String,
     program: OnceCell<Program>,
-    failure: Mutex<Option<String>>,
+    failure: Mutex<Option<Failure>>,
 }
+
+/// The program could not be made.
+#[derive(Clone)]
+struct Failure {
+    reason: String,
+    /// It is not tried again before.
+    until: Instant,
+    wait: Duration,
+}
+
+/// Making a program takes a core for some time: what failed is tried again after so long, then twice as long each time.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl LiveFunction {
     /// The program, made now if it is not there yet; or why it can't be.
@@ -93,6 +107,10 @@ impl LiveFunction {
         let made = self
             .program
             .get_or_try_init(|| async {
+                let before = self.failure.lock().clone();
+                if let Some(failure) = before.filter(|failure| Instant::now() < failure.until) {
+                    return Err(failure.reason);
+                }
                 let source =
                     records::get_source(store, &self.source_digest).map_err(|error| error.to_string())?;
                 let memory_bytes = self.spec.limits.memory_bytes;
@@ -100,13 +118,27 @@ impl LiveFunction {
                 made.map_err(|error| error.to_string())
             })
             .await;
-        *self.failure.lock() = made.as_ref().err().cloned();
+        let mut failure = self.failure.lock();
+        match &made {
+            Ok(_) => *failure = None,
+            Err(reason) => {
+                let now = Instant::now();
+                let before = failure.take();
+                *failure = Some(match before {
+                    Some(before) if now < before.until => before,
+                    before => {
+                        let wait = before.map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
+                        Failure { reason: reason.clone(), until: now + wait, wait }
+                    }
+                });
+            }
+        }
         made
     }
 
     /// Why the program could not be made, if that was tried and failed.
     pub fn failure(&self) -> Option<String> {
-        self.failure.lock().clone()
+        self.failure.lock().as_ref().map(|failure| failure.reason.clone())
     }
 
     pub(super) fn set_program(&self, program: Program) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use croner::Cron;
-use edgefaas_broker::FilterTrie;
 use edgefaas_broker::topic::TopicFilter;
+use edgefaas_broker::{FilterTrie, QoS};
 
 use super::{LiveApp, LiveFunction, near};
 use crate::manifest::{HttpAuth, Trigger, parse_cron};
@@ -88,6 +88,10 @@ pub struct MqttRoute {
     pub function: Arc<LiveFunction>,
     /// Subscribers do not see the message.
     pub consume: bool,
+    /// The highest QoS that is honoured.
+    pub qos: QoS,
+    /// Messages of one topic run one after another.
+    pub ordered: bool,
 }
 
 /// A cron trigger.
@@ -133,10 +137,19 @@ impl Routes {
                         };
                         add_target(route, path, target)?;
                     }
-                    Trigger::Mqtt { filter, consume } => {
+                    Trigger::Mqtt { filter, consume, qos, ordered } => {
                         let filter = TopicFilter::new(filter.as_str())
                             .map_err(|error| invalid(error.to_string()))?;
-                        let route = MqttRoute { function: function.clone(), consume: *consume };
+                        let route = MqttRoute {
+                            function: function.clone(),
+                            consume: *consume,
+                            qos: match qos {
+                                0 => QoS::AtMostOnce,
+                                1 => QoS::AtLeastOnce,
+                                _ => QoS::ExactlyOnce,
+                            },
+                            ordered: *ordered,
+                        };
                         routes.mqtt.insert(&filter, route);
                     }
                     Trigger::Cron { schedule } => {

@@ -2,9 +2,11 @@
 //!
 //! One program for all of them: every further one would link the whole node once more.
 
+mod access;
 mod control;
 mod cron;
 mod deploys;
+mod durable;
 mod gateway;
 mod limits;
 mod mqtt;

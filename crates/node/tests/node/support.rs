@@ -50,10 +50,18 @@ impl TestNode {
         dir: tempfile::TempDir,
         change: impl FnOnce(&mut NodeConfig),
     ) -> Result<Self, BuildError> {
+        Self::start_on(Platform::system(), dir, change).await
+    }
+
+    pub async fn start_on(
+        platform: Platform,
+        dir: tempfile::TempDir,
+        change: impl FnOnce(&mut NodeConfig),
+    ) -> Result<Self, BuildError> {
         ENGINE_COMPILED.get_or_init(compile_engine).await;
         let mut config = config(dir.path());
         change(&mut config);
-        let node = Node::build(config, Platform::system()).await?;
+        let node = Node::build(config, platform).await?;
         let (addresses, token) = (node.addresses(), node.token().to_owned());
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(node.run(shutdown.clone()));
@@ -239,8 +247,17 @@ pub struct Mqtt5 {
 
 impl Mqtt5 {
     pub async fn connect(node: &TestNode, id: &str) -> Self {
+        Self::connect_with(node, id, |_| {}).await
+    }
+
+    pub async fn connect_with(
+        node: &TestNode,
+        id: &str,
+        change: impl FnOnce(&mut rumqttc::v5::MqttOptions),
+    ) -> Self {
         let mut options = rumqttc::v5::MqttOptions::new(id, "127.0.0.1", node.addresses.mqtt.port());
         options.set_keep_alive(Duration::from_secs(60));
+        change(&mut options);
         let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 1000);
         loop {
             let event = in_time(events.poll()).await.expect("it connects");

@@ -1,0 +1,432 @@
+//! Durable invocations: accepted once, run until they have ended, with their effects there once.
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use rumqttc::v5::mqttbytes::v5::{PubAckReason, Publish};
+
+use crate::support::{Mqtt5, TestNode, in_time, json, text};
+
+/// `work` fails until `gate` has opened, and counts what it did.
+const WORK: &str = r#"
+    export default async (event, context) => {
+        const object = context.object("o");
+        if (!await object.register("open").get()) throw new Error("the gate is shut");
+        await object.counter("n").add(1);
+        return { got: event.text(), n: await object.counter("n").value() };
+    };"#;
+const GATE: &str = r#"
+    export default async (event, context) => {
+        const object = context.object("o");
+        if (event.method === "POST") await object.register("open").set(true);
+        return String(await object.counter("n").value());
+    };"#;
+
+async fn deploy_work(node: &mut TestNode, extra: &str) {
+    let manifest = format!(
+        "app = \"a\"\n[functions.work]\nmain = \"work.js\"\npermissions = {{ objects = [\"o\"] }}\n{extra}\n\
+         [functions.gate]\nmain = \"gate.js\"\npermissions = {{ objects = [\"o\"] }}\n"
+    );
+    node.deploy(&manifest, &[("work", WORK), ("gate", GATE)]).await;
+}
+
+const PATIENT: &str = r#"retry = { attempts = 1000, backoff = "20ms", max_backoff = "20ms" }"#;
+
+async fn post_with(node: &TestNode, path: &str, headers: &[(&str, &str)], body: &str) -> Response<Bytes> {
+    let mut request = Request::post(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    node.send(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap()).await
+}
+
+const ASYNC: (&str, &str) = ("prefer", "respond-async");
+
+/// Polls until it is not pending any more.
+async fn outcome(node: &TestNode, location: &str) -> Response<Bytes> {
+    in_time(async {
+        loop {
+            let response = node.get(location).await;
+            if response.status() != 202 {
+                return response;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+fn location(response: &Response<Bytes>) -> String {
+    response.headers()["location"].to_str().unwrap().to_owned()
+}
+
+fn user_property<'a>(message: &'a Publish, name: &str) -> Option<&'a str> {
+    let properties = message.properties.as_ref()?;
+    properties.user_properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+/// A figure of `/metrics`.
+async fn figure(node: &TestNode, name: &str) -> u64 {
+    let bearer = format!("Bearer {}", node.token);
+    let request = Request::get("/metrics").header("authorization", bearer).body(Full::default()).unwrap();
+    let response = in_time(crate::support::send(node.addresses.control, request)).await;
+    let line = text(&response).lines().find_map(|line| line.strip_prefix(&format!("edgefaas_{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn respond_async_is_accepted_and_its_reply_is_there_later_as_it_would_have_been() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, PATIENT).await;
+    let accepted = post_with(&node, "/fn/work", &[ASYNC], "hello").await;
+    assert_eq!(accepted.status(), 202);
+    assert_eq!(accepted.headers()["preference-applied"], "respond-async");
+    let (at, id) = (location(&accepted), accepted.headers()["invocation-id"].to_str().unwrap());
+    assert_eq!(at, format!("/invocations/{id}"));
+    let pending = node.get(&at).await;
+    assert_eq!((pending.status().as_u16(), &json(&pending)["status"]), (202, &"pending".into()));
+    assert_eq!(figure(&node, "durable_pending").await, 1);
+    node.post("/fn/gate", "").await;
+    let done = outcome(&node, &at).await;
+    assert_eq!(done.status(), 200, "{done:?}");
+    assert_eq!(done.headers()["content-type"], "application/json");
+    assert_eq!(done.headers()["invocation-id"], id);
+    assert!(done.headers().contains_key("server-timing"));
+    assert_eq!(json(&done), serde_json::json!({ "got": "hello", "n": 1 }));
+    assert_eq!(figure(&node, "durable_pending").await, 0);
+    assert!(figure(&node, "durable_retried_total").await > 0);
+    // As often as one likes, and by those who ask in the right way only.
+    assert_eq!(json(&node.get(&at).await)["n"], 1);
+    let request = Request::builder().method(Method::DELETE).uri(&at).body(Full::default()).unwrap();
+    assert_eq!(node.send(request).await.status(), 405);
+}
+
+#[tokio::test]
+async fn unknown_invocations_and_forgotten_ones_are_told_apart() {
+    let mut node = TestNode::start_with(|config| config.invocations.max_kept = 1).await;
+    node.deploy_one("f", "", "export default () => 'x'").await;
+    let first = location(&post_with(&node, "/fn/f", &[ASYNC], "").await);
+    outcome(&node, &first).await;
+    let second = location(&post_with(&node, "/fn/f", &[ASYNC], "").await);
+    outcome(&node, &second).await;
+    in_time(async {
+        while node.get(&first).await.status() != 410 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(text(&node.get(&second).await), "x");
+    let future = "/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ";
+    let long_ago = "/invocations/00000000000000000000000001";
+    for (path, status) in [(future, 404), (long_ago, 410), ("/invocations/nonsense", 404)] {
+        assert_eq!(node.get(path).await.status(), status, "{path}");
+    }
+    assert_eq!(figure(&node, "durable_outcomes_kept").await, 1);
+}
+
+#[tokio::test]
+async fn what_is_pending_at_a_stop_goes_on_after_the_start() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, PATIENT).await;
+    let mut places = Vec::new();
+    for number in 0..20 {
+        let body = number.to_string();
+        places.push(location(&post_with(&node, "/fn/work", &[ASYNC], &body).await));
+    }
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    assert_eq!(node.get(&places[3]).await.status(), 202);
+    assert_eq!(figure(&node, "durable_pending").await, 20);
+    node.post("/fn/gate", "").await;
+    for (number, at) in places.iter().enumerate() {
+        assert_eq!(json(&outcome(&node, at).await)["got"], number.to_string());
+    }
+    assert_eq!(text(&node.get("/fn/gate").await), "20");
+    // And the outcomes are there after a further one.
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    assert_eq!(json(&node.get(&places[7]).await)["got"], "7");
+    assert_eq!(figure(&node, "durable_outcomes_kept").await, 20);
+}
+
+#[tokio::test]
+async fn one_idempotency_key_is_one_invocation() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, "").await;
+    node.post("/fn/gate", "").await;
+    let key = ("idempotency-key", "order-1");
+    let with_key = [key];
+    // All at once, and later again.
+    let same = (0..10).map(|_| post_with(&node, "/fn/work", &with_key, "a"));
+    let mut replies = futures_util::future::join_all(same).await;
+    replies.push(post_with(&node, "/fn/work", &[key], "a").await);
+    for reply in &replies {
+        assert_eq!(reply.status(), 200, "{reply:?}");
+        assert_eq!(reply.headers()["invocation-id"], replies[0].headers()["invocation-id"]);
+        assert_eq!(json(reply), serde_json::json!({ "got": "a", "n": 1 }));
+    }
+    let accepted = post_with(&node, "/fn/work", &[key, ASYNC], "a").await;
+    assert_eq!(accepted.headers()["invocation-id"], replies[0].headers()["invocation-id"]);
+    let conflict = post_with(&node, "/fn/work", &[key], "another").await;
+    assert_eq!(
+        (conflict.status().as_u16(), &json(&conflict)["title"]),
+        (422, &"Idempotency key used before".into())
+    );
+    assert_eq!(post_with(&node, "/fn/work", &[("idempotency-key", "")], "a").await.status(), 400);
+    assert_eq!(json(&post_with(&node, "/fn/work", &[("idempotency-key", "order-2")], "a").await)["n"], 2);
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    assert_eq!(json(&post_with(&node, "/fn/work", &[key], "a").await)["n"], 1);
+    assert_eq!(text(&node.get("/fn/gate").await), "2");
+}
+
+#[tokio::test]
+async fn a_request_id_that_is_sent_again_runs_nothing_new() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, "").await;
+    node.post("/fn/gate", "").await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("$faas/fn/work/result/+").await;
+    for round in 0..3 {
+        client.publish("$faas/fn/work/invoke/r-1", "a").await;
+        let answer = client.message().await;
+        assert_eq!(answer.topic, "$faas/fn/work/result/r-1");
+        assert_eq!(answer.payload, r#"{"got":"a","n":1}"#, "round {round}");
+    }
+    client.publish("$faas/fn/work/invoke/r-1", "another").await;
+    assert_eq!(user_property(&client.message().await, "faas-status"), Some("422"));
+    client.publish("$faas/fn/work/invoke/r-2", "b").await;
+    assert_eq!(client.message().await.payload, r#"{"got":"b","n":2}"#);
+}
+
+#[tokio::test]
+async fn after_the_last_failure_there_is_a_dead_letter_and_an_outcome() {
+    let mut node = TestNode::start().await;
+    let extra = r#"
+        triggers = [{ mqtt = "jobs/+", qos = 1 }]
+        retry = { attempts = 3, backoff = "10ms" }"#;
+    deploy_work(&mut node, extra).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("$faas/dead/work").await;
+    client.publish("jobs/7", "payload").await;
+    let dead = client.message().await;
+    assert_eq!((&dead.topic[..], &dead.payload[..]), (&b"$faas/dead/work"[..], &b"payload"[..]));
+    assert_eq!(dead.qos, rumqttc::v5::mqttbytes::QoS::AtLeastOnce);
+    let reason = user_property(&dead, "reason").unwrap();
+    assert!(reason.contains("Function failed: Error: the gate is shut at work.js:4:"), "{reason}");
+    assert_eq!(user_property(&dead, "status"), Some("500"));
+    assert_eq!(user_property(&dead, "attempts"), Some("3"));
+    assert_eq!(user_property(&dead, "topic"), Some("jobs/7"));
+    let id = user_property(&dead, "invocation").unwrap();
+    let stored = node.get(&format!("/invocations/{id}")).await;
+    assert_eq!((stored.status().as_u16(), &json(&stored)["invocation"]), (500, &id.into()));
+    assert_eq!(figure(&node, "durable_retried_total").await, 2);
+    assert_eq!(figure(&node, "durable_dead_lettered_total").await, 1);
+    let log = node.logged("work").await;
+    assert!(log.iter().any(|line| line.contains("attempt 2 of 3 failed")), "{log:?}");
+    // QoS 0 is no promise: it runs once, and nobody is told.
+    let qos = rumqttc::v5::mqttbytes::QoS::AtMostOnce;
+    client.client.publish("jobs/8", qos, false, "zero").await.unwrap();
+    client.publish("jobs/9", "one").await;
+    assert_eq!(client.message().await.payload, "one");
+}
+
+#[tokio::test]
+async fn what_a_durable_invocation_publishes_comes_with_its_end() {
+    let mut node = TestNode::start().await;
+    // The first two attempts publish as well, and then fail: nobody is to see it.
+    let source = r#"
+        export default async (event, context) => {
+            await context.publish("out", event.text(), { qos: 1 });
+            if (Math.random() < 0.7) throw new Error("bad luck");
+        };"#;
+    let extra = r#"
+        triggers = [{ mqtt = "in", qos = 2, consume = true }]
+        permissions = { publish = ["out"] }
+        retry = { attempts = 1000, backoff = "1ms", max_backoff = "1ms" }"#;
+    node.deploy_one("relay", extra, source).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("#").await;
+    let mut expected: Vec<_> = (0..20).map(|number| format!("m{number}")).collect();
+    for payload in &expected {
+        client.publish("in", payload).await;
+    }
+    let mut seen = Vec::new();
+    for _ in &expected {
+        let message = client.message().await;
+        assert_eq!(message.topic, "out");
+        seen.push(String::from_utf8(message.payload.to_vec()).unwrap());
+    }
+    seen.sort();
+    expected.sort();
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn messages_of_a_topic_run_in_order_whatever_fails_in_between() {
+    let mut node = TestNode::start().await;
+    let source = r#"
+        export default async (event, context) => {
+            const seen = context.object("o").register(event.topic ?? event.text());
+            const before = await seen.get() ?? "";
+            if (event.kind !== "mqtt") return before;
+            await seen.set(before + event.text() + " ");
+            if (Math.random() < 0.4) throw new Error("bad luck");
+        };"#;
+    let extra = r#"
+        triggers = [{ mqtt = "in/+", qos = 1, order_by = "topic" }]
+        permissions = { objects = ["o"] }
+        retry = { attempts = 1000, backoff = "1ms", max_backoff = "5ms" }"#;
+    node.deploy_one("log", extra, source).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    let mut expected = String::new();
+    for number in 0..30 {
+        expected.push_str(&format!("{number} "));
+        for topic in ["in/a", "in/b", "in/c"] {
+            client.publish(topic, &number.to_string()).await;
+            assert_eq!(client.puback().await, PubAckReason::NoMatchingSubscribers);
+        }
+        if number == 15 {
+            // Also across a restart.
+            drop(client);
+            let dir = node.stop().await;
+            node = TestNode::start_in(dir, |_| {}).await.unwrap();
+            client = Mqtt5::connect(&node, "c").await;
+        }
+    }
+    in_time(async {
+        while figure(&node, "durable_pending").await > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    for topic in ["in/a", "in/b", "in/c"] {
+        assert_eq!(text(&node.post("/fn/log", topic).await), expected, "{topic}");
+    }
+}
+
+/// One may run and one may wait.
+fn narrow(when_full: &str) -> String {
+    format!(
+        "triggers = [{{ mqtt = \"jobs/+\", qos = 1 }}]\n{PATIENT}\n\
+         limits = {{ concurrency = 1, queue = {{ capacity = 1, when_full = \"{when_full}\" }} }}"
+    )
+}
+
+#[tokio::test]
+async fn a_full_queue_rejects_with_a_reason_code() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, &narrow("reject")).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    for (number, expected) in [
+        PubAckReason::NoMatchingSubscribers,
+        PubAckReason::NoMatchingSubscribers,
+        PubAckReason::QuotaExceeded,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        client.publish(&format!("jobs/{number}"), "x").await;
+        assert_eq!(client.puback().await, expected, "message {number}");
+    }
+    let full = post_with(&node, "/fn/work", &[ASYNC], "").await;
+    assert_eq!(full.status(), 429);
+    assert!(full.headers().contains_key("retry-after"));
+    node.post("/fn/gate", "").await;
+    in_time(async {
+        while text(&node.get("/fn/gate").await) != "2" {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_queue_blocks_its_publishers_and_loses_nothing() {
+    // A 3.1.1 client could not be told of a refusal: it is blocked either way.
+    for (version, when_full) in [(5, "block"), (3, "block"), (3, "reject")] {
+        let mut node = TestNode::start().await;
+        deploy_work(&mut node, &narrow(when_full)).await;
+        let (port, count) = (node.addresses.mqtt.port(), 6);
+        let (acked, mut acks) = tokio::sync::mpsc::unbounded_channel();
+        let publisher = tokio::spawn(async move {
+            if version == 5 {
+                use rumqttc::v5::{AsyncClient, Event, Incoming, MqttOptions, mqttbytes::QoS};
+                let (client, mut events) = AsyncClient::new(MqttOptions::new("c", "127.0.0.1", port), 10);
+                for number in 0..count {
+                    let topic = format!("jobs/{number}");
+                    client.publish(topic, QoS::AtLeastOnce, false, "x").await.unwrap();
+                }
+                loop {
+                    if let Event::Incoming(Incoming::PubAck(_)) = events.poll().await.unwrap() {
+                        let _ = acked.send(());
+                    }
+                }
+            }
+            use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, QoS};
+            let (client, mut events) = AsyncClient::new(MqttOptions::new("c", "127.0.0.1", port), 10);
+            for number in 0..count {
+                client.publish(format!("jobs/{number}"), QoS::AtLeastOnce, false, "x").await.unwrap();
+            }
+            loop {
+                if let Event::Incoming(Incoming::PubAck(_)) = events.poll().await.unwrap() {
+                    let _ = acked.send(());
+                }
+            }
+        });
+        for _ in 0..2 {
+            in_time(acks.recv()).await.unwrap();
+        }
+        // The third is offered again and again meanwhile, without effect.
+        let more = tokio::time::timeout(std::time::Duration::from_millis(300), acks.recv()).await;
+        assert!(more.is_err(), "{version} {when_full}: a third one was acknowledged");
+        assert_eq!(figure(&node, "durable_pending").await, 2);
+        node.post("/fn/gate", "").await;
+        for _ in 2..count {
+            in_time(acks.recv()).await.unwrap();
+        }
+        in_time(async {
+            while text(&node.get("/fn/gate").await) != count.to_string() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        publisher.abort();
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_that_waits_makes_room_and_is_a_dead_letter() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, &narrow("drop-oldest")).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("$faas/dead/work").await;
+    for number in 0..4 {
+        client.publish(&format!("jobs/{number}"), &number.to_string()).await;
+    }
+    for _ in 0..2 {
+        let dead = client.message().await;
+        assert_eq!(user_property(&dead, "status"), Some("429"));
+        assert!(user_property(&dead, "reason").unwrap().contains("the oldest in it"));
+    }
+    assert_eq!(figure(&node, "durable_dropped_total").await, 2);
+    node.post("/fn/gate", "").await;
+    in_time(async {
+        while text(&node.get("/fn/gate").await) != "2" {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(figure(&node, "durable_pending").await, 0);
+}
+
+#[tokio::test]
+async fn pending_invocations_of_a_function_that_is_gone_are_given_up() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, PATIENT).await;
+    let at = location(&post_with(&node, "/fn/work", &[ASYNC], "").await);
+    let request = edgefaas_node::control::proto::RemoveRequest { app: "a".into() };
+    in_time(node.control.remove(request)).await.unwrap();
+    let gone = outcome(&node, &at).await;
+    assert_eq!((gone.status().as_u16(), &json(&gone)["title"]), (404, &"Unknown function".into()));
+}
