@@ -4,6 +4,7 @@
 //! may panic or hang, what comes out has to be packets, and no client gets more than its receive maximum.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -23,10 +24,41 @@ const SMALL: usize = 3;
 
 /// Runs a broker against `input`.
 pub fn run(input: &[u8]) {
+    let limits = input.first().copied().unwrap_or(0);
+    let broker = || {
+        let hooks = Hooks::default();
+        Broker::open(config(limits), hooks, Arc::new(MemoryStorage::default())).expect("an empty store")
+    };
+    within_time(async { drive(&broker(), input.get(1..).unwrap_or_default()).await });
+}
+
+/// Runs this on a runtime of its own, and not for long.
+pub fn within_time(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(20), drive(input)).await.expect("it does not hang");
+        tokio::time::timeout(Duration::from_secs(20), work).await.expect("it does not hang");
     });
+}
+
+/// Limits that are reached soon, one for each bit, or not.
+pub fn config(limits: u8) -> BrokerConfig {
+    let small = |bit: u8, few: usize, many: usize| if limits >> bit & 1 == 1 { few } else { many };
+    BrokerConfig {
+        max_packet_bytes: small(0, 200, 100_000) as u32,
+        receive_maximum: NonZeroU16::new(small(1, 2, 1000) as u16).expect("not 0"),
+        max_inflight: NonZeroU16::new(small(2, 2, 1000) as u16).expect("not 0"),
+        session_queue_messages: small(3, 4, 10_000),
+        session_queue_bytes: small(4, 400, 1 << 20),
+        stored_queue_messages: small(3, 3, 10_000),
+        max_subscriptions_per_session: small(5, 2, 1000),
+        max_retained_messages: small(6, 2, 1000),
+        max_sessions: small(6, 2, 1000),
+        max_connections: small(7, 2, 1000),
+        publish_wait: Duration::from_millis(2),
+        write_timeout: Duration::from_millis(50),
+        connect_timeout: Duration::from_millis(50),
+        ..BrokerConfig::default()
+    }
 }
 
 struct Client {
@@ -38,28 +70,13 @@ struct Client {
     inflight: BTreeSet<u16>,
 }
 
-async fn drive(input: &[u8]) {
+/// Lets clients do to a broker what `input` says, then ends their connections.
+pub async fn drive(broker: &Broker, input: &[u8]) {
     let mut input = Input { bytes: input };
-    let limits = input.byte();
-    let small = |bit: u8, few: usize, many: usize| if limits >> bit & 1 == 1 { few } else { many };
-    let config = BrokerConfig {
-        max_packet_bytes: small(0, 200, 100_000) as u32,
-        receive_maximum: NonZeroU16::new(small(1, 2, 1000) as u16).expect("not 0"),
-        max_inflight: NonZeroU16::new(small(2, 2, 1000) as u16).expect("not 0"),
-        session_queue_messages: small(3, 4, 10_000),
-        session_queue_bytes: small(4, 400, 1 << 20),
-        max_subscriptions_per_session: small(5, 2, 1000),
-        max_retained_messages: small(6, 2, 1000),
-        max_connections: small(7, 2, 1000),
-        publish_wait: Duration::from_millis(2),
-        write_timeout: Duration::from_millis(50),
-        connect_timeout: Duration::from_millis(50),
-        ..BrokerConfig::default()
-    };
-    let hooks = Hooks { publish: Vec::new(), session: Vec::new() };
-    let broker = Broker::open(config, hooks, Arc::new(MemoryStorage::default())).expect("an empty store");
     let cancel = CancellationToken::new();
     let mut serving = JoinSet::new();
+    let (maintained, ended) = (broker.clone(), cancel.clone());
+    serving.spawn(async move { maintained.maintain(ended).await });
     let mut clients: [Option<Client>; CLIENTS] = Default::default();
     while !input.bytes.is_empty() {
         let operation = input.byte();

@@ -1,6 +1,7 @@
 //! The entry points of `fuzz/` with what it has found and kept, and with random bytes: for seconds, without a fuzzer.
 
 mod connection;
+mod stored;
 
 use std::path::Path;
 
@@ -54,5 +55,10 @@ fn try_all(target: &str, random_inputs: u64, run: impl Fn(&[u8])) {
 
 #[test]
 fn no_clients_make_a_broker_panic_hang_or_talk_nonsense() {
-    try_all("connection", 1500, connection::run);
+    try_all("connection", 300, connection::run);
+}
+
+#[test]
+fn no_damage_to_what_is_stored_keeps_a_broker_from_opening_and_serving() {
+    try_all("stored", 150, stored::run);
 }

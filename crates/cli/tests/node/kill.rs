@@ -62,10 +62,11 @@ fn acknowledged_messages_survive_kill_9_under_load() {
     let wanted: Vec<(String, u32)> =
         publishers.iter().map(|publisher| (publisher.topic(), publisher.next)).collect();
     let all = |subscriber: &Subscriber| {
-        wanted.iter().all(|(topic, count)| {
+        let came = |(topic, count): &(String, u32)| {
             let last = subscriber.got.iter().rev().find(|(of, _)| of == topic);
             *count == 0 || last.is_some_and(|(_, number)| number + 1 == *count)
-        })
+        };
+        subscriber.is_idle() && wanted.iter().all(came)
     };
     let result = subscriber.run(&node.mqtt_port, all);
     let again = check(&publishers, &subscriber.got);

@@ -130,6 +130,7 @@ pub struct Publisher {
     inflight: VecDeque<Pending>,
     first_id: u16,
     next_id: u16,
+    most: u32,
     known: bool,
 }
 
@@ -151,19 +152,20 @@ impl Publisher {
             inflight: VecDeque::new(),
             first_id: 1,
             next_id: 1,
+            most: u32::MAX,
             known: false,
         }
     }
 
-    /// Its first message has this packet identifier, the next one the next.
-    pub fn with_ids_from(mut self, id: u16) -> Self {
-        (self.first_id, self.next_id) = (id, id);
+    /// Its first message has this packet identifier, the next one the next, and so on for so many messages.
+    pub fn with_ids(mut self, first: u16, count: u32) -> Self {
+        (self.first_id, self.next_id, self.most) = (first, first, count);
         self
     }
 
-    /// Whether the packet identifier is one of its own, as long as none was used twice.
+    /// Whether the packet identifier is one of its own.
     pub fn sent(&self, id: u16) -> bool {
-        id >= self.first_id && u32::from(id - self.first_id) < self.next
+        id >= self.first_id && u32::from(id - self.first_id) < self.most
     }
 
     /// The number of the message with this identifier.
@@ -190,7 +192,7 @@ impl Publisher {
             }
         }
         loop {
-            while self.inflight.len() < WINDOW && !finish.load(Relaxed) {
+            while self.inflight.len() < WINDOW && self.next < self.most && !finish.load(Relaxed) {
                 let (id, number) = (self.free_id(), self.next);
                 self.next += 1;
                 self.inflight.push_back(Pending { id, number, released: false });
@@ -253,6 +255,11 @@ impl Subscriber {
     /// One that has subscribed before, and got nothing yet.
     pub fn resumed() -> Self {
         Self { known: true, ..Self::default() }
+    }
+
+    /// No exchange of QoS 2 is open.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// What came on a topic.

@@ -78,9 +78,9 @@ fn record(data: &Path, trace: &Path) -> (Vec<Publisher>, Recording) {
     Subscriber::default().run(&port, |_| true).expect("it subscribes");
     // Packet identifiers say whose message was acknowledged.
     let mut publishers = vec![
-        Publisher::new("once", 2, false).with_ids_from(1),
-        Publisher::new("at-least", 1, true).with_ids_from(20_000),
-        Publisher::new("more", 1, false).with_ids_from(40_000),
+        Publisher::new("once", 2, false).with_ids(1, 20_000),
+        Publisher::new("at-least", 1, true).with_ids(20_001, 20_000),
+        Publisher::new("more", 1, false).with_ids(40_001, 20_000),
     ];
     let finish = AtomicBool::new(false);
     std::thread::scope(|scope| {

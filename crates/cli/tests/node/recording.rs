@@ -3,12 +3,12 @@
 //!
 //! The model of the disk is the one of file systems with a metadata journal (ext4, XFS, btrfs, F2FS):
 //! - what was written to a file is there if an `fsync` or `fdatasync` of that file began after the write had returned,
-//!   and returned before the cut; of what was written later to it, a prefix is there that may end within a write,
+//!   and returned before the cut; of what was written later to it, each sector of 512 bytes has some prefix, whatever the
+//!   others have,
 //! - files are made, cut, renamed and removed in the order in which the process asked for it; all that it asked for
 //!   before the last sync that returned has happened, and of the rest a prefix.
 //!
-//! Not in the model: writes that reach the disk out of order within a file, disks that lie about syncs, sectors that
-//! rot.
+//! Not in the model: sectors that are torn, disks that lie about syncs, bits that rot.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use crate::load::Random;
 pub const CALLS: &str = "openat,open,creat,close,dup,dup2,dup3,fcntl,lseek,write,pwrite64,writev,pwritev,pwritev2,\
     sendto,sendmsg,ftruncate,truncate,fallocate,fsync,fdatasync,sync_file_range,rename,renameat,renameat2,unlink,\
     unlinkat,mkdir,mkdirat,rmdir,link,linkat,symlink,copy_file_range,sendfile,mmap,io_uring_setup";
+
+const SECTOR_BYTES: u64 = 512;
 
 /// A recorded run: events in the order in which they began or ended.
 pub struct Recording {
@@ -124,8 +126,8 @@ impl Recording {
         };
         let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
         let mut folders: Vec<PathBuf> = Vec::new();
-        // Files whose later writes are lost, once one of them is.
-        let mut broken: HashSet<PathBuf> = HashSet::new();
+        // Sectors whose later writes are lost, once one of them is.
+        let mut lost: HashSet<(&Path, u64)> = HashSet::new();
         // Names change, contents stay: syncs are asked for by the name of their time.
         for (at, event) in self.events.iter().enumerate().take(cut) {
             let Event::Change { change, ended } = event else { continue };
@@ -133,22 +135,27 @@ impl Recording {
             match change {
                 Change::Write(file, offset, bytes) => {
                     let Some(content) = files.get_mut(file) else { continue };
-                    let mut bytes = &bytes[..];
-                    if !synced(file, *ended) {
-                        if broken.contains(file) || !unsynced {
-                            broken.insert(file.clone());
-                            continue;
+                    let synced = synced(file, *ended);
+                    let mut at = 0;
+                    while at < bytes.len() {
+                        let offset = *offset + at as u64;
+                        let sector = offset / SECTOR_BYTES;
+                        let end = bytes.len().min(at + ((sector + 1) * SECTOR_BYTES - offset) as usize);
+                        let gone = !synced
+                            && (!unsynced
+                                || lost.contains(&(file.as_path(), sector))
+                                || random.below(4) == 0);
+                        if gone {
+                            lost.insert((file.as_path(), sector));
+                        } else {
+                            let (start, length) = (offset as usize, end - at);
+                            if content.len() < start + length {
+                                content.resize(start + length, 0);
+                            }
+                            content[start..start + length].copy_from_slice(&bytes[at..end]);
                         }
-                        if random.below(4) == 0 {
-                            bytes = &bytes[..random.below(bytes.len() as u64 + 1) as usize];
-                            broken.insert(file.clone());
-                        }
+                        at = end;
                     }
-                    let (start, end) = (*offset as usize, *offset as usize + bytes.len());
-                    if content.len() < end {
-                        content.resize(end, 0);
-                    }
-                    content[start..end].copy_from_slice(bytes);
                 }
                 Change::Create(file) if there => {
                     files.insert(file.clone(), Vec::new());

@@ -7,6 +7,7 @@ mod broker;
 mod commit;
 mod lock;
 mod space;
+mod tail;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
@@ -121,6 +122,15 @@ impl Store {
         private
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)))
             .map_err(|error| failed(error.into()))?;
+        if let Some(cut) = tail::cut_damaged(&path).map_err(|error| failed(error.into()))? {
+            tracing::warn!(
+                journal = %cut.journal.display(),
+                lost_bytes = cut.lost_bytes,
+                kept_bytes = cut.kept_bytes,
+                "the end of the store's journal was not written whole, as after a power cut, and is cut off: what was \
+                 not synced is lost"
+            );
+        }
         let database = Database::builder(&path)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)

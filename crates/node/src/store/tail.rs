@@ -1,0 +1,246 @@
+//! The end of the database's journal after a power cut.
+//!
+//! What was not synced may be on the disk in part: the start of a batch, or its end without its middle, because pages
+//! are written in any order. The engine cuts a batch that ends too early, and says nothing; one that is whole but wrong it
+//! refuses, and with it the whole store. So the newest journal is looked through before, as far as its batches are
+//! good, and cut there. Older ones are synced before a newer one is begun.
+//!
+//! The format is that of fjall 3 (`journal/entry.rs`): a batch is `1`, its number of entries (u32) and a sequence number
+//! (u64), the entries, and `3`, the XXH3 of the entries' bytes (u64) and `FJL\3`. An entry is `2`, type, compression,
+//! key space (u64), lengths of key (u16), value (u32) and stored value (u32), key and stored value; or `4` and a key
+//! space (u64). Numbers are little-endian.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// What was cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// The journal.
+    pub journal: PathBuf,
+    /// Its good part.
+    pub kept_bytes: u64,
+    /// Up to the last byte that was written.
+    pub lost_bytes: u64,
+}
+
+/// Cuts the newest journal of the database in `folder` after its last good batch; `None` if nothing else is there.
+pub(super) fn cut_damaged(folder: &Path) -> io::Result<Option<Cut>> {
+    let Some(journal) = newest(folder)? else { return Ok(None) };
+    let file = File::options().read(true).write(true).open(&journal)?;
+    let kept_bytes = good_bytes(BufReader::with_capacity(1 << 16, &file))?;
+    let written = written_bytes(&file, kept_bytes)?;
+    if written == kept_bytes {
+        return Ok(None);
+    }
+    file.set_len(kept_bytes)?;
+    file.sync_all()?;
+    Ok(Some(Cut { journal, kept_bytes, lost_bytes: written - kept_bytes }))
+}
+
+fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
+    let mut newest = None;
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let number = path.file_stem().and_then(OsStr::to_str).and_then(|stem| stem.parse::<u64>().ok());
+        if path.extension() == Some(OsStr::new("jnl")) && number.is_some() {
+            newest = newest.max(number.map(|number| (number, path)));
+        }
+    }
+    Ok(newest.map(|(_, path)| path))
+}
+
+/// How long the journal is with its good batches alone.
+fn good_bytes(journal: impl Read) -> io::Result<u64> {
+    let mut reader = Reader { journal, position: 0, sequence_number: 0, checksum: Xxh3::new() };
+    loop {
+        let good = reader.position;
+        match reader.batch() {
+            Ok(true) => {}
+            Ok(false) => return Ok(good),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(good),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Where the last byte is that is not zero; `from`, if there is none after it. Journals are made longer than they are.
+fn written_bytes(mut file: &File, from: u64) -> io::Result<u64> {
+    use std::io::Seek;
+    let (mut position, mut written) = (file.seek(io::SeekFrom::Start(from))?, from);
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let count = file.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(written);
+        }
+        if let Some(last) = bytes[..count].iter().rposition(|byte| *byte != 0) {
+            written = position + last as u64 + 1;
+        }
+        position += count as u64;
+    }
+}
+
+struct Reader<R> {
+    journal: R,
+    position: u64,
+    /// Of the last batch; they grow.
+    sequence_number: u64,
+    checksum: Xxh3,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads a batch; false if it is none.
+    fn batch(&mut self) -> io::Result<bool> {
+        let [start] = self.take()?;
+        let entries = u32::from_le_bytes(self.take()?);
+        let sequence_number = u64::from_le_bytes(self.take()?);
+        if start != 1 || sequence_number < self.sequence_number {
+            return Ok(false);
+        }
+        self.sequence_number = sequence_number;
+        self.checksum.reset();
+        for _ in 0..entries {
+            let [tag] = self.take()?;
+            match tag {
+                2 => {
+                    let [_kind, compression] = self.take()?;
+                    let _space: [u8; 8] = self.take()?;
+                    let key = u16::from_le_bytes(self.take()?);
+                    let value = u32::from_le_bytes(self.take()?);
+                    let stored = u32::from_le_bytes(self.take()?);
+                    if compression > 1 || (compression == 0 && stored != value) {
+                        return Ok(false);
+                    }
+                    self.skip(u64::from(key) + u64::from(stored))?;
+                }
+                4 => drop(self.take::<8>()?),
+                _ => return Ok(false),
+            }
+        }
+        let found = self.checksum.digest();
+        let [end] = self.take()?;
+        let expected = u64::from_le_bytes(self.take()?);
+        let trailer: [u8; 4] = self.take()?;
+        Ok(end == 3 && trailer == *b"FJL\x03" && expected == found)
+    }
+
+    fn take<const COUNT: usize>(&mut self) -> io::Result<[u8; COUNT]> {
+        let mut bytes = [0; COUNT];
+        self.journal.read_exact(&mut bytes)?;
+        self.passed(&bytes);
+        Ok(bytes)
+    }
+
+    fn skip(&mut self, count: u64) -> io::Result<()> {
+        let mut left = count;
+        let mut bytes = [0; 4096];
+        while left > 0 {
+            let some = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+            self.journal.read_exact(&mut bytes[..some])?;
+            self.passed(&bytes[..some]);
+            left -= some as u64;
+        }
+        Ok(())
+    }
+
+    fn passed(&mut self, bytes: &[u8]) {
+        self.position += bytes.len() as u64;
+        self.checksum.update(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fjall::{Database, KeyspaceCreateOptions, PersistMode};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BATCHES: u64 = 40;
+
+    /// A database of some batches; gives the length of its journal after each of them.
+    fn database(folder: &Path) -> Vec<u64> {
+        let database = Database::builder(folder).open().unwrap();
+        let space = database.keyspace("space", KeyspaceCreateOptions::default).unwrap();
+        let mut lengths = Vec::new();
+        let journal = newest(folder).unwrap().unwrap();
+        for number in 0..BATCHES {
+            let mut batch = database.batch();
+            // Some of the values are compressed.
+            let value = if number % 3 == 0 { vec![7; 9000] } else { number.to_le_bytes().repeat(4) };
+            batch.insert(&space, number.to_be_bytes(), value);
+            batch.insert(&space, b"last", number.to_be_bytes());
+            if number % 5 == 0 {
+                batch.remove(&space, b"gone");
+            }
+            batch.commit().unwrap();
+            database.persist(PersistMode::SyncAll).unwrap();
+            lengths.push(good_bytes(File::open(&journal).unwrap()).unwrap());
+        }
+        lengths
+    }
+
+    /// How many batches are there, and that they are whole.
+    fn batches(folder: &Path) -> u64 {
+        let database = Database::builder(folder).open().expect("it opens");
+        let space = database.keyspace("space", KeyspaceCreateOptions::default).unwrap();
+        let count =
+            (0..BATCHES).take_while(|number| space.get(number.to_be_bytes()).unwrap().is_some()).count();
+        let last =
+            space.get(b"last").unwrap().map(|last| u64::from_be_bytes(last[..].try_into().unwrap()) + 1);
+        assert_eq!(last.unwrap_or(0), count as u64);
+        count as u64
+    }
+
+    #[test]
+    fn the_journal_of_the_engine_is_understood() {
+        let home = tempfile::tempdir().unwrap();
+        let lengths = database(home.path());
+        assert!(lengths.is_sorted_by(|one, next| one < next), "every batch is seen: {lengths:?}");
+        assert_eq!(cut_damaged(home.path()).unwrap(), None, "nothing is wrong with it");
+        assert_eq!(batches(home.path()), BATCHES);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn what_is_before_the_damage_stays(at in 0.0..1.0f64, bytes in 1..5000usize, with in any::<u8>(), short in any::<bool>()) {
+            use std::os::unix::fs::FileExt;
+            let home = tempfile::tempdir().unwrap();
+            let lengths = database(home.path());
+            let journal = newest(home.path()).unwrap().unwrap();
+            // Somewhere after the key space was made, which is the first thing in the journal.
+            let (start, end) = (lengths[0], *lengths.last().unwrap());
+            let from = start + ((end - start) as f64 * at) as u64;
+            let file = File::options().read(true).write(true).open(&journal).unwrap();
+            let mut before = vec![0; bytes.min((end - from) as usize)];
+            file.read_exact_at(&mut before, from).unwrap();
+            let changed = before.iter().position(|byte| *byte != with).map(|offset| from + offset as u64);
+            if short {
+                file.set_len(from).unwrap();
+            } else {
+                file.write_all_at(&vec![with; before.len()], from).unwrap();
+            }
+            let damaged_at = if short { Some(from) } else { changed };
+            let whole = lengths.iter().filter(|length| damaged_at.is_none_or(|at| **length <= at)).count() as u64;
+            let kept = lengths[whole as usize - 1];
+            // Sequence numbers have no checksum: one that is only larger than it was is not noticed.
+            let in_batch = damaged_at.map_or(0, |at| at - kept);
+            prop_assume!(!(5..13).contains(&in_batch));
+            let cut = cut_damaged(home.path()).unwrap();
+            if short || damaged_at.is_none() {
+                prop_assert_eq!(cut.is_some(), short && from > kept);
+            }
+            if let Some(cut) = cut {
+                prop_assert_eq!((cut.kept_bytes, &cut.journal), (kept, &journal));
+            }
+            prop_assert_eq!(batches(home.path()), whole);
+        }
+    }
+}
