@@ -9,6 +9,7 @@ use edgefaas_broker::BrokerConfig;
 use serde::Deserialize;
 
 use crate::access::{AccessSection, is_loopback};
+use crate::ingress::websocket::WebSocketSection;
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
 use crate::store::JournalSync;
@@ -45,6 +46,8 @@ pub struct NodeConfig {
     pub store: StoreSection,
     /// The broker.
     pub broker: BrokerSection,
+    /// MQTT over WebSocket.
+    pub websocket: WebSocketSection,
     /// The logs of functions.
     pub logs: LogsSection,
 }
@@ -66,6 +69,7 @@ impl Default for NodeConfig {
             isolates: IsolatesSection::default(),
             store: StoreSection::default(),
             broker: BrokerSection::default(),
+            websocket: WebSocketSection::default(),
             logs: LogsSection::default(),
         }
     }

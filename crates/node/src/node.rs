@@ -20,6 +20,7 @@ use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
+use crate::ingress::websocket::{Upgrading, WebSocketGateway};
 use crate::ingress::{cron, gateway_auth::GatewayAuth, http};
 use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
@@ -149,6 +150,7 @@ pub struct Node {
     broker: Broker,
     access: Arc<AccessControl>,
     gateway_auth: Arc<GatewayAuth>,
+    websocket: Arc<WebSocketGateway>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
     store: Arc<Store>,
@@ -232,6 +234,12 @@ impl Node {
         coordination.attach(&dispatcher);
         let broker = dispatcher.broker().clone();
         let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
+        let websocket = WebSocketGateway::new(
+            broker.clone(),
+            &config.websocket,
+            config.broker.max_packet.as_u64() as usize,
+            addresses.http_tls,
+        );
         let (section, data_dir) = (config.access.clone(), config.data_dir.clone());
         let access = Arc::new(AccessControl::new(
             access,
@@ -270,6 +278,7 @@ impl Node {
             broker,
             access,
             gateway_auth: Arc::new(gateway_auth),
+            websocket: Arc::new(websocket),
             tls,
             control,
             store,
@@ -314,20 +323,20 @@ impl Node {
         let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
         let open = connected.clone();
         let slots = Arc::new(Semaphore::new(connection_slots()));
-        let auth = self.gateway_auth;
+        let (auth, websocket) = (self.gateway_auth, self.websocket);
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
         tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
-                let secure = secure.clone();
+                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
                     match secure {
-                        None => http::serve(stream, dispatcher, auth, open).await,
+                        None => http::serve(stream, dispatcher, auth, upgrading, open).await,
                         Some(tls) => {
                             if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
                             {
-                                http::serve(stream, dispatcher, auth, open).await;
+                                http::serve(stream, dispatcher, auth, upgrading, open).await;
                             }
                         }
                     }

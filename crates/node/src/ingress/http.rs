@@ -1,4 +1,4 @@
-//! The HTTP gateway: `/fn/NAME[/rest]` and the paths of http triggers.
+//! The HTTP gateway: `/fn/NAME[/rest]`, the paths of http triggers, and the way to MQTT over WebSocket.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gateway_auth::{GatewayAuth, Refused};
 use super::reply::body_of;
+use super::websocket::{self, Upgrading};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
 use crate::manifest::HttpAuth;
@@ -46,24 +47,32 @@ const HOP_BY_HOP: [&str; 8] = [
 
 type HttpReply = Response<Full<Bytes>>;
 
-/// Serves one connection until its client closes it, or `cancel` fires and the request under way is
-/// answered.
+/// Serves one connection, and MQTT once it was upgraded, until its client closes it, or `cancel` fires and the
+/// request under way is answered.
 pub async fn serve<S>(
     stream: S,
     dispatcher: Arc<Dispatcher>,
     auth: Arc<GatewayAuth>,
+    upgrading: Upgrading,
     cancel: CancellationToken,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request| {
-        let (dispatcher, auth) = (dispatcher.clone(), auth.clone());
-        async move { Ok::<_, Infallible>(handle(&dispatcher, &auth, request).await) }
+    let upgrade = upgrading.clone();
+    let service = service_fn(move |mut request| {
+        let (dispatcher, auth, upgrade) = (dispatcher.clone(), auth.clone(), upgrade.clone());
+        async move {
+            Ok::<_, Infallible>(match request.uri().path() {
+                websocket::PATH => upgrade.answer(&mut request),
+                _ => handle(&dispatcher, &auth, request).await,
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
@@ -75,6 +84,8 @@ pub async fn serve<S>(
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP connection ended");
     }
+    // Boxed: few connections come this far, and the others need no room for it.
+    Box::pin(upgrading.serve(cancel)).await;
 }
 
 async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Request<Incoming>) -> HttpReply {
@@ -254,7 +265,7 @@ fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
     Ok(reply)
 }
 
-fn problem_reply(problem: &Problem) -> HttpReply {
+pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
     let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
     *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));

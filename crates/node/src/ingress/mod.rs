@@ -6,3 +6,4 @@ pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
 mod reply;
+pub mod websocket;
