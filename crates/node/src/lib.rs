@@ -4,6 +4,7 @@
 //! [`Node::build`] is the one place where things are wired; tests call the same function as the binary.
 
 pub mod access;
+pub mod bridge;
 pub mod config;
 pub mod control;
 pub mod dispatch;

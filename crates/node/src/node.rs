@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
+use crate::bridge::Bridges;
 use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
@@ -151,6 +152,7 @@ pub struct Node {
     access: Arc<AccessControl>,
     gateway_auth: Arc<GatewayAuth>,
     websocket: Arc<WebSocketGateway>,
+    bridges: Arc<Bridges>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
     store: Arc<Store>,
@@ -220,7 +222,8 @@ impl Node {
         let hooks =
             Hooks { publish: vec![access_hook.clone(), coordination.clone()], session: vec![access_hook] };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
-        let broker = Broker::open(broker_config(&config), hooks, storage).map_err(BuildError::Broker)?;
+        let broker =
+            Broker::open(broker_config(&config), hooks, storage.clone()).map_err(BuildError::Broker)?;
         let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
             registry: registry.clone(),
             isolates: isolates.clone(),
@@ -240,6 +243,14 @@ impl Node {
             config.broker.max_packet.as_u64() as usize,
             addresses.http_tls,
         );
+        let bridges = Bridges::open(
+            &config.bridges,
+            broker.clone(),
+            &*storage,
+            store.node_id(),
+            config.broker.max_packet.as_u64() as u32,
+        );
+        let bridges = Arc::new(bridges.map_err(BuildError::Broker)?);
         let (section, data_dir) = (config.access.clone(), config.data_dir.clone());
         let access = Arc::new(AccessControl::new(
             access,
@@ -258,6 +269,7 @@ impl Node {
             secrets,
             metrics,
             broker: broker.clone(),
+            bridges: bridges.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
                 data_dir: config.data_dir.display().to_string(),
@@ -279,6 +291,7 @@ impl Node {
             access,
             gateway_auth: Arc::new(gateway_auth),
             websocket: Arc::new(websocket),
+            bridges,
             tls,
             control,
             store,
@@ -379,6 +392,12 @@ impl Node {
             self.platform.clock.clone(),
             listening.clone(),
         ));
+        let bridges = self.bridges;
+        // They end with the clients' connections: what these still publish is to go out.
+        for bridge in bridges.tasks(&connected) {
+            self.workers.spawn_connection(bridge);
+        }
+        tasks.spawn(async move { bridges.forget_old().await });
         let (broker, open) = (self.broker.clone(), connected.clone());
         tasks.spawn(async move { broker.maintain(open).await });
         let registry = self.registry.clone();

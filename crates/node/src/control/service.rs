@@ -159,6 +159,7 @@ impl Control for ControlService {
             mqtt_connections: reading.broker.connections as u32,
             draining: parts.dispatcher.is_draining(),
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
+            bridges: reading.bridges.iter().map(convert::bridge).collect(),
         }))
     }
 
