@@ -19,7 +19,7 @@ impl Bucket {
         Bucket { per_second: f64::from(per_second.max(1)), burst, tokens: burst, filled: now }
     }
 
-    /// Takes a token; or says how long until there is one.
+    /// Takes a token if there is one; or says how long until then.
     pub(crate) fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = (self.tokens + since * self.per_second).min(self.burst);
@@ -29,6 +29,15 @@ impl Bucket {
             return Ok(());
         }
         Err(Duration::from_secs_f64((1.0 - self.tokens) / self.per_second))
+    }
+
+    /// Takes a token in any case, on credit if there is none; says how long to wait until that is paid back.
+    pub(crate) fn spend(&mut self, now: Instant) -> Option<Duration> {
+        if self.take(now).is_ok() {
+            return None;
+        }
+        self.tokens -= 1.0;
+        Some(Duration::from_secs_f64(-self.tokens / self.per_second))
     }
 
     fn is_whole(&self, now: Instant) -> bool {
@@ -116,6 +125,17 @@ mod tests {
         assert_eq!(wait, Duration::from_millis(100));
         assert_eq!(bucket.take(start + wait), Ok(()));
         assert!(bucket.take(start + wait).is_err());
+    }
+
+    #[test]
+    fn credit_is_paid_back() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(10, 1, start);
+        assert_eq!(bucket.spend(start), None);
+        let wait = bucket.spend(start).expect("it is empty");
+        assert_eq!(wait, Duration::from_millis(100));
+        let wait = bucket.spend(start + wait).expect("nothing is left");
+        assert_eq!(wait, Duration::from_millis(100));
     }
 
     #[test]

@@ -18,13 +18,6 @@ use crate::subscriptions::{Entry, Subscriber};
 /// The broker's own figures: published by itself alone, and not stored.
 pub(crate) const OWN_PREFIX: &str = "$SYS/";
 
-fn tell(recorded: Vec<Box<dyn FnOnce(Ticket) + Send>>, ticket: Option<Ticket>) {
-    let Some(ticket) = ticket else { return };
-    for then in recorded {
-        then(ticket);
-    }
-}
-
 impl Shared {
     /// Hooks, retained store, subscribers. QoS 1 and 2 messages for a full queue go to `waiting`; without it they are
     /// lost for that subscriber. What is stored is stored with `changes`.
@@ -272,5 +265,15 @@ impl Shared {
         drop(subscriptions);
         self.counters.messages_out.add(delivered);
         routed
+    }
+}
+
+/// Tells hooks that what they recorded is on its way to the store. A panic in one is contained.
+fn tell(recorded: Vec<Box<dyn FnOnce(Ticket) + Send>>, ticket: Option<Ticket>) {
+    let Some(ticket) = ticket else { return };
+    for then in recorded {
+        if catch_unwind(AssertUnwindSafe(|| then(ticket))).is_err() {
+            tracing::error!("a publish hook panicked after its message was recorded");
+        }
     }
 }

@@ -364,8 +364,16 @@ where
                     }
                     now = Moment::now();
                 }
-                (page, entries) = fetched(&mut self.fetching) => {
+                fetched = fetched(&mut self.fetching) => {
                     now = Moment::now();
+                    let (page, entries) = match fetched {
+                        Ok(fetched) => fetched,
+                        Err(error) => {
+                            tracing::error!(client_id = %mailbox.client_id, %error, "stored messages cannot be read");
+                            let detail = "the session's messages cannot be read";
+                            return End::error(DisconnectReasonCode::UnspecifiedError, detail);
+                        }
+                    };
                     let mut transaction = self.shared.journal.begin();
                     mailbox.fetched(page, &entries, &now, &mut transaction);
                 }
@@ -399,15 +407,16 @@ where
     /// Handles what was read, as far as it may be handled now.
     fn process(&mut self, now: &Moment) -> Result<(), End> {
         while self.is_readable() {
-            if let Some(rate) = &mut self.rate
-                && self.io.inbound.first().is_some_and(|byte| byte >> 4 == 3)
-                && let Err(wait) = rate.take(now.instant)
-            {
-                self.slowed_until = Some(now.instant + wait);
-                return Ok(());
-            }
             match self.decoder.decode(&mut self.io.inbound) {
-                Ok(Some(packet)) => self.handle(packet, now)?,
+                Ok(Some(packet)) => {
+                    if let (Some(rate), Packet::Publish(_)) = (&mut self.rate, &packet)
+                        && let Some(wait) = rate.spend(now.instant)
+                    {
+                        // This one still passes; the next one has to wait.
+                        self.slowed_until = Some(now.instant + wait);
+                    }
+                    self.handle(packet, now)?;
+                }
                 Ok(None) => break,
                 Err(error) => return Err(End::error(error.reason(), error.to_string())),
             }
@@ -534,6 +543,12 @@ where
                 }
                 (Reply::PubRec(packet_id, _), Err(reason)) if self.encoder.version() == Version::V5 => {
                     self.session.unpublished(packet_id);
+                    if let Some(session) = self.attached.mailbox.session {
+                        // Or it would be taken for the next message with this identifier, after a restart.
+                        let key = stored::incoming_key(session, packet_id.get());
+                        let change = Change { space: Space::State, key, value: None };
+                        self.shared.journal.begin().append(change, false);
+                    }
                     Reply::PubRec(packet_id, reject_code(reason))
                 }
                 // There is no way to say it: the client keeps the message and sends it again.
@@ -866,16 +881,12 @@ fn subscribe_code(reason: RejectReason) -> SubscribeAckReason {
     }
 }
 
-async fn fetched(fetching: &mut Option<Fetching>) -> (Page, Vec<Entry>) {
+async fn fetched(fetching: &mut Option<Fetching>) -> Result<(Page, Vec<Entry>), StorageError> {
     let Some(Fetching { page, read }) = fetching else { return pending().await };
     let (page, read) = (*page, read.await);
     *fetching = None;
     match read {
-        Ok(Ok(entries)) => (page, entries),
-        Ok(Err(error)) => {
-            tracing::error!(%error, session = page.session, "stored messages cannot be read");
-            pending().await
-        }
+        Ok(entries) => Ok((page, entries?)),
         // The runtime stops.
         Err(_) => pending().await,
     }

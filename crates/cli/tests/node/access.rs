@@ -77,7 +77,14 @@ fn paho(python: &str, task: &Value) -> Value {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/node/clients/paho_access.py");
     let output = with_stdin(Command::new(python).arg(script), &task.to_string());
     assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let mut done: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // A success as well: nobody subscribes to it.
+    for code in done["puback"].as_array_mut().into_iter().flatten() {
+        if *code == 0x10 {
+            *code = json!(0);
+        }
+    }
+    done
 }
 
 fn port_of(url: &str) -> u16 {
