@@ -3,6 +3,7 @@
 //! `benches/isolates.rs` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
 //! peers and writes `results/*.json`; the program `report` makes `docs/benchmarks.md` of both.
 
+pub mod broker_load;
 pub mod functions;
 pub mod http;
 pub mod mqtt;

@@ -5,6 +5,7 @@ mod echo;
 mod function_client;
 mod hyper_server;
 mod mosquitto;
+mod rumqttd;
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -12,7 +13,8 @@ use std::process::Command;
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
-pub use mosquitto::Mosquitto;
+pub use mosquitto::{Mosquitto, Persistence};
+pub use rumqttd::Rumqttd;
 
 use crate::process::Process;
 

@@ -56,24 +56,34 @@ impl Process {
 
     /// Resident memory in MB, and the part of it that is not backed by files.
     pub fn resident_mb(&self) -> anyhow::Result<(f64, f64)> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.id()))?;
-        let field = |name: &str| -> anyhow::Result<f64> {
-            let line = status.lines().find(|line| line.starts_with(name)).context("a line of status")?;
-            let kib: f64 = line.split_whitespace().nth(1).context("a number")?.parse()?;
-            Ok(kib * 1024.0 / 1e6)
-        };
-        Ok((field("VmRSS:")?, field("RssAnon:")?))
+        resident_mb_of(self.id())
     }
 
     /// Processor time it has used so far, user and system, in seconds.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // The second field is the name in parentheses, which may hold anything.
-        let (_, rest) = stat.rsplit_once(") ").context("a name")?;
-        let ticks: f64 =
-            rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>()).sum::<Result<f64, _>>()?;
-        Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+        cpu_seconds_of(self.id())
     }
+}
+
+/// Resident memory of a process in MB, and the part of it that is not backed by files.
+pub fn resident_mb_of(process: u32) -> anyhow::Result<(f64, f64)> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let field = |name: &str| -> anyhow::Result<f64> {
+        let line = status.lines().find(|line| line.starts_with(name)).context("a line of status")?;
+        let kib: f64 = line.split_whitespace().nth(1).context("a number")?.parse()?;
+        Ok(kib * 1024.0 / 1e6)
+    };
+    Ok((field("VmRSS:")?, field("RssAnon:")?))
+}
+
+/// Processor time a process has used so far, user and system, in seconds.
+pub fn cpu_seconds_of(process: u32) -> anyhow::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The second field is the name in parentheses, which may hold anything.
+    let (_, rest) = stat.rsplit_once(") ").context("a name")?;
+    let ticks: f64 =
+        rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>()).sum::<Result<f64, _>>()?;
+    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
 impl Drop for Process {

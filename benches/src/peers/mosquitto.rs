@@ -20,17 +20,34 @@ pub struct Mosquitto {
     _folder: TempDir,
 }
 
+/// What it keeps on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// Nothing.
+    None,
+    /// It saves its whole database on every change; before or after the acknowledgement, as it likes.
+    EveryChange,
+}
+
 impl Mosquitto {
-    /// Starts it with `TCP_NODELAY` and without persistence.
-    pub fn start() -> anyhow::Result<Self> {
+    /// Starts it with `TCP_NODELAY` and without limits of its own on what waits for a subscriber.
+    pub fn start(persistence: Persistence) -> anyhow::Result<Self> {
         // It can't take port 0.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("mosquitto.conf");
         let port = address.port();
+        let location = folder.path().display();
+        let keep = match persistence {
+            Persistence::None => "persistence false\n".to_owned(),
+            Persistence::EveryChange => format!(
+                "persistence true\npersistence_location {location}/\nautosave_on_changes true\n\
+                 autosave_interval 1\nuser root\n"
+            ),
+        };
         let settings = format!(
-            "listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\npersistence false\n\
-             log_type error\n"
+            "listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n{keep}log_type error\n\
+             max_inflight_messages 0\nmax_queued_messages 0\n"
         );
         std::fs::write(&file, settings)?;
         let program = find().context("mosquitto is not installed (Debian: apt-get install mosquitto)")?;
@@ -44,6 +61,11 @@ impl Mosquitto {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(mosquitto)
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// What it says its version is.

@@ -47,6 +47,21 @@ pub enum PublishOutcome {
     Rejected(RejectReason),
 }
 
+/// A session, for those who look after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionFigures {
+    /// Whose it is.
+    pub client_id: Arc<str>,
+    /// Whether its client is there.
+    pub connected: bool,
+    /// Messages that wait for it.
+    pub waiting: u64,
+    /// Bytes of them.
+    pub waiting_bytes: u64,
+    /// Its subscriptions; none are shown while its client is there.
+    pub filters: Vec<TopicFilter>,
+}
+
 /// What became of a message, and what it left to do.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -222,6 +237,26 @@ impl Broker {
         let sessions = self.shared.sessions.lock();
         let connected = sessions.get(client_id).filter(|known| known.parked.is_none());
         connected.map(|known| known.mailbox.kick()).is_some()
+    }
+
+    /// The sessions whose client identifier starts like this. Costs a walk over all there are.
+    pub fn sessions(&self, prefix: &str) -> Vec<SessionFigures> {
+        let sessions = self.shared.sessions.lock();
+        let found = sessions.mailboxes().filter(|(mailbox, _)| mailbox.client_id.starts_with(prefix));
+        let figures = found.map(|(mailbox, connected)| {
+            let (waiting, waiting_bytes) = mailbox.waiting();
+            let parked = sessions.get(&mailbox.client_id).and_then(|known| known.parked.as_ref());
+            let filters = parked.map(|parked| parked.state.filters.iter().cloned().collect());
+            let client_id = mailbox.client_id.clone();
+            SessionFigures {
+                client_id,
+                connected,
+                waiting,
+                waiting_bytes,
+                filters: filters.unwrap_or_default(),
+            }
+        });
+        figures.collect()
     }
 
     /// The queue monitor: the figures of every topic filter with subscribers, in no particular order. Costs a walk over

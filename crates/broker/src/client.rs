@@ -18,6 +18,8 @@ pub enum Transport {
     WebSocket,
     /// WebSocket over TLS.
     SecureWebSocket,
+    /// No network: a part of the node itself, which the limits on clients are not for.
+    Internal,
 }
 
 /// The other end of a connection, as far as it is known before its CONNECT.
@@ -32,6 +34,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// A part of the node itself.
+    pub fn internal() -> Peer {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        Peer { address, transport: Transport::Internal, certificate: None }
+    }
+
     /// A client over plain TCP.
     pub fn tcp(address: SocketAddr) -> Peer {
         Peer { address, transport: Transport::Tcp, certificate: None }
@@ -70,8 +78,8 @@ pub enum Origin {
     },
     /// A bridge, with what another broker sent.
     Bridge {
-        /// Name of the bridge.
-        name: Arc<str>,
+        /// Client identifier of the bridge's own session here: its subscriptions with no-local do not get the message.
+        client_id: Arc<str>,
     },
     /// The broker itself, under `$SYS/`.
     Broker,

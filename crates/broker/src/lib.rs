@@ -49,7 +49,7 @@ pub mod topic;
 mod trie;
 pub mod wire;
 
-pub use broker::{Broker, PublishOutcome, Published, Routed};
+pub use broker::{Broker, PublishOutcome, Published, Routed, SessionFigures};
 pub use bytestring::ByteString;
 pub use client::{Client, Origin, Peer, Transport};
 pub use config::{BrokerConfig, WhenQueueFull};

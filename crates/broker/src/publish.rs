@@ -85,6 +85,10 @@ impl Shared {
             return Ok(Published { outcome: PublishOutcome::Consumed, ticket, hold });
         }
         let retain_refused = message.retain() && self.retain(&message, now, &mut transaction);
+        let publisher = match origin {
+            Origin::Bridge { client_id } => Some(client_id),
+            _ => publisher.map(|publisher| &publisher.client_id),
+        };
         let mut routed = self.route(&message, publisher, now, &mut transaction, waiting);
         routed.retain_refused = retain_refused;
         self.counters.messages_dropped.add(routed.dropped as u64);
@@ -176,7 +180,7 @@ impl Shared {
     fn route(
         &self,
         message: &Message,
-        publisher: Option<&Arc<Mailbox>>,
+        publisher: Option<&Arc<str>>,
         now: &Moment,
         transaction: &mut Transaction<'_>,
         mut waiting: Option<&mut Vec<Waiting>>,
@@ -239,7 +243,7 @@ impl Shared {
                 Entry::One(subscriber) => {
                     let mailbox = &subscriber.mailbox;
                     let own = subscriber.options.no_local
-                        && publisher.is_some_and(|publisher| publisher.client_id == mailbox.client_id);
+                        && publisher.is_some_and(|publisher| *publisher == mailbox.client_id);
                     if own {
                         return;
                     }

@@ -9,6 +9,8 @@ use edgefaas_broker::BrokerConfig;
 use serde::Deserialize;
 
 use crate::access::{AccessSection, is_loopback};
+use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
+use crate::ingress::websocket::WebSocketSection;
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
 use crate::store::JournalSync;
@@ -47,6 +49,10 @@ pub struct NodeConfig {
     pub broker: BrokerSection,
     /// Durable invocations.
     pub invocations: InvocationsSection,
+    /// MQTT over WebSocket.
+    pub websocket: WebSocketSection,
+    /// Connections to other brokers.
+    pub bridges: Vec<BridgeSection>,
     /// The logs of functions.
     pub logs: LogsSection,
 }
@@ -69,6 +75,8 @@ impl Default for NodeConfig {
             store: StoreSection::default(),
             broker: BrokerSection::default(),
             invocations: InvocationsSection::default(),
+            websocket: WebSocketSection::default(),
+            bridges: Vec::new(),
             logs: LogsSection::default(),
         }
     }
@@ -258,6 +266,9 @@ pub enum ConfigError {
     /// The certificates' settings do not fit.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// A bridge's settings make no sense.
+    #[error(transparent)]
+    Bridge(#[from] BridgeConfigError),
     /// A number that makes no sense.
     #[error("{key} = {value} is out of range: {allowed}")]
     OutOfRange {
@@ -286,14 +297,19 @@ impl NodeConfig {
 
     /// The files that others are named by, which are relative to the configuration's own folder.
     fn files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        let Self { access, tls, .. } = self;
+        let Self { access, tls, bridges, .. } = self;
         let (secret, public_key) = match &mut access.jwt {
             Some(jwt) => (jwt.secret.as_mut(), jwt.public_key.as_mut()),
             None => (None, None),
         };
         let TlsSection { cert, key, client_ca, client_crl, .. } = tls;
         let certificates = [cert, key, client_ca, client_crl].map(Option::as_mut);
-        [access.acl.as_mut(), secret, public_key].into_iter().chain(certificates).flatten()
+        let of_bridges = bridges.iter_mut().flat_map(|bridge| {
+            let BridgeSection { ca, cert, key, password_file, .. } = bridge;
+            [ca, cert, key, password_file].map(Option::as_mut)
+        });
+        let files = [access.acl.as_mut(), secret, public_key].into_iter().chain(certificates);
+        files.chain(of_bridges).flatten()
     }
 
     /// The addresses that MQTT clients elsewhere can reach, each with its listener and whether such clients
@@ -315,6 +331,7 @@ impl NodeConfig {
     /// Holds the settings against what a node can do.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.tls.check()?;
+        bridge::check(&self.bridges)?;
         let out_of_range =
             |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
         if !(1..=100_000).contains(&self.isolates.max) {

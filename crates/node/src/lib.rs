@@ -5,6 +5,7 @@
 
 pub mod access;
 mod answer;
+pub mod bridge;
 pub mod config;
 pub mod control;
 pub mod dispatch;

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 
 /// Seconds: from a warm start to the default time limit.
@@ -65,10 +66,20 @@ struct NodeGauges {
     durable_retried: Counter,
     durable_dead: Counter,
     durable_dropped: Counter,
+    bridge_connected: Family<BridgeLabel, Gauge>,
+    bridge_queued: Family<BridgeLabel, Gauge>,
+    bridge_received: Family<BridgeLabel, Counter>,
+    bridge_sent: Family<BridgeLabel, Counter>,
+    bridge_dropped: Family<BridgeLabel, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BridgeLabel {
+    bridge: String,
 }
 
 /// What [`Metrics::encode`] is given of the rest of the node.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct NodeReading {
     /// Since the start.
     pub uptime: Duration,
@@ -82,6 +93,8 @@ pub struct NodeReading {
     pub broker: edgefaas_broker::BrokerStats,
     /// Durable invocations.
     pub journal: crate::journal::JournalReading,
+    /// Connections to other brokers.
+    pub bridges: Vec<BridgeStatus>,
 }
 
 /// The figures of one function; kept when a new revision goes live.
@@ -151,6 +164,19 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
+        for (name, help, gauge) in [
+            ("bridge_connected", "Whether the bridge is connected", &node.bridge_connected),
+            ("bridge_queued_messages", "Messages that wait for the other broker", &node.bridge_queued),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
+        for (name, help, counter) in [
+            ("bridge_messages_received", "Messages from the other broker", &node.bridge_received),
+            ("bridge_messages_sent", "Messages that the other broker has", &node.bridge_sent),
+            ("bridge_messages_dropped", "Messages refused or without room", &node.bridge_dropped),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
         Self { registry, outcomes, durations, queue_durations, gauges }
     }
 }
@@ -209,6 +235,15 @@ impl Metrics {
         show(&gauges.durable_retried, journal.retried);
         show(&gauges.durable_dead, journal.dead_lettered);
         show(&gauges.durable_dropped, journal.dropped);
+        for status in &reading.bridges {
+            let label = BridgeLabel { bridge: status.name.clone() };
+            let connected = u64::from(status.connected_since_unix_ms.is_some());
+            set(&gauges.bridge_connected.get_or_create(&label), connected);
+            set(&gauges.bridge_queued.get_or_create(&label), status.queued);
+            show(&gauges.bridge_received.get_or_create(&label), status.incoming);
+            show(&gauges.bridge_sent.get_or_create(&label), status.outgoing);
+            show(&gauges.bridge_dropped.get_or_create(&label), status.dropped);
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

@@ -16,10 +16,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
+use crate::bridge::Bridges;
 use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
+use crate::ingress::websocket::{Upgrading, WebSocketGateway};
 use crate::ingress::{cron, gateway_auth::GatewayAuth, http};
 use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
@@ -150,6 +152,8 @@ pub struct Node {
     broker: Broker,
     access: Arc<AccessControl>,
     gateway_auth: Arc<GatewayAuth>,
+    websocket: Arc<WebSocketGateway>,
+    bridges: Arc<Bridges>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
     store: Arc<Store>,
@@ -219,7 +223,8 @@ impl Node {
         let hooks =
             Hooks { publish: vec![access_hook.clone(), coordination.clone()], session: vec![access_hook] };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
-        let broker = Broker::open(broker_config(&config), hooks, storage).map_err(BuildError::Broker)?;
+        let broker =
+            Broker::open(broker_config(&config), hooks, storage.clone()).map_err(BuildError::Broker)?;
         let keep = KeepLimits {
             time: config.invocations.keep,
             count: config.invocations.max_kept,
@@ -240,6 +245,20 @@ impl Node {
         coordination.attach(&dispatcher);
         let broker = dispatcher.broker().clone();
         let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
+        let websocket = WebSocketGateway::new(
+            broker.clone(),
+            &config.websocket,
+            config.broker.max_packet.as_u64() as usize,
+            addresses.http_tls,
+        );
+        let bridges = Bridges::open(
+            &config.bridges,
+            broker.clone(),
+            &*storage,
+            store.node_id(),
+            config.broker.max_packet.as_u64() as u32,
+        );
+        let bridges = Arc::new(bridges.map_err(BuildError::Broker)?);
         let (section, data_dir) = (config.access.clone(), config.data_dir.clone());
         let access = Arc::new(AccessControl::new(
             access,
@@ -258,6 +277,7 @@ impl Node {
             secrets,
             metrics,
             broker: broker.clone(),
+            bridges: bridges.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
                 data_dir: config.data_dir.display().to_string(),
@@ -278,6 +298,8 @@ impl Node {
             broker,
             access,
             gateway_auth: Arc::new(gateway_auth),
+            websocket: Arc::new(websocket),
+            bridges,
             tls,
             control,
             store,
@@ -322,20 +344,20 @@ impl Node {
         let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
         let open = connected.clone();
         let slots = Arc::new(Semaphore::new(connection_slots()));
-        let auth = self.gateway_auth;
+        let (auth, websocket) = (self.gateway_auth, self.websocket);
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
         tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
-                let secure = secure.clone();
+                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
                     match secure {
-                        None => http::serve(stream, dispatcher, auth, open).await,
+                        None => http::serve(stream, dispatcher, auth, upgrading, open).await,
                         Some(tls) => {
                             if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
                             {
-                                http::serve(stream, dispatcher, auth, open).await;
+                                http::serve(stream, dispatcher, auth, upgrading, open).await;
                             }
                         }
                     }
@@ -378,6 +400,12 @@ impl Node {
             self.platform.clock.clone(),
             listening.clone(),
         ));
+        let bridges = self.bridges;
+        // They end with the clients' connections: what these still publish is to go out.
+        for bridge in bridges.tasks(&connected) {
+            self.workers.spawn_connection(bridge);
+        }
+        tasks.spawn(async move { bridges.forget_old().await });
         let (broker, open) = (self.broker.clone(), connected.clone());
         tasks.spawn(async move { broker.maintain(open).await });
         tasks.spawn(self.dispatcher.clone().run_journal(listening.clone()));

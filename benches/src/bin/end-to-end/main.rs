@@ -1,6 +1,7 @@
 //! The whole beside its peers: the real binary under load, with mosquitto, a bare hyper server and a TCP echo in the
 //! same run. Contestants take turns round by round; tables go to stdout and `benches/results/*.json`.
 
+mod broker;
 mod http;
 mod idle;
 mod mqtt;
@@ -39,6 +40,7 @@ struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
+    Broker,
     Mqtt,
     Http,
     Idle,
@@ -78,8 +80,12 @@ fn main() -> anyhow::Result<()> {
         false => Plan { binary, rounds: 5, turn: ms(1500), starts: 10, settle: ms(3000) },
     };
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, Measure); 3] =
-        [(Part::Idle, idle::run), (Part::Mqtt, mqtt::run), (Part::Http, http::run)];
+    let parts: [(Part, Measure); 4] = [
+        (Part::Idle, idle::run),
+        (Part::Broker, broker::run),
+        (Part::Mqtt, mqtt::run),
+        (Part::Http, http::run),
+    ];
     for (part, run) in parts {
         if arguments.only.is_empty() || arguments.only.contains(&part) {
             let report = run(&plan)?;

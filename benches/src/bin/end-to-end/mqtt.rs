@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use edgefaas_benches::mqtt::{Topics, closed_loop, tcp_echo_loop};
 use edgefaas_benches::node::Node;
-use edgefaas_benches::peers::{self, FunctionKind, Mosquitto};
+use edgefaas_benches::peers::{self, FunctionKind, Mosquitto, Persistence};
 use edgefaas_benches::results::{Report, Table, Target};
 use edgefaas_benches::samples::Load;
 
@@ -38,7 +38,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     let data = tempfile::tempdir()?;
     let node = Node::start(&plan.binary, data.path())?;
     node.deploy(&plan.binary, data.path())?;
-    let mosquitto = Mosquitto::start()?;
+    let mosquitto = Mosquitto::start(Persistence::None)?;
     let kinds = [FunctionKind::Js, FunctionKind::Rust, FunctionKind::Plain];
     let _clients = kinds
         .into_iter()

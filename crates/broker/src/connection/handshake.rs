@@ -12,7 +12,7 @@ use super::Attached;
 use super::io::{Io, read};
 use crate::attach::{Claimed, Wanted};
 use crate::broker::Shared;
-use crate::client::{Client, Peer};
+use crate::client::{Client, Peer, Transport};
 use crate::hook::{ConnectRefusal, ConnectRefusalReason, ConnectRequest};
 use crate::message::Version;
 use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
@@ -42,7 +42,8 @@ where
     let deadline = Instant::now() + shared.config.connect_timeout;
     let connect = timeout_at(deadline, first_packet(io, decoder, shared)).await;
     let connect = connect.unwrap_or_else(|_| Err(Refusal::Silent("no CONNECT in time".into())))?;
-    if let Some(refusal) = refusal(shared, &connect) {
+    let internal = peer.transport == Transport::Internal;
+    if let Some(refusal) = refusal(shared, &connect, internal) {
         return Err(refusal);
     }
     let mut connect = connect;
@@ -77,7 +78,8 @@ where
     });
     let config = &shared.config;
     let will = connect.will.take().map(|will| (will, connect.will_delay_seconds));
-    let expiry_seconds = connect.session_expiry_seconds.min(config.max_session_expiry_seconds);
+    let longest_seconds = if internal { u32::MAX } else { config.max_session_expiry_seconds };
+    let expiry_seconds = connect.session_expiry_seconds.min(longest_seconds);
     let wanted = Wanted {
         clean_start: connect.clean_start,
         expiry_seconds,
@@ -185,7 +187,7 @@ where
     }
 }
 
-fn refusal(shared: &Shared, connect: &Connect) -> Option<Refusal> {
+fn refusal(shared: &Shared, connect: &Connect, internal: bool) -> Option<Refusal> {
     let version = connect.version;
     let max_packet_bytes = connect.maximum_packet_bytes;
     if connect.authentication_method.is_some() {
@@ -197,7 +199,7 @@ fn refusal(shared: &Shared, connect: &Connect) -> Option<Refusal> {
             detail: "enhanced authentication is not supported".into(),
         });
     }
-    if shared.is_full(&connect.client_id) {
+    if !internal && shared.is_full(&connect.client_id) {
         let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);
         let reason = ConnectAckReason::ServerBusy;
         return Some(Refusal::Answer { version, reason, detail, max_packet_bytes });

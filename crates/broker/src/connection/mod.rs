@@ -23,7 +23,7 @@ use self::handshake::{Accepted, handshake, refuse};
 use self::io::{Io, read, write_or_flush};
 use crate::attach::Released;
 use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting};
-use crate::client::{Client, Origin, Peer};
+use crate::client::{Client, Origin, Peer, Transport};
 use crate::hook::{Hold, RejectReason};
 use crate::journal::{Change, Entry, Progress, Space, StorageError, Ticket};
 use crate::limits::Bucket;
@@ -58,7 +58,11 @@ pub(crate) async fn serve<S>(shared: &Shared, stream: S, peer: Peer, cancel: Can
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let _place = match shared.enter(peer.address.ip()) {
+    let entered = match peer.transport {
+        Transport::Internal => Ok(None),
+        _ => shared.enter(peer.address.ip()),
+    };
+    let _place = match entered {
         Ok(place) => place,
         Err(limit) => {
             shared.counters.connections_refused.add(1);

@@ -1,6 +1,6 @@
 //! `edgefaas status`
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use edgefaas_node::control::proto;
 use serde_json::json;
@@ -36,6 +36,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "pending": status.pending,
             "mqtt_connections": status.mqtt_connections,
             "draining": status.draining,
+            "bridges": status.bridges.iter().map(bridge_json).collect::<Vec<_>>(),
         }));
     }
     let uptime = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000)).to_string();
@@ -61,6 +62,38 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     if !status.tls_fingerprint.is_empty() {
         lines.push(("sha-256", status.tls_fingerprint));
     }
+    lines.extend(status.bridges.into_iter().map(|bridge| ("bridge", bridge_text(bridge))));
     let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
     output::text(&text)
+}
+
+fn bridge_json(bridge: &proto::Bridge) -> serde_json::Value {
+    json!({
+        "name": bridge.name,
+        "url": bridge.url,
+        "connected": bridge.connected_since_ms.is_some(),
+        "connected_since_ms": bridge.connected_since_ms,
+        "queued": bridge.queued,
+        "messages_in": bridge.messages_in,
+        "messages_out": bridge.messages_out,
+        "dropped": bridge.dropped,
+        "last_error": (!bridge.last_error.is_empty()).then_some(&bridge.last_error),
+    })
+}
+
+fn bridge_text(bridge: proto::Bridge) -> String {
+    let since = bridge.connected_since_ms.map(|since| {
+        let connected = SystemTime::UNIX_EPOCH + Duration::from_millis(since);
+        let time = SystemTime::now().duration_since(connected).unwrap_or_default().as_secs();
+        format!("connected for {}", humantime::format_duration(Duration::from_secs(time)))
+    });
+    let state = match since {
+        Some(since) => since,
+        None if bridge.last_error.is_empty() => "not connected".into(),
+        None => format!("not connected: {}", bridge.last_error),
+    };
+    let proto::Bridge { name, url, queued, messages_in, messages_out, dropped, .. } = bridge;
+    format!(
+        "{name} to {url}, {state}; {queued} queued, {messages_in} in, {messages_out} out, {dropped} dropped"
+    )
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use edgefaas_broker::{
     Client, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Origin,
-    PublishHook, Publishing, QoS, RejectReason, SessionHook, TopicFilter, Verdict,
+    PublishHook, Publishing, QoS, RejectReason, SessionHook, TopicFilter, Transport, Verdict,
 };
 
 use super::sessions::Credential;
@@ -13,6 +13,9 @@ use super::{Access, Action, Jwt, Policy, Who, certificate};
 
 /// Topics that the node answers on itself; whoever may call a function gets its answer.
 const NODE_TOPICS: &str = "$faas/";
+
+/// What the client identifiers of the node's own sessions start with.
+const OWN_CLIENTS: &str = "$bridge/";
 
 /// [`Access`] as the broker knows it.
 pub struct AccessHook(pub Arc<Access>);
@@ -25,6 +28,9 @@ impl SessionHook for AccessHook {
     }
 
     fn on_subscribe(&self, client: &Client, filter: &TopicFilter, qos: QoS) -> Result<QoS, RejectReason> {
+        if client.transport == Transport::Internal {
+            return Ok(qos);
+        }
         let access = &self.0;
         let topics = unshared(filter.as_str());
         if access.policy.load().rules().allows(who(client), Action::Subscribe, topics) {
@@ -65,6 +71,13 @@ impl PublishHook for AccessHook {
 impl Access {
     /// Lets a client in or does not.
     async fn decide(&self, request: ConnectRequest) -> Result<Grant, ConnectRefusal> {
+        if request.peer.transport == Transport::Internal {
+            return Ok(Grant::default());
+        }
+        if request.client_id.starts_with(OWN_CLIENTS) {
+            let detail = format!("client identifiers that start with {OWN_CLIENTS} are the node's own");
+            return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
+        }
         let policy = self.policy();
         let (username, credential) = self.identify(&policy, &request).await?;
         let who = Who { user: username.as_deref(), client_id: Some(&request.client_id) };

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use edgefaas_isolates::{FunctionSource, Module, ModuleGraph, Reply};
 
 use super::proto;
+use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 use crate::logs::LogLine;
 use crate::problem::Problem;
@@ -111,5 +112,19 @@ pub fn log_line(line: LogLine, lost_before: u64) -> proto::LogLine {
         level: line.level.as_str().to_owned(),
         message: line.message,
         lost_before,
+    }
+}
+
+/// A bridge as it is now.
+pub fn bridge(status: &BridgeStatus) -> proto::Bridge {
+    proto::Bridge {
+        name: status.name.clone(),
+        url: status.url.clone(),
+        connected_since_ms: status.connected_since_unix_ms,
+        queued: status.queued,
+        messages_in: status.incoming,
+        messages_out: status.outgoing,
+        dropped: status.dropped,
+        last_error: status.last_error.clone().unwrap_or_default(),
     }
 }

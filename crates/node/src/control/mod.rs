@@ -17,6 +17,7 @@ pub(crate) use auth::{bearer, token_in};
 pub use endpoint::ControlEndpoint;
 
 use crate::access::AccessControl;
+use crate::bridge::Bridges;
 use crate::dispatch::{Dispatcher, Workers};
 use crate::logs::Logs;
 use crate::metrics::{Metrics, NodeReading};
@@ -56,6 +57,8 @@ pub struct ControlParts {
     pub metrics: Arc<Metrics>,
     /// The broker.
     pub broker: Broker,
+    /// To other brokers.
+    pub bridges: Arc<Bridges>,
     /// The node's facts.
     pub facts: NodeFacts,
     /// The token that every call needs.
@@ -87,6 +90,7 @@ impl ControlParts {
             functions: self.registry.routes().functions().count(),
             broker: self.broker.stats(),
             journal: self.dispatcher.journal().reading(),
+            bridges: self.bridges.status(),
         }
     }
 }

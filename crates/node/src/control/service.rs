@@ -172,6 +172,7 @@ impl Control for ControlService {
             draining: parts.dispatcher.is_draining(),
             pending: reading.journal.pending,
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
+            bridges: reading.bridges.iter().map(convert::bridge).collect(),
         }))
     }
 

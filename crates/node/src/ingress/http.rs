@@ -1,4 +1,5 @@
-//! The HTTP gateway: `/fn/NAME[/rest]`, the paths of http triggers, and `/invocations/ID`.
+//! The HTTP gateway: `/fn/NAME[/rest]`, the paths of http triggers, `/invocations/ID`, and the way to MQTT over
+//! WebSocket.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::durable_http;
 use super::gateway_auth::{GatewayAuth, Refused};
+use super::websocket::{self, Upgrading};
 use super::write_timeout::WriteTimeout;
 use crate::answer::body_of;
 use crate::dispatch::Dispatcher;
@@ -54,25 +56,33 @@ const HOP_BY_HOP: [&str; 8] = [
 
 pub(super) type HttpReply = Response<Full<Bytes>>;
 
-/// Serves one connection until its client closes it, or `cancel` fires and the request under way is
-/// answered.
+/// Serves one connection, and MQTT once it was upgraded, until its client closes it, or `cancel` fires and the
+/// request under way is answered.
 pub async fn serve<S>(
     stream: S,
     dispatcher: Arc<Dispatcher>,
     auth: Arc<GatewayAuth>,
+    upgrading: Upgrading,
     cancel: CancellationToken,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request| {
-        let (dispatcher, auth) = (dispatcher.clone(), auth.clone());
-        async move { Ok::<_, Infallible>(handle(&dispatcher, &auth, request).await) }
+    let upgrade = upgrading.clone();
+    let service = service_fn(move |mut request| {
+        let (dispatcher, auth, upgrade) = (dispatcher.clone(), auth.clone(), upgrade.clone());
+        async move {
+            Ok::<_, Infallible>(match request.uri().path() {
+                websocket::PATH => upgrade.answer(&mut request),
+                _ => handle(&dispatcher, &auth, request).await,
+            })
+        }
     });
     let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
@@ -84,6 +94,8 @@ pub async fn serve<S>(
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP connection ended");
     }
+    // Boxed: few connections come this far, and the others need no room for it.
+    Box::pin(upgrading.serve(cancel)).await;
 }
 
 async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Request<Incoming>) -> HttpReply {

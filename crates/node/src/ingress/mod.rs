@@ -6,4 +6,5 @@ mod durable_http;
 pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
+pub mod websocket;
 mod write_timeout;

@@ -199,6 +199,7 @@ impl From<&Client> for ClientRecord {
                 Transport::Tls => 1,
                 Transport::WebSocket => 2,
                 Transport::SecureWebSocket => 3,
+                Transport::Internal => 4,
             },
         }
     }
@@ -216,6 +217,7 @@ impl ClientRecord {
                 0 => Transport::Tcp,
                 1 => Transport::Tls,
                 2 => Transport::WebSocket,
+                4 => Transport::Internal,
                 _ => Transport::SecureWebSocket,
             },
         })

@@ -1,0 +1,279 @@
+//! Bridges: connections of this node, as a client, to other brokers.
+//!
+//! ```text
+//! config   [[bridges]]
+//! topics   prefixes there and back
+//! wire     packets of a client (rumqttc's codecs), both versions
+//! relay    what packets mean: no I/O, no clock
+//! link     one connection with both of its ends
+//! ```
+
+pub mod config;
+mod link;
+mod relay;
+mod topics;
+mod wire;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use edgefaas_broker::{Broker, Change, Space, Storage, StorageError, TopicFilter};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use self::config::BridgeSection;
+use self::link::Ended;
+use self::topics::Topics;
+
+/// What the client identifiers of bridges' sessions in this node's broker start with.
+const SESSION_PREFIX: &str = "$bridge/";
+/// The wait after the first failure; doubled by every further one.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+/// A connection that was good for so long starts the waits anew.
+const GOOD_CONNECTION: Duration = Duration::from_secs(10);
+/// The tag of the entries under which identifiers of QoS 2 messages are recorded: `b NAME 0 IDENTIFIER`.
+const RECORD_TAG: u8 = b'b';
+
+/// All bridges of a node.
+pub struct Bridges {
+    broker: Broker,
+    node_id: String,
+    max_packet_bytes: u32,
+    bridges: Vec<Arc<Bridge>>,
+}
+
+/// One bridge.
+pub(crate) struct Bridge {
+    section: BridgeSection,
+    topics: Topics,
+    out_filters: Vec<TopicFilter>,
+    /// Of its session in this node's broker.
+    client_id: Arc<str>,
+    figures: Figures,
+    /// The other broker's QoS 2 messages that wait for PUBREL. Taken while there is a connection.
+    unreleased: tokio::sync::Mutex<HashSet<u16>>,
+    /// The other broker did not understand the CONNECT of a bridge (MQTT 3.1.1).
+    greets_plainly: AtomicBool,
+}
+
+/// What a bridge has done.
+#[derive(Default)]
+struct Figures {
+    incoming: AtomicU64,
+    outgoing: AtomicU64,
+    lost: AtomicU64,
+    /// In milliseconds since the Unix epoch; 0 while there is no connection.
+    connected_since_unix_ms: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+/// A bridge as it is now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BridgeStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it leads.
+    pub url: String,
+    /// Since when it is connected, if it is.
+    pub connected_since_unix_ms: Option<u64>,
+    /// Messages that wait for the other broker.
+    pub queued: u64,
+    /// Messages that came from the other broker.
+    pub incoming: u64,
+    /// Messages that the other broker has.
+    pub outgoing: u64,
+    /// Messages that were lost: refused on either side, or the queue was full. What other subscribers to the very same
+    /// filter lost on this node counts as well.
+    pub dropped: u64,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+}
+
+impl Bridges {
+    /// The bridges of a configuration that was checked.
+    ///
+    /// # Errors
+    /// What is stored of them can't be read.
+    pub fn open(
+        sections: &[BridgeSection],
+        broker: Broker,
+        storage: &dyn Storage,
+        node_id: String,
+        max_packet_bytes: u32,
+    ) -> Result<Self, StorageError> {
+        let mut recorded = recorded(&broker, storage, sections)?;
+        let bridges = sections.iter().map(|section| {
+            let out = section.topics.iter().filter(|topic| topic.direction.is_out());
+            Arc::new(Bridge {
+                topics: Topics::new(&section.topics),
+                out_filters: out.filter_map(|topic| TopicFilter::new(topic.local_filter()).ok()).collect(),
+                client_id: format!("{SESSION_PREFIX}{}", section.name).into(),
+                figures: Figures::default(),
+                unreleased: tokio::sync::Mutex::new(recorded.remove(&section.name).unwrap_or_default()),
+                section: section.clone(),
+                greets_plainly: AtomicBool::new(false),
+            })
+        });
+        let bridges = bridges.collect();
+        Ok(Self { broker, node_id, max_packet_bytes, bridges })
+    }
+
+    /// Ends the sessions of bridges that are no longer there.
+    pub async fn forget_old(&self) {
+        for session in self.broker.sessions(SESSION_PREFIX) {
+            if self.bridges.iter().all(|bridge| bridge.client_id != session.client_id) {
+                link::forget_session(&self.broker, &session.client_id).await;
+            }
+        }
+    }
+
+    /// A task for each bridge: keeps it connected until `cancel` fires.
+    pub fn tasks(
+        self: &Arc<Self>,
+        cancel: &CancellationToken,
+    ) -> Vec<impl Future<Output = ()> + Send + 'static> {
+        let task = |bridge: &Arc<Bridge>| {
+            let (bridges, bridge, cancel) = (self.clone(), bridge.clone(), cancel.clone());
+            async move { bridges.keep(&bridge, &cancel).await }
+        };
+        self.bridges.iter().map(task).collect()
+    }
+
+    /// All of them, as they are now.
+    pub fn status(&self) -> Vec<BridgeStatus> {
+        if self.bridges.is_empty() {
+            return Vec::new();
+        }
+        let sessions = self.broker.sessions(SESSION_PREFIX);
+        let status = self.bridges.iter().map(|bridge| {
+            let figures = &bridge.figures;
+            let session = sessions.iter().find(|session| session.client_id == bridge.client_id);
+            let queues = bridge.out_filters.iter().filter_map(|filter| self.broker.queue(filter));
+            let since = figures.connected_since_unix_ms.load(Relaxed);
+            BridgeStatus {
+                name: bridge.section.name.clone(),
+                url: bridge.section.url.clone(),
+                connected_since_unix_ms: (since > 0).then_some(since),
+                queued: session.map_or(0, |session| session.waiting),
+                incoming: figures.incoming.load(Relaxed),
+                outgoing: figures.outgoing.load(Relaxed),
+                dropped: figures.lost.load(Relaxed) + queues.map(|queue| queue.dropped).sum::<u64>(),
+                last_error: figures.last_error.lock().clone(),
+            }
+        });
+        status.collect()
+    }
+
+    async fn keep(&self, bridge: &Bridge, cancel: &CancellationToken) {
+        let mut backoff = FIRST_BACKOFF;
+        // Messages are queued from the start, whether the other broker can be reached or not.
+        let prepared = link::prepare_session(self, bridge);
+        if let Some(Err(error)) = cancel.run_until_cancelled(prepared).await {
+            bridge.failed(format!("there is no queue for it: {error}"));
+        }
+        loop {
+            let started = Instant::now();
+            let ended = link::connect(self, bridge, cancel).await;
+            bridge.figures.connected_since_unix_ms.store(0, Relaxed);
+            let Ended::Failed(reason) = ended else { return };
+            bridge.failed(reason);
+            if started.elapsed() > GOOD_CONNECTION {
+                backoff = FIRST_BACKOFF;
+            }
+            // Nodes that lost the same broker do not come back all at once.
+            let wait = backoff.mul_f64(rand::random_range(0.5..1.5));
+            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            if cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl Bridge {
+    fn connected(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.figures.connected_since_unix_ms.store((now.as_millis() as u64).max(1), Relaxed);
+        tracing::info!(bridge = self.section.name, url = self.section.url, "the bridge is connected");
+    }
+
+    fn greets_as_bridge(&self) -> bool {
+        !self.greets_plainly.load(Relaxed)
+    }
+
+    fn greet_plainly(&self) {
+        self.greets_plainly.store(true, Relaxed);
+    }
+
+    fn lost(&self, reason: String) {
+        self.figures.lost.fetch_add(1, Relaxed);
+        self.failed(reason);
+    }
+
+    /// Logged when it is not the same as before.
+    fn failed(&self, reason: String) {
+        let mut last = self.figures.last_error.lock();
+        if last.as_ref() != Some(&reason) {
+            tracing::warn!(
+                bridge = self.section.name,
+                url = self.section.url,
+                reason,
+                "a problem on the bridge"
+            );
+            *last = Some(reason);
+        }
+    }
+
+    /// Records that a QoS 2 message with this identifier was taken, or that it is done with.
+    fn record(&self, pkid: u16, taken: bool) -> Change {
+        let mut key = vec![RECORD_TAG];
+        key.extend_from_slice(self.section.name.as_bytes());
+        key.push(0);
+        key.extend_from_slice(&pkid.to_be_bytes());
+        Change { space: Space::Hook, key, value: taken.then(Vec::new) }
+    }
+}
+
+/// The identifiers that were recorded, by bridge. Those of bridges that are gone are deleted.
+fn recorded(
+    broker: &Broker,
+    storage: &dyn Storage,
+    sections: &[BridgeSection],
+) -> Result<HashMap<String, HashSet<u16>>, StorageError> {
+    const PAGE: usize = 1024;
+    let mut recorded: HashMap<String, HashSet<u16>> = HashMap::new();
+    let mut gone = Vec::new();
+    let mut from = vec![RECORD_TAG];
+    loop {
+        let page = storage.scan(Space::Hook, &from, PAGE)?;
+        let complete = page.len() < PAGE;
+        for (key, _) in page {
+            let Some(rest) = key.strip_prefix(&[RECORD_TAG]) else {
+                from.clear();
+                break;
+            };
+            let parsed = rest.split_last_chunk::<2>().and_then(|(name, pkid)| {
+                let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
+                Some((name, u16::from_be_bytes(*pkid)))
+            });
+            match parsed {
+                Some((name, pkid)) if sections.iter().any(|section| section.name == name) => {
+                    recorded.entry(name.to_owned()).or_default().insert(pkid);
+                }
+                _ => gone.push(Change { space: Space::Hook, key: key.clone(), value: None }),
+            }
+            // The one after it.
+            from = [&key[..], &[0]].concat();
+        }
+        if complete || from.is_empty() {
+            break;
+        }
+    }
+    if !gone.is_empty() {
+        broker.record(gone);
+    }
+    Ok(recorded)
+}

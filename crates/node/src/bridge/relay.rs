@@ -1,0 +1,307 @@
+//! What packets of the two ends of a bridge mean. No I/O, no clock.
+//!
+//! ```text
+//!   this node's broker                            the other broker
+//!   session `$bridge/NAME`  --PUBLISH 5--> relay --PUBLISH 5-->
+//!                           <--PUBREC 5--        <--PUBREC 5--
+//!                           --PUBREL 5-->        --PUBREL 5-->
+//!                           <--PUBCOMP 5-        <--PUBCOMP 5-
+//!   Broker::publish_with         <-------------- PUBLISH 7
+//!   stored                       --------------> PUBREC 7
+//! ```
+//!
+//! On the way out the session of this node's own broker is the queue, and packet identifiers go through unchanged. The
+//! session gives a message that it sends again the identifier it had before, after a restart too, so that the other
+//! broker recognises it: QoS 2 is exactly once from end to end, and nothing has to be kept here.
+//!
+//! On the way in, a QoS 2 identifier is recorded in the same commit as its message, and forgotten at PUBREL.
+
+use std::collections::HashSet;
+
+use edgefaas_broker::{ByteString, Message, Properties, QoS, TopicName};
+use rumqttc::v5::mqttbytes as v5;
+use rumqttc::v5::mqttbytes::v5::{
+    Packet, PubAck, PubAckReason, PubComp, PubRec, PubRecReason, PubRel, Publish, PublishProperties,
+    SubscribeReasonCode,
+};
+
+use super::topics::Topics;
+
+/// User property with the ids of the nodes that a message came by, oldest first, separated by `,`.
+pub const VIA: &str = "edgefaas-via";
+/// Most nodes that a message may come by.
+const MOST_HOPS: usize = 8;
+
+/// The relay of one connection.
+#[derive(Debug)]
+pub struct Relay<'a> {
+    /// What goes where.
+    pub topics: &'a Topics,
+    /// This node, as [`VIA`] names it.
+    pub node_id: &'a str,
+    /// User properties can be sent.
+    pub has_properties: bool,
+    /// The other broker takes retained messages.
+    pub retain_available: bool,
+    /// The other broker's QoS 2 messages that wait for PUBREL.
+    pub unreleased: &'a mut HashSet<u16>,
+}
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    /// Send this to the other broker.
+    ToRemote(Packet),
+    /// Send this to this node's broker.
+    ToLocal(Packet),
+    /// Publish this here; then, when it is stored, send `ack` to the other broker.
+    Publish {
+        /// On its topic here.
+        message: Box<Message>,
+        /// For QoS 1 and 2.
+        ack: Option<Packet>,
+        /// To be recorded with it, for QoS 2.
+        record: Option<u16>,
+    },
+    /// The identifier is done with: forget it, then send PUBCOMP.
+    Release(u16),
+    /// Only acknowledge, after everything before.
+    Acknowledge(Packet),
+    /// A message did not get through.
+    Refused(String),
+    /// The other broker has acknowledged a message, or has been sent one that it does not acknowledge.
+    Delivered,
+    /// The other end is finished.
+    End(String),
+}
+
+impl Relay<'_> {
+    /// A packet of this node's broker.
+    pub fn from_local(&self, packet: Packet) -> Vec<Effect> {
+        match packet {
+            Packet::Publish(publish) => self.outgoing(publish),
+            Packet::PubRel(release) => {
+                vec![Effect::ToRemote(Packet::PubRel(PubRel::new(release.pkid, None)))]
+            }
+            Packet::SubAck(ack) => ack
+                .return_codes
+                .iter()
+                .filter(|code| !matches!(code, SubscribeReasonCode::Success(_)))
+                .map(|code| Effect::Refused(format!("this node refused a subscription: {code:?}")))
+                .collect(),
+            Packet::Disconnect(end) => {
+                vec![Effect::End(format!("this node's broker ended it: {:?}", end.reason_code))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A packet of the other broker.
+    pub fn from_remote(&mut self, packet: Packet) -> Vec<Effect> {
+        match packet {
+            Packet::Publish(publish) => self.incoming(publish),
+            Packet::PubRel(release) => match self.unreleased.remove(&release.pkid) {
+                true => vec![Effect::Release(release.pkid)],
+                false => vec![Effect::Acknowledge(Packet::PubComp(PubComp::new(release.pkid, None)))],
+            },
+            Packet::PubAck(ack) => {
+                let taken =
+                    matches!(ack.reason, PubAckReason::Success | PubAckReason::NoMatchingSubscribers);
+                let fate = match taken {
+                    true => Effect::Delivered,
+                    false => Effect::Refused(format!("a message was refused: {:?}", ack.reason)),
+                };
+                vec![Effect::ToLocal(Packet::PubAck(PubAck::new(ack.pkid, None))), fate]
+            }
+            Packet::PubRec(ack) => {
+                let taken =
+                    matches!(ack.reason, PubRecReason::Success | PubRecReason::NoMatchingSubscribers);
+                let mut effects = Vec::new();
+                if !taken {
+                    effects.push(Effect::Refused(format!("a message was refused: {:?}", ack.reason)));
+                }
+                let reason = if taken { PubRecReason::Success } else { ack.reason };
+                let ack = PubRec { pkid: ack.pkid, reason, properties: None };
+                effects.insert(0, Effect::ToLocal(Packet::PubRec(ack)));
+                effects
+            }
+            Packet::PubComp(ack) => {
+                vec![Effect::ToLocal(Packet::PubComp(PubComp::new(ack.pkid, None))), Effect::Delivered]
+            }
+            Packet::SubAck(ack) => ack
+                .return_codes
+                .iter()
+                .filter(|code| !matches!(code, SubscribeReasonCode::Success(_)))
+                .map(|code| Effect::Refused(format!("a subscription was refused: {code:?}")))
+                .collect(),
+            Packet::Disconnect(end) => {
+                vec![Effect::End(format!("the other broker ended it: {:?}", end.reason_code))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn outgoing(&self, mut publish: Publish) -> Vec<Effect> {
+        let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
+        let properties = publish.properties.take();
+        let via = via(properties.iter().flat_map(|properties| &properties.user_properties));
+        let topic = self.topics.to_remote(topic).filter(|_| via.split(',').count() < MOST_HOPS);
+        let Some(topic) = topic else {
+            return match publish.qos {
+                v5::QoS::AtMostOnce => Vec::new(),
+                v5::QoS::AtLeastOnce => {
+                    vec![Effect::ToLocal(Packet::PubAck(PubAck::new(publish.pkid, None)))]
+                }
+                v5::QoS::ExactlyOnce => {
+                    let reason = PubRecReason::ImplementationSpecificError;
+                    let refusal = PubRec { pkid: publish.pkid, reason, properties: None };
+                    vec![Effect::ToLocal(Packet::PubRec(refusal))]
+                }
+            };
+        };
+        publish.topic = topic.into();
+        publish.retain &= self.retain_available;
+        if self.has_properties {
+            let mut properties = properties.unwrap_or_default();
+            properties.subscription_identifiers.clear();
+            properties.topic_alias = None;
+            let via =
+                if via.is_empty() { self.node_id.to_owned() } else { format!("{via},{}", self.node_id) };
+            properties.user_properties.retain(|(name, _)| name != VIA);
+            properties.user_properties.push((VIA.to_owned(), via));
+            publish.properties = Some(properties);
+        }
+        let sent = (publish.qos == v5::QoS::AtMostOnce).then_some(Effect::Delivered);
+        std::iter::once(Effect::ToRemote(Packet::Publish(publish))).chain(sent).collect()
+    }
+
+    fn incoming(&mut self, publish: Publish) -> Vec<Effect> {
+        let ack = match publish.qos {
+            v5::QoS::AtMostOnce => None,
+            v5::QoS::AtLeastOnce => Some(Packet::PubAck(PubAck::new(publish.pkid, None))),
+            v5::QoS::ExactlyOnce => Some(Packet::PubRec(PubRec::new(publish.pkid, None))),
+        };
+        let done = |ack: Option<Packet>| ack.map(Effect::Acknowledge).into_iter().collect();
+        let once = publish.qos == v5::QoS::ExactlyOnce;
+        if once && self.unreleased.contains(&publish.pkid) {
+            return done(ack);
+        }
+        let record = once.then_some(publish.pkid);
+        let properties = publish.properties.unwrap_or_default();
+        let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
+        let via = via(&properties.user_properties);
+        // What has been here before has been everywhere it would go.
+        let topic = self.topics.to_local(topic).filter(|_| via.split(',').all(|node| node != self.node_id));
+        let Some(topic) = topic.and_then(|topic| TopicName::new(topic).ok()) else { return done(ack) };
+        let message = Message::new(topic, publish.payload)
+            .with_qos(qos(publish.qos))
+            .with_retain(publish.retain)
+            .with_properties(own_properties(properties));
+        if let Some(pkid) = record {
+            self.unreleased.insert(pkid);
+        }
+        vec![Effect::Publish { message: Box::new(message), ack, record }]
+    }
+}
+
+fn via<'a>(user_properties: impl IntoIterator<Item = &'a (String, String)>) -> String {
+    let found = user_properties.into_iter().find(|(name, _)| name == VIA);
+    found.map(|(_, via)| via.clone()).unwrap_or_default()
+}
+
+fn own_properties(properties: PublishProperties) -> Properties {
+    let user = properties.user_properties.into_iter().map(|(name, value)| (name.into(), value.into()));
+    Properties {
+        payload_is_utf8: properties.payload_format_indicator == Some(1),
+        expiry_seconds: properties.message_expiry_interval,
+        content_type: properties.content_type.map(ByteString::from),
+        response_topic: properties.response_topic.and_then(|topic| TopicName::new(topic).ok()),
+        correlation_data: properties.correlation_data,
+        user: user.collect(),
+    }
+}
+
+fn qos(qos: v5::QoS) -> QoS {
+    match qos {
+        v5::QoS::AtMostOnce => QoS::AtMostOnce,
+        v5::QoS::AtLeastOnce => QoS::AtLeastOnce,
+        v5::QoS::ExactlyOnce => QoS::ExactlyOnce,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::config::{BridgeQoS, Direction, TopicSection};
+
+    fn topics() -> Topics {
+        Topics::new(&[TopicSection {
+            filter: "#".into(),
+            direction: Direction::Both,
+            qos: BridgeQoS(QoS::ExactlyOnce),
+            local_prefix: "here/".into(),
+            remote_prefix: "there/".into(),
+        }])
+    }
+
+    fn relay<'a>(topics: &'a Topics, unreleased: &'a mut HashSet<u16>, node_id: &'a str) -> Relay<'a> {
+        Relay { topics, node_id, has_properties: true, retain_available: true, unreleased }
+    }
+
+    fn publish(topic: &str, qos: v5::QoS, pkid: u16) -> Publish {
+        let mut publish = Publish::new(topic, qos, "x", None);
+        publish.pkid = pkid;
+        publish
+    }
+
+    #[test]
+    fn packet_identifiers_go_through_and_the_node_is_named() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        let mut relay = relay(&topics, &mut unreleased, "n1");
+        let effects = relay.from_local(Packet::Publish(publish("here/a", v5::QoS::ExactlyOnce, 5)));
+        let [Effect::ToRemote(Packet::Publish(sent))] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!((&sent.topic[..], sent.pkid), (&b"there/a"[..], 5));
+        let properties = sent.properties.as_ref().unwrap();
+        assert_eq!(properties.user_properties, [(VIA.to_owned(), "n1".to_owned())]);
+        let effects = relay.from_remote(Packet::PubRec(PubRec::new(5, None)));
+        assert_eq!(effects, [Effect::ToLocal(Packet::PubRec(PubRec::new(5, None)))]);
+        let effects = relay.from_remote(Packet::PubComp(PubComp::new(5, None)));
+        assert_eq!(effects, [Effect::ToLocal(Packet::PubComp(PubComp::new(5, None))), Effect::Delivered]);
+    }
+
+    #[test]
+    fn a_message_that_was_here_before_ends_here() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        for (via, taken) in [("n2", true), ("n2,n1", false), ("n1", false), ("n11", true)] {
+            let mut came = publish("there/a", v5::QoS::AtLeastOnce, 9);
+            let user_properties = vec![(VIA.to_owned(), via.to_owned())];
+            came.properties = Some(PublishProperties { user_properties, ..PublishProperties::default() });
+            let effects = relay(&topics, &mut unreleased, "n1").from_remote(Packet::Publish(came));
+            let published = matches!(effects[..], [Effect::Publish { .. }]);
+            let acknowledged = matches!(effects[..], [Effect::Acknowledge(Packet::PubAck(_))]);
+            assert_eq!((published, acknowledged), (taken, !taken), "{via}");
+        }
+    }
+
+    #[test]
+    fn a_qos_2_message_that_comes_again_is_only_acknowledged() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        let mut relay = relay(&topics, &mut unreleased, "n1");
+        let came = || Packet::Publish(publish("there/a", v5::QoS::ExactlyOnce, 3));
+        let recorded = |effects: &[Effect]| matches!(effects, [Effect::Publish { record: Some(3), .. }]);
+        assert!(recorded(&relay.from_remote(came())));
+        assert!(matches!(relay.from_remote(came())[..], [Effect::Acknowledge(Packet::PubRec(_))]));
+        let release = || Packet::PubRel(PubRel::new(3, None));
+        assert_eq!(relay.from_remote(release()), [Effect::Release(3)]);
+        assert!(matches!(relay.from_remote(release())[..], [Effect::Acknowledge(Packet::PubComp(_))]));
+        assert!(recorded(&relay.from_remote(came())));
+    }
+
+    #[test]
+    fn what_goes_nowhere_is_acknowledged_to_this_node() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        let relay = relay(&topics, &mut unreleased, "n1");
+        let effects = relay.from_local(Packet::Publish(publish("other", v5::QoS::AtLeastOnce, 4)));
+        assert_eq!(effects, [Effect::ToLocal(Packet::PubAck(PubAck::new(4, None)))]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Packets of a client, by rumqttc's codecs: MQTT 3.1.1 is spoken as MQTT 5 without what it does not have.
+
+use bytes::BytesMut;
+use rumqttc::mqttbytes as v4;
+use rumqttc::v5::mqttbytes as v5;
+use rumqttc::v5::mqttbytes::v5::{
+    ConnAck, ConnectReturnCode, Packet, PingResp, PubAck, PubComp, PubRec, PubRel, Publish, SubAck,
+    SubscribeReasonCode,
+};
+
+use super::config::BridgeVersion;
+
+/// Says in the protocol level that this is a bridge (mosquitto and others): it does not get its own messages.
+const BRIDGE_BIT: u8 = 0x80;
+
+/// Encodes and decodes for one connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Wire {
+    /// The version.
+    pub version: BridgeVersion,
+    /// The largest packet that is taken.
+    pub max_packet_bytes: u32,
+}
+
+/// Bytes that are no packet, or a packet that makes no bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WireError(String);
+
+impl Wire {
+    /// Takes a packet off the start of `bytes`, if it is all there.
+    pub fn decode(&self, bytes: &mut BytesMut) -> Result<Option<Packet>, WireError> {
+        match self.version {
+            BridgeVersion::V5 => match Packet::read(bytes, Some(self.max_packet_bytes)) {
+                Ok(packet) => Ok(Some(packet)),
+                Err(v5::Error::InsufficientBytes(_)) => Ok(None),
+                Err(error) => Err(WireError(error.to_string())),
+            },
+            BridgeVersion::V311 => match v4::v4::Packet::read(bytes, self.max_packet_bytes as usize) {
+                Ok(packet) => up(packet).map(Some),
+                Err(v4::Error::InsufficientBytes(_)) => Ok(None),
+                Err(error) => Err(WireError(format!("{error:?}"))),
+            },
+        }
+    }
+
+    /// Appends a packet.
+    pub fn encode(&self, packet: Packet, out: &mut BytesMut) -> Result<(), WireError> {
+        match self.version {
+            BridgeVersion::V5 => {
+                packet.write(out, None).map_err(|error| WireError(error.to_string()))?;
+            }
+            BridgeVersion::V311 => {
+                down(packet)?.write(out, usize::MAX).map_err(|error| WireError(format!("{error:?}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a CONNECT. `as_bridge`: for MQTT 3.1.1, in a way that not all brokers understand.
+    pub fn encode_connect(
+        &self,
+        connect: Packet,
+        as_bridge: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), WireError> {
+        let start = out.len();
+        self.encode(connect, out)?;
+        if as_bridge && self.version == BridgeVersion::V311 {
+            // Behind the remaining length and the name of the protocol with its own length.
+            let header = out[start + 1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 2;
+            out[start + header + 6] |= BRIDGE_BIT;
+        }
+        Ok(())
+    }
+}
+
+fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
+    use v4::v4::Packet as Old;
+    Ok(match packet {
+        Old::ConnAck(ack) => Packet::ConnAck(ConnAck {
+            session_present: ack.session_present,
+            code: match ack.code {
+                v4::v4::ConnectReturnCode::Success => ConnectReturnCode::Success,
+                v4::v4::ConnectReturnCode::RefusedProtocolVersion => {
+                    ConnectReturnCode::UnsupportedProtocolVersion
+                }
+                v4::v4::ConnectReturnCode::BadClientId => ConnectReturnCode::ClientIdentifierNotValid,
+                v4::v4::ConnectReturnCode::ServiceUnavailable => ConnectReturnCode::ServerUnavailable,
+                v4::v4::ConnectReturnCode::BadUserNamePassword => ConnectReturnCode::BadUserNamePassword,
+                v4::v4::ConnectReturnCode::NotAuthorized => ConnectReturnCode::NotAuthorized,
+            },
+            properties: None,
+        }),
+        Old::Publish(publish) => Packet::Publish(Publish {
+            dup: publish.dup,
+            qos: qos_up(publish.qos),
+            retain: publish.retain,
+            topic: publish.topic.into(),
+            pkid: publish.pkid,
+            payload: publish.payload,
+            properties: None,
+        }),
+        Old::PubAck(ack) => Packet::PubAck(PubAck::new(ack.pkid, None)),
+        Old::PubRec(ack) => Packet::PubRec(PubRec::new(ack.pkid, None)),
+        Old::PubRel(ack) => Packet::PubRel(PubRel::new(ack.pkid, None)),
+        Old::PubComp(ack) => Packet::PubComp(PubComp::new(ack.pkid, None)),
+        Old::SubAck(ack) => Packet::SubAck(SubAck {
+            pkid: ack.pkid,
+            return_codes: ack
+                .return_codes
+                .into_iter()
+                .map(|code| match code {
+                    v4::v4::SubscribeReasonCode::Success(qos) => SubscribeReasonCode::Success(qos_up(qos)),
+                    v4::v4::SubscribeReasonCode::Failure => SubscribeReasonCode::Failure,
+                })
+                .collect(),
+            properties: None,
+        }),
+        Old::PingResp => Packet::PingResp(PingResp),
+        other => return Err(WireError(format!("a broker must not send this: {other:?}"))),
+    })
+}
+
+fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
+    use v4::v4::Packet as Old;
+    Ok(match packet {
+        Packet::Connect(connect, _, login) => Old::Connect(v4::v4::Connect {
+            protocol: v4::Protocol::V4,
+            keep_alive: connect.keep_alive,
+            client_id: connect.client_id,
+            clean_session: connect.clean_start,
+            last_will: None,
+            login: login.map(|login| v4::v4::Login::new(login.username, login.password)),
+        }),
+        Packet::Publish(publish) => {
+            let topic = String::from_utf8(publish.topic.to_vec())
+                .map_err(|_| WireError("the topic is not UTF-8".into()))?;
+            Old::Publish(v4::v4::Publish {
+                dup: publish.dup,
+                qos: qos_down(publish.qos),
+                retain: publish.retain,
+                topic,
+                pkid: publish.pkid,
+                payload: publish.payload,
+            })
+        }
+        Packet::PubAck(ack) => Old::PubAck(v4::v4::PubAck::new(ack.pkid)),
+        Packet::PubRec(ack) => Old::PubRec(v4::v4::PubRec::new(ack.pkid)),
+        Packet::PubRel(ack) => Old::PubRel(v4::v4::PubRel::new(ack.pkid)),
+        Packet::PubComp(ack) => Old::PubComp(v4::v4::PubComp::new(ack.pkid)),
+        Packet::Subscribe(subscribe) => Old::Subscribe(v4::v4::Subscribe {
+            pkid: subscribe.pkid,
+            filters: subscribe
+                .filters
+                .into_iter()
+                .map(|filter| v4::v4::SubscribeFilter::new(filter.path, qos_down(filter.qos)))
+                .collect(),
+        }),
+        Packet::PingReq(_) => Old::PingReq,
+        Packet::Disconnect(_) => Old::Disconnect,
+        other => return Err(WireError(format!("not in MQTT 3.1.1: {other:?}"))),
+    })
+}
+
+fn qos_up(qos: v4::QoS) -> v5::QoS {
+    match qos {
+        v4::QoS::AtMostOnce => v5::QoS::AtMostOnce,
+        v4::QoS::AtLeastOnce => v5::QoS::AtLeastOnce,
+        v4::QoS::ExactlyOnce => v5::QoS::ExactlyOnce,
+    }
+}
+
+fn qos_down(qos: v5::QoS) -> v4::QoS {
+    match qos {
+        v5::QoS::AtMostOnce => v4::QoS::AtMostOnce,
+        v5::QoS::AtLeastOnce => v4::QoS::AtLeastOnce,
+        v5::QoS::ExactlyOnce => v4::QoS::ExactlyOnce,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rumqttc::v5::mqttbytes::v5::{Connect, Login};
+
+    use super::*;
+
+    #[test]
+    fn a_bridge_says_so_in_the_protocol_level() {
+        for (client_id, header) in [("short".to_owned(), 2), ("long".repeat(100), 3)] {
+            let wire = Wire { version: BridgeVersion::V311, max_packet_bytes: 1000 };
+            let connect = Connect { keep_alive: 5, client_id, clean_start: false, properties: None };
+            let login = Login { username: "u".into(), password: "p".into() };
+            let mut out = BytesMut::from(&b"before"[..]);
+            wire.encode_connect(Packet::Connect(connect, None, Some(login)), true, &mut out).unwrap();
+            assert_eq!(&out[6 + header..6 + header + 7], b"\0\x04MQTT\x84");
+        }
+    }
+}

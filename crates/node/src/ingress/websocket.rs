@@ -1,0 +1,346 @@
+//! MQTT over WebSocket, at `/mqtt` of the gateway (MQTT 5, section 6; RFC 6455).
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use bytes::{Buf, Bytes};
+use edgefaas_broker::{Broker, Peer, Transport};
+use futures_util::{Sink, SinkExt, Stream};
+use http::header::{
+    ALLOW, CONNECTION, HOST, HeaderName, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
+
+use super::http::problem_reply;
+use crate::problem::Problem;
+
+/// Where browsers and others find the broker.
+pub const PATH: &str = "/mqtt";
+
+const SUBPROTOCOL: &str = "mqtt";
+/// Appended to the key (RFC 6455, section 1.3).
+const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// A message may be larger than the largest packet where that is very small: several packets may share one.
+const LEAST_MESSAGE_BYTES: usize = 64 * 1024;
+/// Most that is put into one message.
+const SENT_BYTES: usize = 64 * 1024;
+/// How long the client may take to say goodbye, too.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long what it still sends is read: unread bytes would reset the connection, and it would not learn why.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// `[websocket]`
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebSocketSection {
+    /// Origins whose pages may connect beside the gateway's own, such as `https://example.org`; `*` for all.
+    pub allowed_origins: Vec<String>,
+}
+
+/// What all upgrades of a gateway need.
+pub struct WebSocketGateway {
+    broker: Broker,
+    allowed_origins: Vec<String>,
+    max_packet_bytes: usize,
+    /// The gateway speaks TLS.
+    secure: bool,
+}
+
+impl WebSocketGateway {
+    /// For a gateway in front of this broker.
+    pub fn new(broker: Broker, section: &WebSocketSection, max_packet_bytes: usize, secure: bool) -> Self {
+        let allowed = section.allowed_origins.iter();
+        let allowed_origins = allowed.map(|origin| origin.trim_end_matches('/').to_ascii_lowercase());
+        Self { broker, allowed_origins: allowed_origins.collect(), max_packet_bytes, secure }
+    }
+
+    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
+        let listed = self.allowed_origins.iter().any(|allowed| allowed == "*" || *allowed == origin);
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        if listed || is_own_origin(&origin, &host.to_ascii_lowercase(), self.secure) {
+            return Ok(());
+        }
+        let detail = format!(
+            "pages of {origin:?} may not connect to this broker; add the origin to `allowed_origins` under \
+             [websocket] in the node's configuration if they are to"
+        );
+        Err(Problem::new(403, "Origin not allowed", detail))
+    }
+}
+
+/// The upgrade of one connection.
+#[derive(Clone)]
+pub struct Upgrading {
+    gateway: Arc<WebSocketGateway>,
+    peer: SocketAddr,
+    accepted: Arc<Mutex<Option<OnUpgrade>>>,
+}
+
+impl Upgrading {
+    /// For a connection from there, none yet.
+    pub fn new(gateway: Arc<WebSocketGateway>, peer: SocketAddr) -> Self {
+        Self { gateway, peer, accepted: Arc::default() }
+    }
+
+    /// Answers a request for [`PATH`]: switches protocols, or says what is wrong.
+    pub fn answer<B>(&self, request: &mut Request<B>) -> Response<Full<Bytes>> {
+        let accept = match check_request(request.method(), request.headers()) {
+            Ok(accept) => accept,
+            Err((problem, header)) => {
+                let mut reply = problem_reply(&problem);
+                reply.headers_mut().extend(header);
+                return reply;
+            }
+        };
+        if let Err(problem) = self.gateway.check_origin(request.headers()) {
+            return problem_reply(&problem);
+        }
+        *self.accepted.lock() = Some(hyper::upgrade::on(request));
+        let mut reply = Response::new(Full::default());
+        *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = reply.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+        reply
+    }
+
+    /// Serves MQTT if the connection was upgraded, until it ends or `cancel` fires. To be called when HTTP is done
+    /// with it.
+    pub async fn serve(self, cancel: CancellationToken) {
+        let Some(accepted) = self.accepted.lock().take() else { return };
+        let stream = match accepted.await {
+            Ok(upgraded) => TokioIo::new(upgraded),
+            Err(error) => {
+                tracing::debug!(peer = %self.peer, %error, "a WebSocket did not come about");
+                return;
+            }
+        };
+        let gateway = self.gateway;
+        let most_bytes = gateway.max_packet_bytes.max(LEAST_MESSAGE_BYTES);
+        let mut socket = PacketStream {
+            socket: ServerBuilder::new()
+                .limits(Limits::default().max_payload_len(Some(most_bytes)))
+                .config(Config::default().frame_size(SENT_BYTES))
+                .serve(stream),
+            unread: Bytes::new(),
+            pong_due: false,
+            ended: false,
+        };
+        let transport = if gateway.secure { Transport::SecureWebSocket } else { Transport::WebSocket };
+        let peer = Peer { address: self.peer, transport, certificate: None };
+        gateway.broker.serve(&mut socket, peer, cancel).await;
+        let _ = timeout(CLOSE_TIMEOUT, socket.socket.close()).await;
+        let _ = timeout(LINGER, async {
+            let mut ignored = [0; 4096];
+            while let Ok(1..) = socket.socket.get_mut().read(&mut ignored).await {}
+        })
+        .await;
+    }
+}
+
+type Refusal = (Problem, Option<(HeaderName, HeaderValue)>);
+
+/// Holds a request against RFC 6455, section 4.2.1, and MQTT 5, section 6; gives `Sec-WebSocket-Accept`.
+fn check_request(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+    if method != Method::GET {
+        let problem = Problem::new(405, "Method not allowed", format!("{PATH} takes GET only"));
+        return Err((problem, Some((ALLOW, HeaderValue::from_static("GET")))));
+    }
+    let asks = |name, wanted| tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted));
+    if !asks(UPGRADE, "websocket") || !asks(CONNECTION, "upgrade") {
+        let detail = format!("{PATH} is MQTT over WebSocket: the request has to ask for that upgrade");
+        let header = (UPGRADE, HeaderValue::from_static("websocket"));
+        return Err((Problem::new(426, "Upgrade required", detail), Some(header)));
+    }
+    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        let detail = "only version 13 of the WebSocket protocol is supported";
+        let header = (SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        return Err((Problem::new(426, "Upgrade required", detail), Some(header)));
+    }
+    let bad = |detail: &str| (Problem::new(400, "Bad WebSocket request", detail), None);
+    let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+    if BASE64_STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
+        return Err(bad("Sec-WebSocket-Key has to be 16 bytes in base64"));
+    }
+    // Case matters here. `mqttv3.1` is an older protocol.
+    if !tokens(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == SUBPROTOCOL) {
+        return Err(bad("the WebSocket subprotocol has to be `mqtt` (Sec-WebSocket-Protocol)"));
+    }
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
+    digest.update(key);
+    digest.update(ACCEPT_SUFFIX.as_bytes());
+    let accept = BASE64_STANDARD.encode(digest.finish());
+    HeaderValue::try_from(accept).map_err(|error| bad(&error.to_string()))
+}
+
+/// What is in a header that is a list.
+fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// Whether a page came from this gateway itself. A plain gateway goes by an address or `localhost` only: any name
+/// can be made to lead here, to a page that came from elsewhere (DNS rebinding). By TLS the name is proven.
+fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
+    let Ok(uri) = Uri::from_str(origin) else { return false };
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return false };
+    let Ok(host) = Authority::from_str(host) else { return false };
+    let (expected, default_port) = if secure { ("https", 443) } else { ("http", 80) };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
+    let name = host.host().trim_start_matches('[').trim_end_matches(']');
+    scheme == expected
+        && authority.host() == host.host()
+        && port(authority) == port(&host)
+        && (secure || name == "localhost" || name.parse::<std::net::IpAddr>().is_ok())
+}
+
+/// The bytes in the binary messages of a WebSocket, as one stream: packets may span messages and share them (MQTT 5,
+/// section 6.0, [MQTT-6.0.0-2]).
+struct PacketStream<S> {
+    socket: WebSocketStream<S>,
+    unread: Bytes,
+    /// The answer to a ping has to leave before more is read, or pings would pile up.
+    pong_due: bool,
+    ended: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PacketStream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let this = self.get_mut();
+        let mut socket = Pin::new(&mut this.socket);
+        while this.unread.is_empty() && !this.ended {
+            if this.pong_due {
+                ready!(socket.as_mut().poll_flush(context)).map_err(io_error)?;
+                this.pong_due = false;
+            }
+            let close = match ready!(socket.as_mut().poll_next(context)) {
+                Some(Ok(message)) if message.is_binary() => {
+                    this.unread = message.into_payload().into();
+                    continue;
+                }
+                Some(Ok(message)) if message.is_text() => {
+                    Message::close(Some(CloseCode::UNSUPPORTED_DATA), "MQTT comes in binary messages")
+                }
+                Some(Ok(message)) => {
+                    this.pong_due |= message.is_ping();
+                    continue;
+                }
+                Some(Err(Error::PayloadTooLong { max_len, .. })) => {
+                    Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &format!("over {max_len} bytes"))
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a WebSocket failed");
+                    this.ended = true;
+                    break;
+                }
+                None => {
+                    this.ended = true;
+                    break;
+                }
+            };
+            // Refused where the close is under way already.
+            let _ = socket.as_mut().start_send(close);
+            this.ended = true;
+        }
+        let bytes = this.unread.len().min(buffer.remaining());
+        buffer.put_slice(&this.unread[..bytes]);
+        this.unread.advance(bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let mut socket = Pin::new(&mut self.socket);
+        ready!(socket.as_mut().poll_ready(context)).map_err(io_error)?;
+        let bytes = &bytes[..bytes.len().min(SENT_BYTES)];
+        socket.start_send(Message::binary(Bytes::copy_from_slice(bytes))).map_err(io_error)?;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context).map_err(io_error)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_close(context).map_err(io_error)
+    }
+}
+
+fn io_error(error: Error) -> std::io::Error {
+    match error {
+        Error::Io(error) => error,
+        other => std::io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_the_gateway_itself_is_told_from_others() {
+        for (origin, host, secure, own) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", false, true),
+            ("http://localhost:8080", "localhost:8080", false, true),
+            ("http://[::1]:8080", "[::1]:8080", false, true),
+            ("http://127.0.0.1", "127.0.0.1:80", false, true),
+            ("https://pi.local:8080", "pi.local:8080", true, true),
+            // DNS rebinding: both are the name of the attacker.
+            ("http://evil.example:8080", "evil.example:8080", false, false),
+            ("http://evil.example", "127.0.0.1:8080", false, false),
+            ("http://127.0.0.1:3000", "127.0.0.1:8080", false, false),
+            ("http://localhost:8080", "127.0.0.1:8080", false, false),
+            ("https://127.0.0.1:8080", "127.0.0.1:8080", false, false),
+            ("http://pi.local:8080", "pi.local:8080", true, false),
+            ("null", "127.0.0.1:8080", false, false),
+            ("", "", false, false),
+        ] {
+            assert_eq!(is_own_origin(origin, host, secure), own, "{origin:?} at {host:?}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_key_is_that_of_the_standard() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            (UPGRADE, "WebSocket"),
+            (CONNECTION, "keep-alive, Upgrade"),
+            (SEC_WEBSOCKET_VERSION, "13"),
+            (SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ=="),
+            (SEC_WEBSOCKET_PROTOCOL, "mqttv3.1, mqtt"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        // RFC 6455, section 1.3.
+        let accept = check_request(&Method::GET, &headers).unwrap();
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}
