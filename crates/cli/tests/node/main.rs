@@ -1,6 +1,7 @@
 //! The binary as its users have it: a node in a process of its own, clients that others wrote, crashes, a
 //! full disk, and the examples.
 
+mod bridging;
 mod brokering;
 mod clients;
 mod components;
@@ -12,3 +13,4 @@ mod load;
 mod power;
 mod recording;
 mod support;
+mod websocket;

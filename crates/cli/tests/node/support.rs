@@ -21,8 +21,10 @@ pub struct Running {
 impl Running {
     pub fn start(data_dir: &Path, options: &[&str]) -> Self {
         let any = "127.0.0.1:0";
+        let mqtt: &[&str] = if options.contains(&"--mqtt") { &[] } else { &["--mqtt", any] };
         let mut child = edgefaas(data_dir)
-            .args(["run", "--http", any, "--mqtt", any, "--control", any])
+            .args(["run", "--http", any, "--control", any])
+            .args(mqtt)
             .args(options)
             .stdout(Stdio::piped())
             .spawn()

@@ -165,10 +165,7 @@ impl Relay<'_> {
             let mut properties = properties.unwrap_or_default();
             properties.subscription_identifiers.clear();
             properties.topic_alias = None;
-            let via =
-                if via.is_empty() { self.node_id.to_owned() } else { format!("{via},{}", self.node_id) };
-            properties.user_properties.retain(|(name, _)| name != VIA);
-            properties.user_properties.push((VIA.to_owned(), via));
+            self.sign(&mut properties.user_properties, via);
             publish.properties = Some(properties);
         }
         let sent = (publish.qos == v5::QoS::AtMostOnce).then_some(Effect::Delivered);
@@ -187,12 +184,13 @@ impl Relay<'_> {
             return done(ack);
         }
         let record = once.then_some(publish.pkid);
-        let properties = publish.properties.unwrap_or_default();
+        let mut properties = publish.properties.unwrap_or_default();
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let via = via(&properties.user_properties);
         // What has been here before has been everywhere it would go.
         let topic = self.topics.to_local(topic).filter(|_| via.split(',').all(|node| node != self.node_id));
         let Some(topic) = topic.and_then(|topic| TopicName::new(topic).ok()) else { return done(ack) };
+        self.sign(&mut properties.user_properties, via);
         let message = Message::new(topic, publish.payload)
             .with_qos(qos(publish.qos))
             .with_retain(publish.retain)
@@ -201,6 +199,17 @@ impl Relay<'_> {
             self.unreleased.insert(pkid);
         }
         vec![Effect::Publish { message: Box::new(message), ack, record }]
+    }
+
+    /// Adds this node to those that the message came by, if it is not the last of them.
+    fn sign(&self, user_properties: &mut Vec<(String, String)>, via: String) {
+        let via = match via.rsplit(',').next() {
+            Some("") | None => self.node_id.to_owned(),
+            Some(last) if last == self.node_id => via,
+            Some(_) => format!("{via},{}", self.node_id),
+        };
+        user_properties.retain(|(name, _)| name != VIA);
+        user_properties.push((VIA.to_owned(), via));
     }
 }
 
