@@ -114,27 +114,25 @@ struct Subscriber(Child, BufReader<ChildStdout>);
 
 impl Subscriber {
     fn start(port: &str, filter: &str) -> Self {
+        // It does not say that it has subscribed before it has a message to print.
+        let ready = ["-V", "5", "-p", port, "-q", "1", "-t", "ready", "-m", "yes", "-r"];
+        ok(Command::new("mosquitto_pub").args(ready));
         let mut command = Command::new("mosquitto_sub");
-        command.args(["-V", "5", "-p", port, "-q", "2", "-t", filter, "-d", "-F", "message %t %q %r %p"]);
+        command.args(["-V", "5", "-p", port, "-q", "2", "-t", filter, "-F", "%t %q %r %p"]);
+        if filter != "#" {
+            command.args(["-t", "ready"]);
+        }
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut this = Self(child, lines);
-        this.line("Subscribed");
+        assert_eq!(this.message(), "ready 1 1 yes");
         this
     }
 
-    fn line(&mut self, start: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.1.read_line(&mut line).unwrap(), 0, "it ended before {start:?}");
-            if let Some(rest) = line.strip_prefix(start) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
     fn message(&mut self) -> String {
-        self.line("message ")
+        let mut line = String::new();
+        assert_ne!(self.1.read_line(&mut line).unwrap(), 0, "it ended early");
+        line.trim().to_owned()
     }
 }
 
@@ -156,9 +154,10 @@ fn kept(port: &str, filter: &str, count: usize) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// By MQTT 3.1.1: mosquitto 2.0.11 itself sends a session of MQTT 5 more than its client said it takes.
 fn keeper(port: &str, filter: &str, more: &[&str]) -> Command {
     let mut command = Command::new("mosquitto_sub");
-    command.args(["-V", "5", "-x", "3600", "-p", port, "-i", "keeper", "-c", "-q", "2", "-t", filter]);
+    command.args(["-V", "311", "-p", port, "-i", "keeper", "-c", "-q", "2", "-t", filter]);
     command.args(more);
     command
 }
@@ -304,12 +303,10 @@ fn a_loop_of_two_bridges_ends() {
     let mut at_two = Subscriber::start(&two.mqtt_port, "loop/#");
     for text in ["first", "second", "third"] {
         publish(&one.mqtt_port, "1", "loop/x", text);
-        // As it is published and by either bridge, and never again: what comes next has the next text.
-        for subscriber in [&mut at_one, &mut at_two] {
-            assert_eq!(
-                [subscriber.message(), subscriber.message()],
-                [format!("loop/x 1 0 {text}"), format!("loop/x 1 0 {text}")]
-            );
+        // As it is published and by either bridge's ways, and never again: what comes next has the next text.
+        for (subscriber, copies) in [(&mut at_one, 3), (&mut at_two, 2)] {
+            let got: Vec<String> = (0..copies).map(|_| subscriber.message()).collect();
+            assert_eq!(got, vec![format!("loop/x 1 0 {text}"); copies]);
         }
     }
 }

@@ -145,7 +145,10 @@ impl Relay<'_> {
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let properties = publish.properties.take();
         let via = via(properties.iter().flat_map(|properties| &properties.user_properties));
-        let topic = self.topics.to_remote(topic).filter(|_| via.split(',').count() < MOST_HOPS);
+        // Brought by another bridge of this node, it was here just now; if it was here before, it has come back.
+        let returned = via.rsplit_once(',').is_some_and(|(before, _)| self.has_seen(before));
+        let far = via.split(',').count() >= MOST_HOPS;
+        let topic = self.topics.to_remote(topic).filter(|_| !returned && !far);
         let Some(topic) = topic else {
             return match publish.qos {
                 v5::QoS::AtMostOnce => Vec::new(),
@@ -188,7 +191,7 @@ impl Relay<'_> {
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let via = via(&properties.user_properties);
         // What has been here before has been everywhere it would go.
-        let topic = self.topics.to_local(topic).filter(|_| via.split(',').all(|node| node != self.node_id));
+        let topic = self.topics.to_local(topic).filter(|_| !self.has_seen(&via));
         let Some(topic) = topic.and_then(|topic| TopicName::new(topic).ok()) else { return done(ack) };
         self.sign(&mut properties.user_properties, via);
         let message = Message::new(topic, publish.payload)
@@ -199,6 +202,10 @@ impl Relay<'_> {
             self.unreleased.insert(pkid);
         }
         vec![Effect::Publish { message: Box::new(message), ack, record }]
+    }
+
+    fn has_seen(&self, via: &str) -> bool {
+        via.split(',').any(|node| node == self.node_id)
     }
 
     /// Adds this node to those that the message came by, if it is not the last of them.
@@ -304,6 +311,28 @@ mod tests {
         assert_eq!(relay.from_remote(release()), [Effect::Release(3)]);
         assert!(matches!(relay.from_remote(release())[..], [Effect::Acknowledge(Packet::PubComp(_))]));
         assert!(recorded(&relay.from_remote(came())));
+    }
+
+    #[test]
+    fn a_message_that_came_back_by_another_way_is_not_sent_on() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        for (via, sent) in
+            [("", Some("n1")), ("n2", Some("n2,n1")), ("n2,n1", Some("n2,n1")), ("n1,n2", None)]
+        {
+            let mut publish = publish("here/a", v5::QoS::AtLeastOnce, 9);
+            let user_properties = vec![(VIA.to_owned(), via.to_owned())];
+            publish.properties =
+                Some(PublishProperties { user_properties, ..PublishProperties::default() });
+            let effects = relay(&topics, &mut unreleased, "n1").from_local(Packet::Publish(publish));
+            match (&effects[..], sent) {
+                ([Effect::ToRemote(Packet::Publish(publish))], Some(sent)) => {
+                    let properties = publish.properties.as_ref().unwrap();
+                    assert_eq!(properties.user_properties, [(VIA.to_owned(), sent.to_owned())]);
+                }
+                ([Effect::ToLocal(Packet::PubAck(_))], None) => {}
+                other => panic!("{via}: {other:?}"),
+            }
+        }
     }
 
     #[test]
