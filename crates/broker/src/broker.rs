@@ -58,6 +58,8 @@ pub struct SessionFigures {
     pub waiting: u64,
     /// Bytes of them.
     pub waiting_bytes: u64,
+    /// Messages that were sent to it and are not acknowledged.
+    pub in_flight: u64,
     /// Its subscriptions; none are shown while its client is there.
     pub filters: Vec<TopicFilter>,
 }
@@ -247,12 +249,12 @@ impl Broker {
             let (waiting, waiting_bytes) = mailbox.waiting();
             let parked = sessions.get(&mailbox.client_id).and_then(|known| known.parked.as_ref());
             let filters = parked.map(|parked| parked.state.filters.iter().cloned().collect());
-            let client_id = mailbox.client_id.clone();
             SessionFigures {
-                client_id,
+                client_id: mailbox.client_id.clone(),
                 connected,
                 waiting,
                 waiting_bytes,
+                in_flight: mailbox.in_flight(),
                 filters: filters.unwrap_or_default(),
             }
         });

@@ -151,6 +151,11 @@ impl Mailbox {
         self.outbox.lock().waiting()
     }
 
+    /// See [`Outbox::in_flight`].
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.outbox.lock().in_flight()
+    }
+
     pub(crate) fn acknowledged(
         &self,
         packet_id: NonZeroU16,

@@ -599,6 +599,11 @@ impl Outbox {
         }
     }
 
+    /// Messages that were sent and are not done.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.open as u64
+    }
+
     /// Messages that wait in the store and in memory, those in flight not included.
     pub(crate) fn waiting(&self) -> (u64, u64) {
         let in_memory = self.slots.len() - self.sent;

@@ -157,7 +157,7 @@ impl Bridges {
                 name: bridge.section.name.clone(),
                 url: bridge.section.url.clone(),
                 connected_since_unix_ms: (since > 0).then_some(since),
-                queued: session.map_or(0, |session| session.waiting),
+                queued: session.map_or(0, |session| session.waiting + session.in_flight),
                 incoming: figures.incoming.load(Relaxed),
                 outgoing: figures.outgoing.load(Relaxed),
                 dropped: figures.lost.load(Relaxed) + queues.map(|queue| queue.dropped).sum::<u64>(),

@@ -145,7 +145,10 @@ impl Relay<'_> {
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let properties = publish.properties.take();
         let via = via(properties.iter().flat_map(|properties| &properties.user_properties));
-        let topic = self.topics.to_remote(topic).filter(|_| via.split(',').count() < MOST_HOPS);
+        // Brought by another bridge of this node, it was here just now; if it was here before, it has come back.
+        let returned = via.rsplit_once(',').is_some_and(|(before, _)| self.has_seen(before));
+        let far = via.split(',').count() >= MOST_HOPS;
+        let topic = self.topics.to_remote(topic).filter(|_| !returned && !far);
         let Some(topic) = topic else {
             return match publish.qos {
                 v5::QoS::AtMostOnce => Vec::new(),
@@ -165,10 +168,7 @@ impl Relay<'_> {
             let mut properties = properties.unwrap_or_default();
             properties.subscription_identifiers.clear();
             properties.topic_alias = None;
-            let via =
-                if via.is_empty() { self.node_id.to_owned() } else { format!("{via},{}", self.node_id) };
-            properties.user_properties.retain(|(name, _)| name != VIA);
-            properties.user_properties.push((VIA.to_owned(), via));
+            self.sign(&mut properties.user_properties, via);
             publish.properties = Some(properties);
         }
         let sent = (publish.qos == v5::QoS::AtMostOnce).then_some(Effect::Delivered);
@@ -187,12 +187,13 @@ impl Relay<'_> {
             return done(ack);
         }
         let record = once.then_some(publish.pkid);
-        let properties = publish.properties.unwrap_or_default();
+        let mut properties = publish.properties.unwrap_or_default();
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let via = via(&properties.user_properties);
         // What has been here before has been everywhere it would go.
-        let topic = self.topics.to_local(topic).filter(|_| via.split(',').all(|node| node != self.node_id));
+        let topic = self.topics.to_local(topic).filter(|_| !self.has_seen(&via));
         let Some(topic) = topic.and_then(|topic| TopicName::new(topic).ok()) else { return done(ack) };
+        self.sign(&mut properties.user_properties, via);
         let message = Message::new(topic, publish.payload)
             .with_qos(qos(publish.qos))
             .with_retain(publish.retain)
@@ -201,6 +202,21 @@ impl Relay<'_> {
             self.unreleased.insert(pkid);
         }
         vec![Effect::Publish { message: Box::new(message), ack, record }]
+    }
+
+    fn has_seen(&self, via: &str) -> bool {
+        via.split(',').any(|node| node == self.node_id)
+    }
+
+    /// Adds this node to those that the message came by, if it is not the last of them.
+    fn sign(&self, user_properties: &mut Vec<(String, String)>, via: String) {
+        let via = match via.rsplit(',').next() {
+            Some("") | None => self.node_id.to_owned(),
+            Some(last) if last == self.node_id => via,
+            Some(_) => format!("{via},{}", self.node_id),
+        };
+        user_properties.retain(|(name, _)| name != VIA);
+        user_properties.push((VIA.to_owned(), via));
     }
 }
 
@@ -295,6 +311,28 @@ mod tests {
         assert_eq!(relay.from_remote(release()), [Effect::Release(3)]);
         assert!(matches!(relay.from_remote(release())[..], [Effect::Acknowledge(Packet::PubComp(_))]));
         assert!(recorded(&relay.from_remote(came())));
+    }
+
+    #[test]
+    fn a_message_that_came_back_by_another_way_is_not_sent_on() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        for (via, sent) in
+            [("", Some("n1")), ("n2", Some("n2,n1")), ("n2,n1", Some("n2,n1")), ("n1,n2", None)]
+        {
+            let mut publish = publish("here/a", v5::QoS::AtLeastOnce, 9);
+            let user_properties = vec![(VIA.to_owned(), via.to_owned())];
+            publish.properties =
+                Some(PublishProperties { user_properties, ..PublishProperties::default() });
+            let effects = relay(&topics, &mut unreleased, "n1").from_local(Packet::Publish(publish));
+            match (&effects[..], sent) {
+                ([Effect::ToRemote(Packet::Publish(publish))], Some(sent)) => {
+                    let properties = publish.properties.as_ref().unwrap();
+                    assert_eq!(properties.user_properties, [(VIA.to_owned(), sent.to_owned())]);
+                }
+                ([Effect::ToLocal(Packet::PubAck(_))], None) => {}
+                other => panic!("{via}: {other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,10 @@
 const assert = require("node:assert");
 const mqtt = require("mqtt");
 
-const [port, version] = process.argv.slice(2).map(Number);
+// A port on this machine or a URL, and the version.
+const [place, level] = process.argv.slice(2);
+const url = place.includes("://") ? place : `mqtt://127.0.0.1:${place}`;
+const version = Number(level);
 const v5 = version === 5;
 const giveUp = setTimeout(() => { throw new Error("not in time"); }, 60_000);
 
@@ -10,7 +13,7 @@ const giveUp = setTimeout(() => { throw new Error("not in time"); }, 60_000);
 async function connect(clientId, { lasting = false, will } = {}) {
   const options = { clientId, protocolVersion: version, clean: !lasting, reconnectPeriod: 0, will };
   if (v5 && lasting) options.properties = { sessionExpiryInterval: 3600 };
-  const client = mqtt.connect(`mqtt://127.0.0.1:${port}`, options);
+  const client = mqtt.connect(url, options);
   const messages = [], waiting = [];
   client.on("message", (topic, payload, packet) => {
     const message = { topic, text: payload.toString(), packet };
