@@ -1,11 +1,8 @@
 //! The binary as its users have it: a node in a process of its own, clients that others wrote, crashes, a
 //! full disk, and the examples.
 
-<<<<<<< HEAD
 mod access;
-=======
 mod bridging;
->>>>>>> w-bridge2
 mod brokering;
 mod clients;
 mod components;

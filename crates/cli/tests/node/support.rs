@@ -23,20 +23,14 @@ pub struct Running {
 impl Running {
     pub fn start(data_dir: &Path, options: &[&str]) -> Self {
         let any = "127.0.0.1:0";
-<<<<<<< HEAD
-        Self::start_at(data_dir, &[&["--http", any, "--mqtt", any, "--control", any], options].concat())
+        let mqtt: &[&str] = if options.contains(&"--mqtt") { &[] } else { &["--mqtt", any] };
+        Self::start_at(data_dir, &[&["--http", any, "--control", any], mqtt, options].concat())
     }
 
     /// With its addresses among the options.
     pub fn start_at(data_dir: &Path, options: &[&str]) -> Self {
         let mut child = edgefaas(data_dir)
             .arg("run")
-=======
-        let mqtt: &[&str] = if options.contains(&"--mqtt") { &[] } else { &["--mqtt", any] };
-        let mut child = edgefaas(data_dir)
-            .args(["run", "--http", any, "--control", any])
-            .args(mqtt)
->>>>>>> w-bridge2
             .args(options)
             .stdout(Stdio::piped())
             .spawn()
