@@ -1,6 +1,6 @@
 //! What a node finds again after a restart, and what it refuses to start on.
 
-use edgefaas_node::{BuildError, Node, Platform};
+use edgefaas_node::{Node, Platform};
 
 use crate::support::{TestNode, config, reply_text, text};
 
@@ -46,13 +46,12 @@ async fn a_port_in_use_is_named_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn an_address_that_others_can_reach_is_refused() {
+async fn mqtt_that_others_can_reach_is_refused_while_nobody_can_prove_who_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
-    config.http = "0.0.0.0:0".parse().unwrap();
+    config.mqtt = "0.0.0.0:0".parse().unwrap();
     let Err(error) = Node::build(config, Platform::system()).await else { panic!("it should be refused") };
-    assert!(matches!(error, BuildError::Config(_)), "{error}");
-    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+    assert!(error.to_string().contains("0.0.0.0:0") && error.to_string().contains("users"), "{error}");
 }
 
 #[tokio::test]
