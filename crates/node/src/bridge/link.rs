@@ -322,16 +322,17 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream.write_all(&out).await?;
     stream.flush().await?;
     match next_packet(stream, inbound, wire, "the other broker").await {
-        Ok(Packet::ConnAck(ack)) if ack.code == ConnectReturnCode::Success => Ok(ack),
+        Ok(Packet::ConnAck(ack)) if ack.code == ConnectReturnCode::Success => {
+            bridge.greeted(true);
+            Ok(ack)
+        }
         Ok(Packet::ConnAck(ack)) => {
-            if ack.code == ConnectReturnCode::UnsupportedProtocolVersion {
-                bridge.greet_plainly();
-            }
+            bridge.greeted(ack.code != ConnectReturnCode::UnsupportedProtocolVersion);
             Err(LinkError::Refused(ack.code))
         }
         Ok(_) => Err(LinkError::NoAnswer { who: "the other broker" }),
         Err(error) => {
-            bridge.greet_plainly();
+            bridge.greeted(false);
             Err(error)
         }
     }

@@ -16,7 +16,7 @@ mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use edgefaas_broker::{Broker, Change, Space, Storage, StorageError, TopicFilter};
@@ -55,8 +55,8 @@ pub(crate) struct Bridge {
     figures: Figures,
     /// The other broker's QoS 2 messages that wait for PUBREL. Taken while there is a connection.
     unreleased: tokio::sync::Mutex<HashSet<u16>>,
-    /// The other broker did not understand the CONNECT of a bridge (MQTT 3.1.1).
-    greets_plainly: AtomicBool,
+    /// How often in a row the other broker did not answer the CONNECT of a bridge (MQTT 3.1.1).
+    not_understood: AtomicU32,
 }
 
 /// What a bridge has done.
@@ -114,7 +114,7 @@ impl Bridges {
                 figures: Figures::default(),
                 unreleased: tokio::sync::Mutex::new(recorded.remove(&section.name).unwrap_or_default()),
                 section: section.clone(),
-                greets_plainly: AtomicBool::new(false),
+                not_understood: AtomicU32::new(0),
             })
         });
         let bridges = bridges.collect();
@@ -200,12 +200,17 @@ impl Bridge {
         tracing::info!(bridge = self.section.name, url = self.section.url, "the bridge is connected");
     }
 
+    /// Whether to say in CONNECT that this is a bridge. Once may be chance: the other broker may have been stopping.
     fn greets_as_bridge(&self) -> bool {
-        !self.greets_plainly.load(Relaxed)
+        self.not_understood.load(Relaxed) < 2
     }
 
-    fn greet_plainly(&self) {
-        self.greets_plainly.store(true, Relaxed);
+    fn greeted(&self, understood: bool) {
+        match understood {
+            true if self.greets_as_bridge() => self.not_understood.store(0, Relaxed),
+            true => {}
+            false => drop(self.not_understood.fetch_add(1, Relaxed)),
+        }
     }
 
     fn lost(&self, reason: String) {

@@ -46,6 +46,13 @@ impl Wire {
 
     /// Appends a packet.
     pub fn encode(&self, packet: Packet, out: &mut BytesMut) -> Result<(), WireError> {
+        // The codecs write a CONNECT's flags to a place that they count from the start of the buffer.
+        if matches!(packet, Packet::Connect(..)) && !out.is_empty() {
+            let mut own = BytesMut::new();
+            self.encode(packet, &mut own)?;
+            out.extend_from_slice(&own);
+            return Ok(());
+        }
         match self.version {
             BridgeVersion::V5 => {
                 packet.write(out, None).map_err(|error| WireError(error.to_string()))?;
