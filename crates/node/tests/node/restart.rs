@@ -1,6 +1,6 @@
 //! What a node finds again after a restart, and what it refuses to start on.
 
-use edgefaas_node::{Node, Platform};
+use edgefaas_node::{BuildError, Node, Platform};
 
 use crate::support::{TestNode, config, reply_text, text};
 
