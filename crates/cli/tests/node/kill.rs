@@ -69,6 +69,10 @@ fn acknowledged_messages_survive_kill_9_under_load() {
         subscriber.is_idle() && wanted.iter().all(came)
     };
     let result = subscriber.run(&node.mqtt_port, all);
+    for publisher in &publishers {
+        let came = subscriber.numbers(&publisher.topic()).len();
+        println!("{}: {} sent, {came} came", publisher.name, publisher.next);
+    }
     let again = check(&publishers, &subscriber.got);
     result.expect("it gets everything");
     // What is left in the queue is nothing.
