@@ -44,6 +44,8 @@ const KEPT_CAPACITY_BYTES: usize = 16 * 1024;
 const PACKET_IDS: u64 = 65_535;
 /// Most numbers in flight at a time, acknowledged ones between others included: far from meeting the same identifier.
 const LARGEST_SPAN: usize = 60_000;
+/// Numbers that may be gone between messages of a stored session; each costs a few bytes of memory.
+const LARGEST_GAP: u64 = 1 << 20;
 /// Messages of a stored session that wait in memory; more are fetched when they have been sent.
 const MEMORY_MESSAGES: usize = 512;
 /// Bytes of them.
@@ -189,7 +191,12 @@ impl Outbox {
         }
         let next = self.first + stored.spilled.len() as u64;
         // A damaged number far off would be paid for with memory.
-        if number < next || number - next > u64::from(u32::MAX) {
+        if number < next || number - next > LARGEST_GAP {
+            tracing::warn!(
+                session = stored.session,
+                number,
+                "a stored message is out of place and left out"
+            );
             return;
         }
         stored.spilled.extend((next..number).map(|_| Spilled::GONE));
@@ -417,8 +424,25 @@ impl Outbox {
         stored.unspill(source);
         stored.weigh(-i64::from(weight));
         stored.change(from + at as u64, None, false, transaction);
+        if at as u64 >= LARGEST_GAP {
+            // The client has left messages unacknowledged while so many after them were dropped.
+            self.give_up_in_flight(transaction);
+        }
         self.skip_gone();
         true
+    }
+
+    /// Does not wait for acknowledgements any more.
+    fn give_up_in_flight(&mut self, transaction: &mut Transaction<'_>) {
+        let Some(stored) = &mut self.stored else { return };
+        for (at, slot) in self.slots.iter_mut().take(self.sent).enumerate() {
+            if !matches!(slot, Slot::Done) {
+                *slot = Slot::Done;
+                stored.change(self.first + at as u64, None, false, transaction);
+            }
+        }
+        self.open = 0;
+        self.shrink();
     }
 
     /// Numbers at the front that the store has not any more are not waited for.
@@ -502,11 +526,10 @@ impl Outbox {
     ) {
         let from = self.first + self.slots.len() as u64;
         let Some(stored) = &mut self.stored else { return };
-        if !stored.fetching || page.from != from {
-            // Asked for by an earlier connection.
+        if !std::mem::take(&mut stored.fetching) || page.from != from {
+            // Numbers at the front turned out to be gone meanwhile: it is asked for anew.
             return;
         }
-        stored.fetching = false;
         let mut entries = entries.iter().filter_map(|(key, value)| {
             let (session, number) = stored::parse_queue_key(key)?;
             (session == page.session).then_some((number, value))
