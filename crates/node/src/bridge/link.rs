@@ -453,7 +453,7 @@ impl Link<'_> {
         loop {
             let remote_has_room = self.to_remote.len() < MOST_UNSENT;
             while remote_has_room && let Some(packet) = self.local_wire.decode(&mut from_local)? {
-                for effect in self.relay.from_local(packet) {
+                for effect in self.relay.on_local(packet) {
                     self.apply(effect)?;
                 }
             }
@@ -465,7 +465,7 @@ impl Link<'_> {
                 && let Some(packet) = self.remote_wire.decode(&mut from_remote)?
             {
                 unanswered = false;
-                for effect in self.relay.from_remote(packet) {
+                for effect in self.relay.on_remote(packet) {
                     self.apply(effect)?;
                 }
             }

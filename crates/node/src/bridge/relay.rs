@@ -77,7 +77,7 @@ pub enum Effect {
 
 impl Relay<'_> {
     /// A packet of this node's broker.
-    pub fn from_local(&self, packet: Packet) -> Vec<Effect> {
+    pub fn on_local(&self, packet: Packet) -> Vec<Effect> {
         match packet {
             Packet::Publish(publish) => self.outgoing(publish),
             Packet::PubRel(release) => {
@@ -97,7 +97,7 @@ impl Relay<'_> {
     }
 
     /// A packet of the other broker.
-    pub fn from_remote(&mut self, packet: Packet) -> Vec<Effect> {
+    pub fn on_remote(&mut self, packet: Packet) -> Vec<Effect> {
         match packet {
             Packet::Publish(publish) => self.incoming(publish),
             Packet::PubRel(release) => match self.unreleased.remove(&release.pkid) {
@@ -274,14 +274,14 @@ mod tests {
     fn packet_identifiers_go_through_and_the_node_is_named() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         let mut relay = relay(&topics, &mut unreleased, "n1");
-        let effects = relay.from_local(Packet::Publish(publish("here/a", v5::QoS::ExactlyOnce, 5)));
+        let effects = relay.on_local(Packet::Publish(publish("here/a", v5::QoS::ExactlyOnce, 5)));
         let [Effect::ToRemote(Packet::Publish(sent))] = &effects[..] else { panic!("{effects:?}") };
         assert_eq!((&sent.topic[..], sent.pkid), (&b"there/a"[..], 5));
         let properties = sent.properties.as_ref().unwrap();
         assert_eq!(properties.user_properties, [(VIA.to_owned(), "n1".to_owned())]);
-        let effects = relay.from_remote(Packet::PubRec(PubRec::new(5, None)));
+        let effects = relay.on_remote(Packet::PubRec(PubRec::new(5, None)));
         assert_eq!(effects, [Effect::ToLocal(Packet::PubRec(PubRec::new(5, None)))]);
-        let effects = relay.from_remote(Packet::PubComp(PubComp::new(5, None)));
+        let effects = relay.on_remote(Packet::PubComp(PubComp::new(5, None)));
         assert_eq!(effects, [Effect::ToLocal(Packet::PubComp(PubComp::new(5, None))), Effect::Delivered]);
     }
 
@@ -292,7 +292,7 @@ mod tests {
             let mut came = publish("there/a", v5::QoS::AtLeastOnce, 9);
             let user_properties = vec![(VIA.to_owned(), via.to_owned())];
             came.properties = Some(PublishProperties { user_properties, ..PublishProperties::default() });
-            let effects = relay(&topics, &mut unreleased, "n1").from_remote(Packet::Publish(came));
+            let effects = relay(&topics, &mut unreleased, "n1").on_remote(Packet::Publish(came));
             let published = matches!(effects[..], [Effect::Publish { .. }]);
             let acknowledged = matches!(effects[..], [Effect::Acknowledge(Packet::PubAck(_))]);
             assert_eq!((published, acknowledged), (taken, !taken), "{via}");
@@ -305,12 +305,12 @@ mod tests {
         let mut relay = relay(&topics, &mut unreleased, "n1");
         let came = || Packet::Publish(publish("there/a", v5::QoS::ExactlyOnce, 3));
         let recorded = |effects: &[Effect]| matches!(effects, [Effect::Publish { record: Some(3), .. }]);
-        assert!(recorded(&relay.from_remote(came())));
-        assert!(matches!(relay.from_remote(came())[..], [Effect::Acknowledge(Packet::PubRec(_))]));
+        assert!(recorded(&relay.on_remote(came())));
+        assert!(matches!(relay.on_remote(came())[..], [Effect::Acknowledge(Packet::PubRec(_))]));
         let release = || Packet::PubRel(PubRel::new(3, None));
-        assert_eq!(relay.from_remote(release()), [Effect::Release(3)]);
-        assert!(matches!(relay.from_remote(release())[..], [Effect::Acknowledge(Packet::PubComp(_))]));
-        assert!(recorded(&relay.from_remote(came())));
+        assert_eq!(relay.on_remote(release()), [Effect::Release(3)]);
+        assert!(matches!(relay.on_remote(release())[..], [Effect::Acknowledge(Packet::PubComp(_))]));
+        assert!(recorded(&relay.on_remote(came())));
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
             let user_properties = vec![(VIA.to_owned(), via.to_owned())];
             publish.properties =
                 Some(PublishProperties { user_properties, ..PublishProperties::default() });
-            let effects = relay(&topics, &mut unreleased, "n1").from_local(Packet::Publish(publish));
+            let effects = relay(&topics, &mut unreleased, "n1").on_local(Packet::Publish(publish));
             match (&effects[..], sent) {
                 ([Effect::ToRemote(Packet::Publish(publish))], Some(sent)) => {
                     let properties = publish.properties.as_ref().unwrap();
@@ -339,7 +339,7 @@ mod tests {
     fn what_goes_nowhere_is_acknowledged_to_this_node() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         let relay = relay(&topics, &mut unreleased, "n1");
-        let effects = relay.from_local(Packet::Publish(publish("other", v5::QoS::AtLeastOnce, 4)));
+        let effects = relay.on_local(Packet::Publish(publish("other", v5::QoS::AtLeastOnce, 4)));
         assert_eq!(effects, [Effect::ToLocal(Packet::PubAck(PubAck::new(4, None)))]);
     }
 }

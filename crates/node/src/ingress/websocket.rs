@@ -103,7 +103,8 @@ impl Upgrading {
     pub fn answer<B>(&self, request: &mut Request<B>) -> Response<Full<Bytes>> {
         let accept = match check_request(request.method(), request.headers()) {
             Ok(accept) => accept,
-            Err((problem, header)) => {
+            Err(refusal) => {
+                let (problem, header) = *refusal;
                 let mut reply = problem_reply(&problem);
                 reply.headers_mut().extend(header);
                 return reply;
@@ -157,26 +158,26 @@ impl Upgrading {
     }
 }
 
-type Refusal = (Problem, Option<(HeaderName, HeaderValue)>);
+type Refusal = Box<(Problem, Option<(HeaderName, HeaderValue)>)>;
 
 /// Holds a request against RFC 6455, section 4.2.1, and MQTT 5, section 6; gives `Sec-WebSocket-Accept`.
 fn check_request(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     if method != Method::GET {
         let problem = Problem::new(405, "Method not allowed", format!("{PATH} takes GET only"));
-        return Err((problem, Some((ALLOW, HeaderValue::from_static("GET")))));
+        return Err(Box::new((problem, Some((ALLOW, HeaderValue::from_static("GET"))))));
     }
     let asks = |name, wanted| tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted));
     if !asks(UPGRADE, "websocket") || !asks(CONNECTION, "upgrade") {
         let detail = format!("{PATH} is MQTT over WebSocket: the request has to ask for that upgrade");
         let header = (UPGRADE, HeaderValue::from_static("websocket"));
-        return Err((Problem::new(426, "Upgrade required", detail), Some(header)));
+        return Err(Box::new((Problem::new(426, "Upgrade required", detail), Some(header))));
     }
     if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
         let detail = "only version 13 of the WebSocket protocol is supported";
         let header = (SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-        return Err((Problem::new(426, "Upgrade required", detail), Some(header)));
+        return Err(Box::new((Problem::new(426, "Upgrade required", detail), Some(header))));
     }
-    let bad = |detail: &str| (Problem::new(400, "Bad WebSocket request", detail), None);
+    let bad = |detail: &str| Box::new((Problem::new(400, "Bad WebSocket request", detail), None));
     let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
     if BASE64_STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
         return Err(bad("Sec-WebSocket-Key has to be 16 bytes in base64"));
