@@ -154,6 +154,8 @@ struct World {
     window: NonZeroU16,
     bounds: Bounds,
     now: Moment,
+    /// On its way from the store: comes with the next take, and much may happen before.
+    page: Option<Page>,
 }
 
 impl World {
@@ -171,12 +173,14 @@ impl World {
             window,
             bounds,
             now: Moment::now(),
+            page: None,
         };
         world.connect();
         world
     }
 
     fn connect(&mut self) {
+        self.page = None;
         self.outbox.connect(Encoder::new(Version::V311, None), self.window, 0);
     }
 
@@ -191,14 +195,15 @@ impl World {
     fn take(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
         let mut transaction = self.journal.begin();
-        let progress = self.journal.progress();
-        let taken = self.outbox.take(&mut out, self.now.instant, progress, &mut transaction);
-        assert_eq!(taken.lost, 0);
-        if let Some(page) = taken.page {
+        if let Some(page) = self.page.take() {
             let from = stored::queue_key(page.session, page.from);
             let entries = self.disk.scan(Space::Queue, &from, page.messages).expect("it can");
             self.outbox.fetched(page, &entries, &self.now, &mut transaction);
         }
+        let progress = self.journal.progress();
+        let taken = self.outbox.take(&mut out, self.now.instant, progress, &mut transaction);
+        assert_eq!(taken.lost, 0);
+        self.page = taken.page;
         out
     }
 
@@ -408,4 +413,34 @@ fn an_expiry_interval_is_over_when_its_seconds_are() {
     assert_eq!(seconds_left(0, Duration::ZERO), Some(0));
     assert_eq!(seconds_left(0, Duration::from_millis(1)), None);
     assert_eq!(seconds_left(u32::MAX, Duration::from_secs(u64::MAX)), None);
+}
+
+#[test]
+fn a_page_is_asked_for_anew_when_its_start_turned_out_to_be_gone() {
+    let mut world = World::new(Some(1), 1000, 1 << 20);
+    world.outbox.disconnect();
+    for number in 0..400 {
+        assert!(matches!(world.push(QoS::AtLeastOnce, number), Pushed::Accepted { .. }));
+    }
+    world.disk.store(&world.journal);
+    // Gone on the disk, as after acknowledgements out of order.
+    for number in PAGE_MESSAGES as u64..300 {
+        world.disk.0.lock().remove(&stored::queue_key(1, number));
+    }
+    world.crash();
+    let mut client = Client::default();
+    let wanted: Vec<u32> = (0..PAGE_MESSAGES as u32).chain(300..400).collect();
+    let mut rounds = 0;
+    while client.got.len() < wanted.len() {
+        rounds += 1;
+        assert!(rounds < 100, "it does not end after {} messages", client.got.len());
+        client.read(world.take(), 1000);
+        // All of the first page is acknowledged while the second is on its way.
+        let World { outbox, journal, disk, .. } = &mut world;
+        while !client.inflight.is_empty() {
+            client.acknowledge(outbox, 0, journal, disk);
+        }
+        world.disk.store(&world.journal);
+    }
+    assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), wanted);
 }
