@@ -264,17 +264,19 @@ impl Drop for Transaction<'_> {
     }
 }
 
+type Entries = BTreeMap<(Space, Vec<u8>), Vec<u8>>;
+
 /// A store in memory: for brokers that are to keep nothing over a restart, and for tests, where it stands for a disk
 /// that outlives the broker. A thread of its own takes what there is, as a real store would.
 pub struct MemoryStorage {
-    entries: Arc<Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>>,
+    entries: Arc<Mutex<Entries>>,
     paused: Arc<Mutex<bool>>,
     wakes: mpsc::Sender<Arc<Journal>>,
 }
 
 impl Default for MemoryStorage {
     fn default() -> MemoryStorage {
-        let entries = Arc::<Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>>::default();
+        let entries = Arc::<Mutex<Entries>>::default();
         let paused = Arc::<Mutex<bool>>::default();
         let (wakes, woken) = mpsc::channel::<Arc<Journal>>();
         let (own_entries, own_paused) = (entries.clone(), paused.clone());
@@ -291,7 +293,7 @@ impl Default for MemoryStorage {
     }
 }
 
-fn store_all(journal: &Journal, entries: &Mutex<BTreeMap<(Space, Vec<u8>), Vec<u8>>>) {
+fn store_all(journal: &Journal, entries: &Mutex<Entries>) {
     while let Some(mut group) = journal.take() {
         let mut entries = entries.lock();
         for Change { space, key, value } in std::mem::take(&mut group.changes) {

@@ -201,11 +201,12 @@ impl Group {
         let in_turn = || (0..members.len()).map(|at| &members[(turn + at) % members.len()]);
         let ready = in_turn().find(|member| member.mailbox.is_ready());
         let kept = || in_turn().find(|member| member.mailbox.is_stored());
-        if let Some(member) = ready.or_else(kept).or_else(|| in_turn().next()) {
-            if !offer(member) {
-                // Too large for this one, perhaps; or it left in this very moment.
-                in_turn().filter(|other| !std::ptr::eq(*other, member)).find(|other| offer(other));
-            }
+        let chosen = ready.or_else(kept).or_else(|| in_turn().next());
+        if let Some(member) = chosen
+            && !offer(member)
+        {
+            // Too large for this one, perhaps; or it left in this very moment.
+            let _ = in_turn().filter(|other| !std::ptr::eq(*other, member)).find(|other| offer(other));
         }
     }
 

@@ -351,6 +351,14 @@ impl InvocationJournal {
     /// # Errors
     /// The store can't be read.
     pub fn lookup(&self, id: Ulid) -> Result<Lookup, StoreError> {
+        match self.lookup_once(id)? {
+            // It may have ended between the look at the store and the look at what is pending.
+            Lookup::Gone => self.lookup_once(id),
+            found => Ok(found),
+        }
+    }
+
+    fn lookup_once(&self, id: Ulid) -> Result<Lookup, StoreError> {
         let known: Option<Known> = match self.get("an outcome", &record::known_key(id)) {
             Err(StoreError::Damaged { what, reason }) => {
                 tracing::warn!(%id, what, reason, "an outcome is lost");

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,8 @@ pub struct Committer {
 /// The broker's journal, from which the writer takes a group whenever it writes.
 #[derive(Default)]
 struct JournalSlot {
-    journal: OnceLock<Arc<Journal>>,
+    // The broker has it, and it has the store: a strong one here would keep all of them for ever.
+    journal: OnceLock<Weak<Journal>>,
     wake: Notify,
 }
 
@@ -202,7 +203,7 @@ impl Committer {
 
     /// Writes what is in the broker's journal, soon. Never waits.
     pub(super) fn wake_for(&self, journal: &Arc<Journal>) {
-        self.journal.journal.get_or_init(|| journal.clone());
+        self.journal.journal.get_or_init(|| Arc::downgrade(journal));
         self.journal.wake.notify_one();
     }
 
@@ -307,7 +308,7 @@ impl Writer {
             false => self.commit(writes, changed, durability),
         };
         self.disk.written();
-        if let (Some(journal), Some(taken)) = (self.journal.journal.get(), &taken) {
+        if let (Some(journal), Some(taken)) = (self.journal.journal.get().and_then(Weak::upgrade), &taken) {
             journal.committed(taken, outcome.is_ok());
         }
         let lazy = answers.is_empty() && self.spaces.sync == JournalSync::Never;
@@ -328,7 +329,7 @@ impl Writer {
     /// Adds what the broker has to store to `writes`. It is not refused for want of space: the reserve is larger than
     /// what it may have under way, and it is told to take no more.
     fn take_journal(&mut self, writes: &mut Vec<Write>) -> Option<JournalGroup> {
-        let journal = self.journal.journal.get()?;
+        let journal = self.journal.journal.get()?.upgrade()?;
         let mut group = journal.take();
         let changes = group.as_mut().map(|group| std::mem::take(&mut group.changes)).unwrap_or_default();
         let bytes = changes.iter().map(|change| change.value.as_ref().map_or(0, Vec::len)).sum::<usize>();
