@@ -127,7 +127,7 @@ fn no_node_is_3_and_says_where() {
 #[test]
 fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nretry = { attempts = 3 }\ntrigers = []\n";
+    let text = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nplacement = \"near\"\ntrigers = []\n";
     fs::write(folder.path().join("edgefaas.toml"), text).unwrap();
     for path in [".", "edgefaas.toml"] {
         let (code, stdout, stderr) = run(folder.path(), &["build", path]);
@@ -135,12 +135,12 @@ fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
         assert_eq!(stdout, "");
         assert_eq!(
             stderr,
-            "error: `retry` is not supported yet\n \
+            "error: `placement` is not supported yet\n \
              --> ./edgefaas.toml:4:1\n  \
              |\n\
-             4 | retry = { attempts = 3 }\n  \
-             | ^^^^^\n  \
-             = help: a failed invocation is not run again; remove the key\n\n\
+             4 | placement = \"near\"\n  \
+             | ^^^^^^^^^\n  \
+             = help: a single node runs everything itself; remove the key\n\n\
              error: unknown key `trigers` in [functions.f]\n \
              --> ./edgefaas.toml:5:1\n  \
              |\n\

@@ -41,6 +41,7 @@ fn app(name: &str) -> proto::App {
             invocations: 7,
             failures: 1,
             rejected: 2,
+            pending: 3,
             ..Default::default()
         }),
         ..Default::default()
@@ -457,11 +458,11 @@ async fn lists_logs_status_and_the_rest() {
     let mut lines = stdout.lines();
     assert_eq!(
         lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
-        ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "STATE", "TRIGGERS"]
+        ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "PENDING", "STATE", "TRIGGERS"]
     );
     assert_eq!(
         lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
-        ["greenhouse", "comfort", "javascript", "2.0", "KiB", "7", "1", "2", "ok", "mqtt", "a/+"]
+        ["greenhouse", "comfort", "javascript", "2.0", "KiB", "7", "1", "2", "3", "ok", "mqtt", "a/+"]
     );
     let list = fixture.json(&["list"]).await;
     assert_eq!(list["apps"][0]["functions"][0]["invocations"], 7);

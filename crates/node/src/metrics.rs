@@ -66,6 +66,8 @@ struct NodeGauges {
     durable_retried: Counter,
     durable_dead: Counter,
     durable_dropped: Counter,
+    store_commits: Counter,
+    store_syncs: Counter,
     bridge_connected: Family<BridgeLabel, Gauge>,
     bridge_queued: Family<BridgeLabel, Gauge>,
     bridge_received: Family<BridgeLabel, Counter>,
@@ -91,6 +93,8 @@ pub struct NodeReading {
     pub functions: usize,
     /// The broker's figures.
     pub broker: edgefaas_broker::BrokerStats,
+    /// The store.
+    pub store: crate::store::CommitReading,
     /// Durable invocations.
     pub journal: crate::journal::JournalReading,
     /// Connections to other brokers.
@@ -158,6 +162,8 @@ impl Default for Metrics {
                 &node.mqtt_dropped,
             ),
             ("mqtt_messages_rejected", "Messages refused by a hook or a limit", &node.mqtt_rejected),
+            ("store_commits", "Groups of changes written to the store", &node.store_commits),
+            ("store_syncs", "Times the disk was made to have them", &node.store_syncs),
             ("mqtt_sessions_expired", "Sessions whose expiry interval ran out", &node.mqtt_expired),
             ("mqtt_connections_refused", "Connections that got no session", &node.mqtt_refused),
             ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
@@ -235,6 +241,8 @@ impl Metrics {
         show(&gauges.durable_retried, journal.retried);
         show(&gauges.durable_dead, journal.dead_lettered);
         show(&gauges.durable_dropped, journal.dropped);
+        show(&gauges.store_commits, reading.store.commits);
+        show(&gauges.store_syncs, reading.store.syncs);
         for status in &reading.bridges {
             let label = BridgeLabel { bridge: status.name.clone() };
             let connected = u64::from(status.connected_since_unix_ms.is_some());

@@ -55,10 +55,10 @@ fn try_all(target: &str, random_inputs: u64, run: impl Fn(&[u8])) {
 
 #[test]
 fn no_clients_make_a_broker_panic_hang_or_talk_nonsense() {
-    try_all("connection", 300, connection::run);
+    try_all("connection", 10_000, connection::run);
 }
 
 #[test]
 fn no_damage_to_what_is_stored_keeps_a_broker_from_opening_and_serving() {
-    try_all("stored", 150, stored::run);
+    try_all("stored", 5_000, stored::run);
 }

@@ -89,6 +89,7 @@ impl ControlParts {
             isolates_running: self.dispatcher.isolates_running(),
             functions: self.registry.routes().functions().count(),
             broker: self.broker.stats(),
+            store: self.dispatcher.store().committer().reading(),
             journal: self.dispatcher.journal().reading(),
             bridges: self.bridges.status(),
         }

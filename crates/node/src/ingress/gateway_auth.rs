@@ -32,7 +32,7 @@ pub struct GatewayAuth {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
     /// What the client is told.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
     /// `WWW-Authenticate`, of a 401 (RFC 6750, section 3).
     pub challenge: Option<HeaderValue>,
 }
@@ -122,7 +122,7 @@ impl GatewayAuth {
         }
         let detail =
             format!("the user of the token may not publish to {topic}, and so may not call `{function}`");
-        Err(Refused { problem: Problem::new(403, "Not allowed", detail), challenge: None })
+        Err(Refused { problem: Box::new(Problem::new(403, "Not allowed", detail)), challenge: None })
     }
 }
 
@@ -139,5 +139,5 @@ fn invalid(reason: &str) -> Refused {
 }
 
 fn refused(detail: String, challenge: HeaderValue) -> Refused {
-    Refused { problem: Problem::new(401, "Not authorized", detail), challenge: Some(challenge) }
+    Refused { problem: Box::new(Problem::new(401, "Not authorized", detail)), challenge: Some(challenge) }
 }

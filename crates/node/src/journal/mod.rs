@@ -269,7 +269,7 @@ impl InvocationJournal {
     }
 
     /// The next entries of a kind from a key on.
-    fn page(&self, from: &[u8], kind: u8) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    fn page(&self, from: &[u8], kind: u8) -> Result<Vec<edgefaas_broker::Entry>, StoreError> {
         let entries = self.store.spaces().invocations.range(from.to_vec()..vec![kind + 1]).take(PAGE);
         let entries = entries.map(|entry| {
             let (key, value) = entry.into_inner()?;
@@ -352,7 +352,7 @@ impl InvocationJournal {
     /// The store can't be read.
     pub fn lookup(&self, id: Ulid) -> Result<Lookup, StoreError> {
         match self.lookup_once(id)? {
-            // It may have ended between the look at the store and the look at what is pending.
+            // One of an earlier run may have ended between the look at the store and the look at what is pending.
             Lookup::Gone => self.lookup_once(id),
             found => Ok(found),
         }
@@ -375,7 +375,9 @@ impl InvocationJournal {
         Ok(match state {
             KnownState::Done(outcome) => Lookup::Done(Asked { function, auth }, Box::new(outcome)),
             KnownState::Pending(sequence) => {
-                let pending = self.lanes.lock().get(&*function).is_some_and(|lane| lane.contains(sequence));
+                // One of this run that has no place is about to get it, or could not be ended on a failed store.
+                let pending = sequence >= self.first_sequence.load(Ordering::Relaxed)
+                    || self.lanes.lock().get(&*function).is_some_and(|lane| lane.contains(sequence));
                 if pending { Lookup::Pending(Asked { function, auth }) } else { Lookup::Gone }
             }
         })
@@ -597,3 +599,6 @@ pub fn digest(parts: &[&[u8]]) -> Digest {
 fn warn_damaged(what: &str, key: &[u8], damage: record::Damage) {
     tracing::warn!(what, key = %key.escape_ascii(), %damage, "a record is damaged and left out");
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,8 @@ use crate::store::{Batch, CommitError, Durability};
 
 /// How long a pending invocation waits that found the node overloaded, which is no attempt.
 const OVERLOADED_WAIT: Duration = Duration::from_millis(200);
+/// How long one waits whose function could not be made ready to run, which is no attempt either.
+const NOT_RUNNABLE_WAIT: Duration = Duration::from_secs(1);
 /// Time between two looks at what is to be forgotten.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 /// The reason that a dead letter gives, at most.
@@ -223,9 +225,7 @@ impl Dispatcher {
         let Err(error) = result else { return };
         let error = self.mask(&function, error);
         match fate(&error) {
-            Fate::Overloaded => {
-                self.journal().retry_at(name, sequence, Instant::now() + OVERLOADED_WAIT);
-            }
+            Fate::Wait(wait) => self.journal().retry_at(name, sequence, Instant::now() + wait),
             // On the disk it is pending still: it runs when the node has been started again.
             Fate::StoreFailed => self.journal().finish(name, sequence),
             Fate::Failed if pending.attempt < function.spec.retry.attempts => {
@@ -480,8 +480,8 @@ impl Ending {
 
 /// What an error means for an invocation that is to run at least once.
 enum Fate {
-    /// It did not get to run: no attempt.
-    Overloaded,
+    /// It did not get to run: no attempt, and so long until it is tried again.
+    Wait(Duration),
     /// Nothing can be committed until the node is started again.
     StoreFailed,
     /// Another attempt may do better.
@@ -500,12 +500,12 @@ fn fate(error: &InvocationError) -> Fate {
         | E::NoMemory { .. }
         | E::Draining
         | E::Run { error: RunError::NoCapacity { .. }, .. }
-        | E::Commit { error: CommitError::DiskFull { .. }, .. } => Fate::Overloaded,
+        | E::Commit { error: CommitError::DiskFull { .. }, .. } => Fate::Wait(OVERLOADED_WAIT),
+        // A deploy may bring one that runs.
+        E::NotRunnable { .. } => Fate::Wait(NOT_RUNNABLE_WAIT),
         E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } => Fate::StoreFailed,
         E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => Fate::Hopeless,
-        E::NotRunnable { .. } | E::Run { .. } | E::Commit { error: CommitError::Refused(_), .. } => {
-            Fate::Failed
-        }
+        E::Run { .. } | E::Commit { error: CommitError::Refused(_), .. } => Fate::Failed,
     }
 }
 

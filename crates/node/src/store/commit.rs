@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -119,6 +120,7 @@ pub struct Committer {
     journal: Arc<JournalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<Mutex<Option<String>>>,
+    counters: Arc<Counters>,
 }
 
 /// The broker's journal, from which the writer takes a group whenever it writes.
@@ -151,6 +153,15 @@ pub enum JournalSync {
     Never,
 }
 
+/// What the writer has done since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CommitReading {
+    /// Groups written.
+    pub commits: u64,
+    /// Times the disk was made to have all of them.
+    pub syncs: u64,
+}
+
 /// What the writer needs.
 pub(super) struct CommitterOptions {
     pub database: Database,
@@ -167,6 +178,7 @@ impl Committer {
         let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
         let failure = Arc::new(Mutex::new(None));
         let journal = Arc::<JournalSlot>::default();
+        let counters = Arc::<Counters>::default();
         let writer = Writer {
             fields: FieldWriter {
                 space: options.fields,
@@ -181,12 +193,13 @@ impl Committer {
             disk: options.disk,
             unsynced_since: None,
             failure: failure.clone(),
+            counters: counters.clone(),
         };
         // Waiting with a time limit needs a timer; this runtime has nothing else to do.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let thread =
             std::thread::Builder::new().name("commit".into()).spawn(move || writer.run(&runtime, inbox))?;
-        Ok(Self { jobs, journal, thread: Mutex::new(Some(thread)), failure })
+        Ok(Self { jobs, journal, thread: Mutex::new(Some(thread)), failure, counters })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -212,6 +225,14 @@ impl Committer {
         self.failure.lock().clone()
     }
 
+    /// What it has written so far.
+    pub fn reading(&self) -> CommitReading {
+        CommitReading {
+            commits: self.counters.commits.load(Ordering::Relaxed),
+            syncs: self.counters.syncs.load(Ordering::Relaxed),
+        }
+    }
+
     /// Ends the writer after all that it was given. Blocks.
     pub(super) fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
@@ -225,6 +246,12 @@ impl Committer {
     }
 }
 
+#[derive(Default)]
+struct Counters {
+    commits: AtomicU64,
+    syncs: AtomicU64,
+}
+
 struct Writer {
     fields: FieldWriter,
     database: Database,
@@ -235,6 +262,7 @@ struct Writer {
     /// When the oldest change was written that is not on the disk yet.
     unsynced_since: Option<Instant>,
     failure: Arc<Mutex<Option<String>>>,
+    counters: Arc<Counters>,
 }
 
 impl Writer {
@@ -363,12 +391,18 @@ impl Writer {
         for (key, field) in changed {
             batch.insert(&self.fields.space, key.to_bytes(), field.encode());
         }
-        batch.commit().map_err(|error| CommitError::Failed(error.to_string()))
+        batch.commit().map_err(|error| CommitError::Failed(error.to_string()))?;
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        if durability == Durability::Synced {
+            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn sync(&mut self) {
-        if let Err(error) = self.database.persist(PersistMode::SyncData) {
-            self.fail(format!("it could not be synced: {error}"));
+        match self.database.persist(PersistMode::SyncData) {
+            Ok(()) => drop(self.counters.syncs.fetch_add(1, Ordering::Relaxed)),
+            Err(error) => self.fail(format!("it could not be synced: {error}")),
         }
         self.unsynced_since = None;
     }

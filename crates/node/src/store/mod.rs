@@ -18,7 +18,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 pub use broker::BrokerStorage;
 use commit::JournalSpaces;
-pub use commit::{Batch, CommitError, Committer, Durability, JournalSync};
+pub use commit::{Batch, CommitError, CommitReading, Committer, Durability, JournalSync};
 pub use lock::{DirLock, LockError};
 
 use crate::platform::Clock;

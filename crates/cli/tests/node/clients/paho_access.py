@@ -43,7 +43,9 @@ result = {"suback": [], "puback": [], "received": received}
 try:
     client.connect(task.get("host", "127.0.0.1"), task["port"])
     client.loop_start()
-    result["connack"] = wait("connack")
+    kind, value = events.get(timeout=60)
+    # A TLS 1.3 client has finished its handshake before the server has looked at its certificate.
+    result["connack"] = value if kind == "connack" else "closed"
 except OSError as error:
     result["connack"] = f"closed: {error}"
 if result["connack"] == 0:
