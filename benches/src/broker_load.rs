@@ -255,7 +255,7 @@ fn publish(mut stream: TcpStream, shared: &Shared, shape: Shape) -> anyhow::Resu
 }
 
 /// Where the body of the first packet begins and ends, if it is all there.
-fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
+pub fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut length = 0;
     for (index, byte) in bytes.get(1..)?.iter().take(4).enumerate() {
         length |= usize::from(byte & 127) << (7 * index);

@@ -1,10 +1,11 @@
-//! What a node is measured beside, each a process of its own: a TCP echo, a bare hyper server, mosquitto, and clients
-//! of mosquitto that run the function.
+//! What a node is measured beside, each a process of its own: a TCP echo, a bare hyper server, other brokers, and
+//! clients of mosquitto that run the function.
 
 mod echo;
 mod function_client;
 mod hyper_server;
 mod mosquitto;
+mod nats;
 mod rumqttd;
 
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
 pub use mosquitto::{Mosquitto, Persistence};
+pub use nats::Nats;
 pub use rumqttd::Rumqttd;
 
 use crate::process::Process;

@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 5] = ["mqtt", "http", "idle", "isolates", "broker"];
+const ORDER: [&str; 6] = ["broker", "broker-parts", "mqtt", "http", "idle", "isolates"];
 
 const INTRODUCTION: &str = "\
 # Benchmarks
@@ -150,16 +150,19 @@ fn isolates() -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Trie match and codec.
+/// Trie match, codec and hooks.
 fn broker() -> anyhow::Result<Report> {
     let mut report = Report::new(
-        "broker",
-        "Topic trie and codec",
+        "broker-parts",
+        "Parts of the broker",
         "One match among so many filters; one PUBLISH of QoS 1 encoded, and a hundred decoded, with a payload of so many \
-         bytes.",
+         bytes; one message without a subscriber published in the process, with so many hooks that forward it or give it \
+         another topic, another payload and one property more.",
         "cargo bench -p edgefaas-broker",
     );
-    for (group, title) in [("trie_match", "Trie match"), ("codec", "Codec")] {
+    for (group, title) in
+        [("trie_match", "Trie match"), ("codec", "Codec"), ("hooks", "Publish with hooks")]
+    {
         let mut table = Table::new(title, &[], &[]);
         for (name, estimate) in all(&target_folder().join("criterion").join(group))? {
             let mut row = Table::new("", &[&name], &[("time", "ns")]);
@@ -169,6 +172,22 @@ fn broker() -> anyhow::Result<Report> {
         table.rows.sort_by_key(|row: &Row| order(&row.contestant));
         report.tables.push(table);
     }
+    let time = |table: usize, name: &str| {
+        let row = report.tables[table].rows.iter().find(|row| row.contestant == name);
+        row.map(|row| row.figures[0].median()).with_context(|| format!("{name} was not measured"))
+    };
+    let rewrite_us = (time(2, "rewrite 1")? - time(2, "none 0")?) / 1e3;
+    // From 10 filters to 100,000 the logarithm grows by a factor of five.
+    let growth = time(0, "exact 100000")? / time(0, "exact 10")?;
+    report.targets = vec![
+        Target::at_most("broker-hook", "a rewriting hook adds at most 1 us a message", rewrite_us, 1.0),
+        Target::at_most(
+            "broker-match",
+            "a match among 100,000 filters over one among 10: at most the logarithms' quotient",
+            growth,
+            5.0,
+        ),
+    ];
     Ok(report)
 }
 

@@ -1,12 +1,16 @@
-//! Trie match and codec.
+//! Trie match, codec, and what hooks add to a publish.
 
 use std::hint::black_box;
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use edgefaas_broker::wire::{Decoder, Encoder, Packet, PublishHeader};
-use edgefaas_broker::{FilterTrie, Message, QoS, TopicFilter, TopicName, Version};
+use edgefaas_broker::{
+    Broker, BrokerConfig, FilterTrie, Hooks, MemoryStorage, Message, Origin, PublishHook, Publishing, QoS,
+    TopicFilter, TopicName, Verdict, Version,
+};
 
 fn trie(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("trie_match");
@@ -84,5 +88,50 @@ fn codec(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, trie, codec);
+/// Gives a message another topic, another payload and a property more.
+struct Rewrite;
+
+impl PublishHook for Rewrite {
+    fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
+        let message = publishing.message();
+        let topic = TopicName::new(format!("new/{}", message.topic().as_str())).expect("valid");
+        let mut payload = message.payload().to_vec();
+        payload.push(b'!');
+        let mut properties = message.properties().cloned().unwrap_or_default();
+        properties.user.push(("by".into(), "hook".into()));
+        let new = message.clone().with_topic(topic).with_payload(payload).with_properties(properties);
+        Verdict::Rewrite(new)
+    }
+}
+
+struct Forward;
+
+impl PublishHook for Forward {
+    fn on_publish(&self, _: &mut Publishing<'_>) -> Verdict {
+        Verdict::Forward
+    }
+}
+
+fn hooks(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("hooks");
+    let forward: fn() -> Arc<dyn PublishHook> = || Arc::new(Forward);
+    let rewrite: fn() -> Arc<dyn PublishHook> = || Arc::new(Rewrite);
+    for (name, hook, count) in
+        [("none", forward, 0), ("forward", forward, 1), ("rewrite", rewrite, 1), ("rewrite", rewrite, 4)]
+    {
+        let hooks = Hooks { publish: (0..count).map(|_| hook()).collect(), ..Hooks::default() };
+        let storage = Arc::new(MemoryStorage::default());
+        let broker = Broker::open(BrokerConfig::default(), hooks, storage).expect("an empty store");
+        let origin = Origin::Node { source: "bench".into(), depth: 0, requester: None };
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(BenchmarkId::new(name, count), |bencher| {
+            let topic = TopicName::new("site/4/room/4/temperature").expect("valid");
+            let message = Message::new(topic, vec![b'x'; 64]);
+            bencher.iter(|| broker.publish(&origin, black_box(message.clone())));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, trie, codec, hooks);
 criterion_main!(benches);

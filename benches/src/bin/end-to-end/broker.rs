@@ -2,18 +2,19 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use edgefaas_benches::broker_load::{Shape, carry, connect, packet, text};
 use edgefaas_benches::node::Node;
-use edgefaas_benches::peers::{Mosquitto, Persistence, Rumqttd};
+use edgefaas_benches::peers::{Mosquitto, Nats, Persistence, Rumqttd};
 use edgefaas_benches::process::{cpu_seconds_of, resident_mb_of};
 use edgefaas_benches::results::{Report, Table, Target};
 
 use crate::Plan;
+use crate::many::Many;
 
 const NODE: usize = 0;
 const MOSQUITTO: usize = 1;
@@ -22,7 +23,10 @@ const CONTESTANTS: [&str; 3] = ["node", "mosquitto", "rumqttd"];
 const DELIVERED: usize = 0;
 const LATENCY_P99: usize = 1;
 
+/// What a node takes by default.
 const IDLE_CONNECTIONS: usize = 10_000;
+/// Connections made before the first look at the memory.
+const EARLY: usize = 100;
 const BACKLOG: usize = 100_000;
 const DURABLE_PAYLOAD_BYTES: usize = 64;
 
@@ -86,6 +90,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     drop((mosquitto, rumqttd));
     node.process.terminate()?;
     idle_connections(plan, &mut report)?;
+    scale(plan, &mut report)?;
     durable(plan, &mut report)?;
     restart(plan, &mut report)?;
     Ok(report)
@@ -146,7 +151,8 @@ fn latency(plan: &Plan, contestants: &[Contestant], qos: u8) -> anyhow::Result<(
 /// What a connection costs that does nothing.
 fn idle_connections(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let count = IDLE_CONNECTIONS.min(files.current.unwrap_or(1 << 20).saturating_sub(200) as usize);
+    let files = files.current.unwrap_or(1 << 20).saturating_sub(100) as usize;
+    let count = IDLE_CONNECTIONS.min(files) - EARLY;
     let mut table =
         Table::new(&format!("{count} idle connections"), &CONTESTANTS[..2], &[("a connection", "bytes")]);
     for _ in 0..plan.rounds.min(3) {
@@ -158,7 +164,7 @@ fn idle_connections(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         {
             // The first ones also pay for what is made once.
             let mut connections = Vec::new();
-            for number in 0..100 {
+            for number in 0..EARLY {
                 connections.push(connect(address, &format!("early-{number}"), true)?);
             }
             std::thread::sleep(plan.settle);
@@ -177,14 +183,73 @@ fn idle_connections(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What many retained topics and subscriptions cost.
+fn scale(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    const SIZES: [usize; 3] = [1000, 10_000, 100_000];
+    let names: Vec<String> = ["node", "mosquitto"]
+        .iter()
+        .flat_map(|name| SIZES.map(|size| format!("{name}, {size} of each")))
+        .collect();
+    let mut table = Table::new(
+        "Retained topics (64 B each) and subscriptions, one for each; then a SUBSCRIBE to one of the topics until its message \
+         has come, and a PUBLISH to one of the subscriptions until it has come",
+        &names.iter().map(String::as_str).collect::<Vec<_>>(),
+        &[
+            ("a retained topic", "bytes"),
+            ("a subscription", "bytes"),
+            ("retained p50", "us"),
+            ("publish p50", "us"),
+        ],
+    );
+    for _ in 0..plan.rounds.min(3) {
+        let data = tempfile::tempdir()?;
+        let node = Node::start(&plan.binary, data.path())?;
+        let mosquitto = Mosquitto::start(Persistence::None)?;
+        let brokers = [(node.mqtt, node.process.id()), (mosquitto.address, mosquitto.id())];
+        for (broker, (address, process)) in brokers.into_iter().enumerate() {
+            let mut many = Many::start(address, process)?;
+            for (row, size) in SIZES.iter().enumerate() {
+                let (retained, subscription) = many.grow(*size, plan.settle)?;
+                let (subscribe_us, publish_us) = many.ask()?;
+                table.add(broker * SIZES.len() + row, &[retained, subscription, subscribe_us, publish_us]);
+            }
+        }
+    }
+    let growth = |figure: usize| table.ratio(SIZES.len() - 1, 0, figure);
+    for (figure, what) in [(2, "retained"), (3, "subscriptions")] {
+        report.targets.push(Target::at_most(
+            "broker-scale",
+            &format!("{what}: 100,000 take at most 1.67 times as long as 1,000 (the logarithms' quotient)"),
+            growth(figure),
+            5.0 / 3.0,
+        ));
+    }
+    report.tables.push(table);
+    Ok(())
+}
+
 /// QoS 1 to a session that is kept, synced before PUBACK.
 fn durable(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     const APPEND: usize = 2;
+    const APPEND_SAME: usize = 3;
+    const NATS: usize = 4;
     let mut table = Table::new(
         "QoS 1, 1 to 1, 64 B, to a session that is kept; synced before PUBACK, or as the peer can",
-        &["node", "mosquitto, saving on every change", "append + fdatasync of 1,000 messages"],
-        &[("delivered", "messages/s")],
+        &[
+            "node",
+            "mosquitto, saving on every change",
+            "append + fdatasync of 1,000 messages",
+            "append + fdatasync of as many as the node",
+            "NATS JetStream, sync_interval always",
+        ],
+        &[("delivered", "messages/s"), ("a sync", "messages")],
     );
+    let nats = Nats::start();
+    if let Err(error) = &nats {
+        eprintln!("without NATS: {error:#}");
+        table.rows.truncate(NATS);
+    }
+    drop(nats);
     let shape = Shape {
         publishers: 1,
         subscribers: 1,
@@ -196,22 +261,45 @@ fn durable(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     for _ in 0..plan.rounds {
         let folder = tempfile::tempdir()?;
         let node = Node::start(&plan.binary, folder.path())?;
-        table.add(NODE, &[carry(node.mqtt, shape, plan.turn, || Ok(()))?.delivered_per_second]);
+        let mut syncs = Vec::new();
+        let carried = carry(node.mqtt, shape, plan.turn, || {
+            syncs.push(syncs_of(&node)?);
+            Ok(())
+        })?;
+        let group = carried.delivered as f64 / (syncs[1] - syncs[0]).max(1.0);
+        table.add(NODE, &[carried.delivered_per_second, group]);
         drop(node);
         let mosquitto = Mosquitto::start(Persistence::EveryChange)?;
-        table
-            .add(MOSQUITTO, &[carry(mosquitto.address, shape, plan.turn, || Ok(()))?.delivered_per_second]);
+        let carried = carry(mosquitto.address, shape, plan.turn, || Ok(()))?;
+        table.add(MOSQUITTO, &[carried.delivered_per_second]);
         drop(mosquitto);
-        table.add(APPEND, &[append_and_sync(folder.path(), 1000, plan.turn)?]);
+        for (row, group) in [(APPEND, 1000), (APPEND_SAME, group.round().max(1.0) as usize)] {
+            table.add(row, &[append_and_sync(folder.path(), group, plan.turn)?, group as f64]);
+        }
+        if table.rows.len() > NATS {
+            let nats = Nats::start()?;
+            let carried = carry(nats.address, shape, plan.turn, || Ok(()))?;
+            table.add(NATS, &[carried.delivered_per_second]);
+        }
     }
     report.targets.push(Target::at_least(
         "broker-durable",
-        "durable QoS 1: at least half of append + fdatasync with groups of 1,000",
-        table.ratio(NODE, APPEND, 0),
+        "durable QoS 1: at least half of append + fdatasync with groups of the same size",
+        table.ratio(NODE, APPEND_SAME, 0),
         0.5,
     ));
     report.tables.push(table);
     Ok(())
+}
+
+/// How often a node's store has synced so far.
+fn syncs_of(node: &Node) -> anyhow::Result<f64> {
+    let mut stream = TcpStream::connect(node.control)?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("edgefaas_store_syncs_total "));
+    line.context("the node counts its syncs")?.parse().context("a number")
 }
 
 /// Messages a second that a loop writes and syncs in groups.

@@ -4,6 +4,7 @@
 mod broker;
 mod http;
 mod idle;
+mod many;
 mod mqtt;
 
 use std::path::PathBuf;

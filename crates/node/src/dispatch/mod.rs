@@ -202,17 +202,27 @@ impl Dispatcher {
         Ok((function.admission.enter().map_err(full)?, event_bytes))
     }
 
-    /// Whether an invocation can be taken at all, however much room there is.
+    /// Whether an invocation can be taken now, however much room there is.
     pub(crate) fn check(
         &self,
         function: &LiveFunction,
         invocation: &Invocation,
     ) -> Result<(), InvocationError> {
-        let name = || function.name.to_string();
         // What runs already may still call others: it is to finish.
         if self.draining.load(Ordering::SeqCst) && invocation.depth == 0 {
             return Err(InvocationError::Draining);
         }
+        self.check_durable(function, invocation)
+    }
+
+    /// Whether an invocation can be taken at all. One that is kept on the disk is also taken while the node drains: it runs
+    /// after the next start.
+    pub(crate) fn check_durable(
+        &self,
+        function: &LiveFunction,
+        invocation: &Invocation,
+    ) -> Result<(), InvocationError> {
+        let name = || function.name.to_string();
         if invocation.depth > MAX_DEPTH {
             return Err(InvocationError::TooDeep { function: name(), depth: invocation.depth });
         }

@@ -79,7 +79,7 @@ impl CoordinationHook {
             return refused(&InvocationError::UnknownFunction { name: call.function.to_owned(), near });
         };
         if message.qos() > QoS::AtMostOnce {
-            return match dispatcher.check(function, &invocation) {
+            return match dispatcher.check_durable(function, &invocation) {
                 Ok(()) => self.accept_call(dispatcher, publishing, function, &call, invocation, answer),
                 Err(error) => refused(&error),
             };
@@ -196,7 +196,7 @@ impl CoordinationHook {
         for (function, consume, ordered, slot) in accepted {
             let invocation = invocation(function.name.to_string(), origin, message);
             let answer = answer_to(open_response_topic(message), origin, message);
-            if let Err(error) = dispatcher.check(&function, &invocation) {
+            if let Err(error) = dispatcher.check_durable(&function, &invocation) {
                 function.metrics.record_rejected();
                 lose(dispatcher, &function, answer.as_ref(), &error);
                 if consume && matches!(verdict, Verdict::Forward) {

@@ -7,12 +7,14 @@
 //!                  (on disk)               (one batch)                    deleted (one batch)
 //! ```
 //!
-//! [`record`] says what is on the disk, [`lane`] what runs next, [`run`] runs it, and here is what is accepted and what
+//! [`record`] says what is on the disk, [`lane`] what runs next, [`run`] runs it, [`outbox`] has messages that find no room,
+//! and here is what is accepted and what
 //! is remembered of it. Memory holds a few words about each pending invocation; what it is to do is read when it has
 //! its turn. A pending invocation that was cut off, by `kill -9` or a power cut, runs again at the next start. Since
 //! nothing of it was committed, its effects are there once.
 
 mod lane;
+mod outbox;
 mod record;
 mod run;
 
@@ -32,6 +34,7 @@ use crate::platform::Clock;
 use crate::registry::LiveFunction;
 use crate::store::{Batch, CommitError, Store, StoreError};
 use lane::Lane;
+use outbox::Outbox;
 pub use record::{AnswerTo, ClientRecord, Digest, Keep, KnownState, StoredOutcome};
 use record::{Expiry, Known, Pending, Reserved};
 pub use run::{Accepted, Durable};
@@ -163,6 +166,8 @@ pub struct InvocationJournal {
     memory_bytes: AtomicUsize,
     claims: Arc<Claims>,
     waiters: Mutex<HashMap<Ulid, Vec<oneshot::Sender<()>>>>,
+    /// What invocations published and found no room so far.
+    outbox: Outbox,
     /// Something is due earlier than the timer knows.
     timer: Notify,
     kept: AtomicU64,
@@ -196,6 +201,7 @@ impl InvocationJournal {
             memory_bytes: AtomicUsize::new(0),
             claims: Arc::default(),
             waiters: Mutex::default(),
+            outbox: Outbox::default(),
             timer: Notify::new(),
             kept: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
@@ -436,6 +442,10 @@ impl InvocationJournal {
 
     fn finish(&self, function: &str, sequence: u64) {
         let memory = self.lanes.lock().get_mut(function).and_then(|lane| lane.finish(sequence));
+        if !self.outbox.is_empty() {
+            // There may be room for what waits to be published.
+            self.timer.notify_one();
+        }
         if let Some(memory) = memory {
             self.memory_bytes.fetch_sub(memory.bytes, Ordering::Relaxed);
         }

@@ -278,15 +278,15 @@ impl Outgoing {
     ///
     /// # Errors
     /// A topic is none: the record was not written by [`new`](Self::new).
-    pub fn message(self) -> Result<Message, Damage> {
-        let topic = |name: String| TopicName::new(name).map_err(|_| Damage::Fields);
+    pub fn message(&self) -> Result<Message, Damage> {
+        let topic = |name: &String| TopicName::new(name.as_str()).map_err(|_| Damage::Fields);
         let properties = Properties {
             payload_is_utf8: self.payload_is_utf8,
             expiry_seconds: self.expiry_seconds,
-            content_type: self.content_type.map(Into::into),
-            response_topic: self.response_topic.map(topic).transpose()?,
-            correlation_data: self.correlation_data,
-            user: self.user.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            content_type: self.content_type.as_deref().map(Into::into),
+            response_topic: self.response_topic.as_ref().map(topic).transpose()?,
+            correlation_data: self.correlation_data.clone(),
+            user: self.user.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
         };
         let qos = match self.qos {
             0 => QoS::AtMostOnce,
@@ -294,7 +294,7 @@ impl Outgoing {
             2 => QoS::ExactlyOnce,
             _ => return Err(Damage::Fields),
         };
-        Ok(Message::new(topic(self.topic)?, self.payload)
+        Ok(Message::new(topic(&self.topic)?, self.payload.clone())
             .with_qos(qos)
             .with_retain(self.retain)
             .with_properties(properties))

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::topic::TopicName;
-use edgefaas_broker::{Change, Message, Origin, Properties, PublishOutcome, QoS, Space, Ticket};
+use edgefaas_broker::{
+    Change, Message, Origin, Properties, PublishOutcome, QoS, RejectReason, Space, Ticket,
+};
 use edgefaas_isolates::{LogLevel, Reply, RunError, Trigger};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
@@ -24,6 +26,8 @@ use crate::store::{Batch, CommitError, Durability};
 const OVERLOADED_WAIT: Duration = Duration::from_millis(200);
 /// How long one waits whose function could not be made ready to run, which is no attempt either.
 const NOT_RUNNABLE_WAIT: Duration = Duration::from_secs(1);
+/// Time between two attempts to publish what found no room.
+const NO_ROOM_WAIT: Duration = Duration::from_millis(50);
 /// Time between two looks at what is to be forgotten.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 /// The reason that a dead letter gives, at most.
@@ -155,6 +159,7 @@ impl Dispatcher {
             (function.spec.limits.concurrency as usize, function.spec.limits.queue.order)
         });
         while !self.is_draining()
+            && !self.journal().outbox.is_full(name)
             && let Some((sequence, memory)) = self.journal().start(name, most, order)
         {
             let (dispatcher, name) = (self.clone(), name.clone());
@@ -175,6 +180,7 @@ impl Dispatcher {
         }
         let mut tidied = Instant::now();
         loop {
+            self.publish_waiting();
             let names: Vec<_> = self.journal().lanes.lock().keys().cloned().collect();
             for name in &names {
                 self.pump(name);
@@ -187,6 +193,8 @@ impl Dispatcher {
             }
             let due = self.journal().lanes.lock().values().filter_map(super::Lane::next_due).min();
             let wait = due.map_or(TIDY_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
+            // Room in an invocation's queue is told; that on the disk and in a session's queue is not.
+            let wait = if self.journal().outbox.is_empty() { wait } else { wait.min(NO_ROOM_WAIT) };
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.journal().timer.notified() => {}
@@ -407,8 +415,27 @@ impl Dispatcher {
         Some(Outgoing::new(name, pending.depth.saturating_add(1), to.requester.clone(), &message))
     }
 
-    /// Publishes a message and forgets it, both or neither.
+    /// Publishes a message, after those of the same source that wait; while there is no room for it, it waits itself.
     fn publish_outgoing(&self, number: u64, outgoing: Outgoing) {
+        let Some(outgoing) = self.journal().outbox.behind_others(number, outgoing) else { return };
+        if !self.try_publish(number, &outgoing) {
+            self.journal().outbox.wait(number, outgoing);
+        }
+    }
+
+    /// Publishes what waited, as far as there is room now.
+    fn publish_waiting(&self) {
+        for source in self.journal().outbox.sources() {
+            while let Some((number, outgoing)) = self.journal().outbox.first(&source)
+                && self.try_publish(number, &outgoing)
+            {
+                self.journal().outbox.published(&source, number);
+            }
+        }
+    }
+
+    /// Publishes a message and forgets it, both or neither; false if there is no room for it somewhere.
+    fn try_publish(&self, number: u64, outgoing: &Outgoing) -> bool {
         let source: Arc<str> = outgoing.source.as_str().into();
         let requester = outgoing.requester.as_ref().map(record::ClientRecord::client);
         let origin = Origin::Node { source: source.clone(), depth: outgoing.depth, requester };
@@ -418,11 +445,12 @@ impl Dispatcher {
             Err(damage) => {
                 tracing::warn!(function = &*source, number, %damage, "a message is lost");
                 self.broker().record(forget());
-                return;
+                return true;
             }
         };
         let topic = message.topic().clone();
         let lost = match self.broker().publish_with(&origin, message, forget()).outcome {
+            PublishOutcome::Rejected(RejectReason::QuotaExceeded) => return false,
             PublishOutcome::Rejected(reason) => {
                 self.broker().record(forget());
                 format!("the message on {} was refused: {reason:?}", topic.as_str())
@@ -431,9 +459,10 @@ impl Dispatcher {
                 let dropped = routed.dropped;
                 format!("the message on {} is lost for {dropped} subscribers: queue full", topic.as_str())
             }
-            _ => return,
+            _ => return true,
         };
         self.logs().add(&source, "", LogLevel::Warn, lost);
+        true
     }
 
     fn publish_left_over(&self) -> Result<(), crate::store::StoreError> {

@@ -104,7 +104,8 @@ async fn outcomes_are_forgotten_when_their_time_is_over_and_their_keys_with_them
     // Until it is on the disk, too.
     assert!(matches!(journal.claim(key, request, disk.id()).unwrap(), Claim::Known(id) if id == first));
     let reserved = Reserved { id: first.0, request };
-    commit(&journal, |batch| journal.put(batch, record::reserved_key(&key), record::encode(&reserved))).await;
+    commit(&journal, |batch| journal.put(batch, record::reserved_key(&key), record::encode(&reserved)))
+        .await;
     end(&journal, &pending(first, Some(key))).await;
     drop(claimed);
     assert!(matches!(journal.claim(key, request, disk.id()).unwrap(), Claim::Known(id) if id == first));

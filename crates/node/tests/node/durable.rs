@@ -436,3 +436,93 @@ async fn pending_invocations_of_a_function_that_is_gone_are_given_up() {
     let gone = outcome(&node, &at).await;
     assert_eq!((gone.status().as_u16(), &json(&gone)["title"]), (404, &"Unknown function".into()));
 }
+
+#[tokio::test]
+async fn what_is_published_while_the_node_drains_runs_after_the_next_start() {
+    let mut node = TestNode::start().await;
+    let manifest = r#"
+        app = "a"
+        [functions.slow]
+        main = "slow.js"
+        [functions.late]
+        main = "late.js"
+        permissions = { objects = ["o"] }
+        triggers = [{ mqtt = "jobs/#", qos = 1 }]
+    "#;
+    let slow = "export default () => new Promise(done => setTimeout(() => done('x'), 3000))";
+    let late = r#"
+        export default async (event, context) => {
+            const n = context.object("o").counter("n");
+            if (event.kind !== "http") await n.add(1);
+            return String(await n.value());
+        };"#;
+    node.deploy(manifest, &[("slow", slow), ("late", late)]).await;
+    let mut mqtt = Mqtt5::connect(&node, "publisher").await;
+    // The drain lasts as long as this one runs.
+    let qos = rumqttc::v5::mqttbytes::QoS::AtMostOnce;
+    mqtt.client.publish("$faas/fn/slow/invoke", qos, false, "").await.unwrap();
+    mqtt.publish("elsewhere", "").await;
+    mqtt.puback().await;
+    node.begin_stop();
+    in_time(async {
+        while node.post("/fn/late", "").await.status() != 503 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    mqtt.publish("jobs/1", "").await;
+    assert!(matches!(mqtt.puback().await, PubAckReason::Success | PubAckReason::NoMatchingSubscribers));
+    mqtt.publish("$faas/fn/late/invoke", "").await;
+    assert!(matches!(mqtt.puback().await, PubAckReason::Success | PubAckReason::NoMatchingSubscribers));
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    in_time(async {
+        while text(&node.post("/fn/late", "").await) != "2" {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_queue_further_down_pushes_back_and_loses_nothing() {
+    let mut node = TestNode::start().await;
+    let manifest = r#"
+        app = "a"
+        [functions.first]
+        main = "first.js"
+        permissions = { publish = ["mid/#"] }
+        triggers = [{ mqtt = "in/#", qos = 1 }]
+        [functions.second]
+        main = "second.js"
+        permissions = { objects = ["o"] }
+        limits = { concurrency = 1, queue = { capacity = 1, when_full = "block" } }
+        triggers = [{ mqtt = "mid/#", qos = 1 }]
+    "#;
+    let first = "export default (event, context) => context.publish('mid/' + event.text(), event.text(), { qos: 1 })";
+    let second = r#"
+        export default async (event, context) => {
+            const seen = context.object("o").register("seen");
+            if (event.kind !== "mqtt") return await seen.get() ?? "";
+            await seen.set((await seen.get() ?? "") + event.text() + " ");
+        };"#;
+    node.deploy(manifest, &[("first", first), ("second", second)]).await;
+    let mut mqtt = Mqtt5::connect(&node, "publisher").await;
+    for number in 0..50 {
+        mqtt.publish("in/x", &number.to_string()).await;
+        mqtt.puback().await;
+    }
+    let seen = in_time(async {
+        loop {
+            let reply = node.post("/fn/second", "").await;
+            if reply.status() == 200 && text(&reply).split_whitespace().count() >= 50 {
+                return text(&reply).to_owned();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut seen: Vec<u32> = seen.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..50).collect::<Vec<_>>());
+}

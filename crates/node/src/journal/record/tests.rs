@@ -154,7 +154,7 @@ proptest! {
         body.extend_from_slice(&checksum);
         let _ = decode::<Pending>(&body);
         let _ = decode::<Known>(&body);
-        let _ = decode::<Outgoing>(&body).map(Outgoing::message);
+        let _ = decode::<Outgoing>(&body).map(|outgoing| outgoing.message());
         let _ = parse_pending_key(&bytes);
     }
 }
