@@ -114,12 +114,7 @@ impl Shared {
         filter: &TopicFilter,
         qos: QoS,
     ) -> Result<QoS, RejectReason> {
-        let mut granted = qos;
-        for hook in &self.hooks.session {
-            let asked = catch_unwind(AssertUnwindSafe(|| hook.on_subscribe(client, filter, granted)));
-            granted = asked.unwrap_or(Err(RejectReason::Unspecified))?.min(granted);
-        }
-        Ok(granted)
+        authorize(&self.hooks.session, client, filter, qos)
     }
 
     /// Tells all session hooks something.
@@ -420,4 +415,19 @@ impl Drop for Handshake<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
+}
+
+/// Asks hooks about a subscription; one that panics refuses it.
+pub(crate) fn authorize(
+    hooks: &[Arc<dyn SessionHook>],
+    client: &Client,
+    filter: &TopicFilter,
+    qos: QoS,
+) -> Result<QoS, RejectReason> {
+    let mut granted = qos;
+    for hook in hooks {
+        let asked = catch_unwind(AssertUnwindSafe(|| hook.on_subscribe(client, filter, granted)));
+        granted = asked.unwrap_or(Err(RejectReason::Unspecified))?.min(granted);
+    }
+    Ok(granted)
 }

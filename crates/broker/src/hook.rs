@@ -47,8 +47,9 @@ pub trait SessionHook: Send + Sync + 'static {
     }
 
     /// Decides about a subscription: the quality of service that is granted, at most. Also asked again when a session is
-    /// resumed and by [`Broker::recheck`](crate::Broker::recheck). Must not block. `filter` is the whole one, with
-    /// `$share/GROUP/` if it is shared.
+    /// resumed and by [`Broker::recheck`](crate::Broker::recheck), then also about the topic of every message that waits for
+    /// the client, as if it were a filter: who may not subscribe to it does not get it. Must not block nor call the broker.
+    /// `filter` is the whole one, with `$share/GROUP/` if it is shared.
     fn on_subscribe(&self, client: &Client, filter: &TopicFilter, qos: QoS) -> Result<QoS, RejectReason> {
         let _ = (client, filter);
         Ok(qos)

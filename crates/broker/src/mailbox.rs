@@ -12,7 +12,9 @@ use tokio::sync::Notify;
 use crate::journal::{Entry, Progress, Transaction};
 use crate::message::Message;
 use crate::monitor::Figures;
-use crate::outbox::{Bounds, Dated, Delivery, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck};
+use crate::outbox::{
+    Bounds, Dated, Delivery, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck,
+};
 use crate::stored::Moment;
 use crate::wire::Encoder;
 
@@ -69,6 +71,11 @@ impl Mailbox {
         self.kicked.store(false, Relaxed);
         self.recheck.store(false, Relaxed);
         self.outbox.lock().connect(encoder, window, alias_maximum);
+    }
+
+    /// See [`Outbox::doubt`].
+    pub(crate) fn doubt(&self, may_read: MayRead) {
+        self.outbox.lock().doubt(may_read);
     }
 
     /// See [`Outbox::disconnect`]. Whoever waits for room learns it.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use self::acks::{Acks, Gate};
 use self::handshake::{Accepted, handshake, refuse};
 use self::io::{Io, read, write_or_flush};
-use crate::attach::Released;
+use crate::attach::{Released, authorize};
 use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting};
 use crate::client::{Client, Origin, Peer, Transport};
 use crate::hook::{Hold, RejectReason};
@@ -182,6 +182,22 @@ impl<'a> Attached<'a> {
     }
 }
 
+impl Attached<'_> {
+    /// Has the hooks asked again about every message that waits: the client may be another one than when it was queued, or
+    /// may have been allowed more.
+    fn doubt(&self) {
+        if self.shared.hooks.session.is_empty() {
+            return;
+        }
+        let (hooks, client) = (self.shared.hooks.session.clone(), self.client.clone());
+        self.mailbox.doubt(Box::new(move |topic| {
+            // A topic name is the filter of that topic alone.
+            TopicFilter::new(topic.as_str())
+                .is_ok_and(|filter| authorize(&hooks, &client, &filter, QoS::ExactlyOnce).is_ok())
+        }));
+    }
+}
+
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let state = State {
@@ -208,6 +224,7 @@ where
             connect.receive_maximum.min(config.max_inflight),
             connect.topic_alias_maximum,
         );
+        attached.doubt();
         let client = &attached.client;
         tracing::debug!(client_id = %client.client_id, peer = %client.peer, ?version, "client connected");
         shared.tell_hooks(|hook| hook.on_connected(client));
@@ -650,6 +667,7 @@ where
     /// Ends the subscriptions that are not allowed any more.
     fn recheck(&mut self) {
         self.attached.recheck();
+        self.attached.doubt();
         self.replay.retain(|replay| self.attached.filters.contains(&replay.filter));
     }
 

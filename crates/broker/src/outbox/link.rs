@@ -27,6 +27,24 @@ pub(super) struct Link {
     pub(super) awaited: bool,
     /// A publisher has waited in vain, and nothing was taken since.
     pub(super) stalled: bool,
+    /// What waited before the client came, or before its permissions changed, may not be for it any more.
+    pub(super) doubtful: Option<Doubtful>,
+}
+
+/// Messages that the client gets only if it may subscribe to their topics now.
+pub(super) struct Doubtful {
+    /// All before this number.
+    pub(super) before: u64,
+    pub(super) may_read: MayRead,
+}
+
+/// Whether a client may subscribe to a topic.
+pub(crate) type MayRead = Box<dyn Fn(&TopicName) -> bool + Send>;
+
+impl std::fmt::Debug for Doubtful {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Doubtful").field("before", &self.before).finish_non_exhaustive()
+    }
 }
 
 /// Topics that the client knows by number.
@@ -47,6 +65,7 @@ impl Link {
             aliases: Aliases { maximum: alias_maximum, known: HashMap::new() },
             awaited: false,
             stalled: false,
+            doubtful: None,
         }
     }
 
@@ -94,6 +113,20 @@ impl Link {
             _ => self.buffered.push((figures.clone(), 1)),
         }
         Ok(())
+    }
+}
+
+impl Link {
+    /// Whether the client may have a message that waited under this number.
+    pub(super) fn may_have(&mut self, number: u64, topic: &TopicName) -> bool {
+        match &self.doubtful {
+            Some(doubtful) if number < doubtful.before => (doubtful.may_read)(topic),
+            Some(_) => {
+                self.doubtful = None;
+                true
+            }
+            None => true,
+        }
     }
 }
 

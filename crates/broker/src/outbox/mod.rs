@@ -28,8 +28,9 @@ use std::time::Instant;
 use bytes::BytesMut;
 
 use self::backlog::{Backlog, Spilled};
-use self::link::Link;
+pub(crate) use self::link::MayRead;
 pub(crate) use self::link::seconds_left;
+use self::link::{Doubtful, Link};
 pub(crate) use self::totals::{Bounds, Totals};
 use self::totals::{CLAIM_BYTES, FREE_BYTES};
 use crate::journal::{Entry, Progress, Ticket, Transaction};
@@ -127,6 +128,7 @@ pub(crate) enum Loss {
     Full,
     TooLarge,
     Expired,
+    NotAuthorized,
     Closed,
 }
 
@@ -209,6 +211,15 @@ impl Outbox {
     /// The client is there: what was in flight is sent again.
     pub(crate) fn connect(&mut self, encoder: Encoder, window: NonZeroU16, alias_maximum: u16) {
         self.link = Some(Link::new(encoder, window, alias_maximum));
+    }
+
+    /// What waits now goes only where the client may subscribe; `may_read` is asked under this lock.
+    pub(crate) fn doubt(&mut self, may_read: MayRead) {
+        let spilled = self.stored.as_ref().map_or(0, |stored| stored.spilled.len());
+        let before = self.first + (self.slots.len() + spilled) as u64;
+        if let Some(link) = self.link.as_mut().filter(|_| before > self.first + self.sent as u64) {
+            link.doubtful = Some(Doubtful { before, may_read });
+        }
     }
 
     /// The client is gone. What is stored waits in the store alone; everything else is given up, and counted.
@@ -702,7 +713,11 @@ impl Outbox {
                     }
                     let dated = Dated { message, received: *received };
                     let id = Some(packet_id(number));
-                    match link.publish(dated, delivery, id, duplicate, figures, now) {
+                    let sent = match link.may_have(number, message.topic()) {
+                        true => link.publish(dated, delivery, id, duplicate, figures, now),
+                        false => Err(Loss::NotAuthorized),
+                    };
+                    match sent {
                         Ok(()) => {
                             let kept = self.stored.is_some().then(|| figures.clone());
                             *slot = in_flight(delivery.qos, kept);

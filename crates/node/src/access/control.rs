@@ -1,5 +1,6 @@
 //! What an operator does: users, reloads, and the end of what is no longer good.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,7 +142,7 @@ impl AccessControl {
         Ok(reloaded)
     }
 
-    /// Ends sessions whose token expires, until `cancel` fires.
+    /// Ends sessions whose token expires or whose user is gone, until `cancel` fires.
     pub async fn end_expired(&self, cancel: CancellationToken) {
         let sessions = &self.access.sessions;
         loop {
@@ -151,17 +152,19 @@ impl AccessControl {
                 Credential::Password { .. } => true,
             };
             self.disconnect(sessions.without(good), "its token has expired");
-            let wake = async {
+            self.end_removed();
+            let expiry = async {
                 match sessions.next_expiry_unix_s() {
                     Some(expiry) => {
                         let left = Duration::from_secs(expiry.saturating_sub(now));
                         tokio::time::sleep(left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)).await;
                     }
-                    None => sessions.token_added().await,
+                    None => pending().await,
                 }
             };
             tokio::select! {
-                () = wake => {}
+                () = expiry => {}
+                () = sessions.changed() => {}
                 () = cancel.cancelled() => return,
             }
         }

@@ -41,7 +41,12 @@ impl SessionHook for AccessHook {
     }
 
     fn on_connected(&self, client: &Arc<Client>) {
-        self.0.sessions.connected(client);
+        // Whoever was removed while the password was checked is not among those who were sent away then.
+        if let Some(Credential::Password { user }) = self.0.sessions.connected(client)
+            && self.0.policy.load().users().hash(&user).is_none()
+        {
+            self.0.sessions.look_again();
+        }
     }
 
     fn on_disconnect(&self, client: &Arc<Client>) {

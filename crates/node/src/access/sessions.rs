@@ -30,8 +30,8 @@ pub enum Credential {
 #[derive(Default)]
 pub struct Sessions {
     connections: Mutex<Connections>,
-    /// A token was added.
-    added: Notify,
+    /// A token was added, or a user came in that had been removed meanwhile.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -66,15 +66,16 @@ impl Sessions {
         connections.all.insert(key, Connection { credential, client: None, since_unix_s: now_unix_s });
         drop(connections);
         if is_token {
-            self.added.notify_one();
+            self.look_again();
         }
     }
 
-    /// Its session is in place.
-    pub fn connected(&self, client: &Arc<Client>) {
-        if let Some(connection) = self.connections.lock().all.get_mut(&(client.peer, client.transport)) {
-            connection.client = Some(client.clone());
-        }
+    /// Its session is in place. Says what it was let in for.
+    pub fn connected(&self, client: &Arc<Client>) -> Option<Credential> {
+        let mut connections = self.connections.lock();
+        let connection = connections.all.get_mut(&(client.peer, client.transport))?;
+        connection.client = Some(client.clone());
+        Some(connection.credential.clone())
     }
 
     /// It is gone.
@@ -99,8 +100,13 @@ impl Sessions {
         expiries.min()
     }
 
-    /// Waits until somebody is let in by a token.
-    pub async fn token_added(&self) {
-        self.added.notified().await;
+    /// Has whoever waits for [`changed`](Self::changed) look.
+    pub fn look_again(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Waits until somebody came in who may have to go earlier than all others.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 }

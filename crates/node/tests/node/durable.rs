@@ -465,7 +465,8 @@ async fn what_is_published_while_the_node_drains_runs_after_the_next_start() {
     mqtt.puback().await;
     node.begin_stop();
     in_time(async {
-        while node.post("/fn/late", "").await.status() != 503 {
+        let ready = || Request::get("/readyz").body(Full::default()).unwrap();
+        while crate::support::send(node.addresses.control, ready()).await.status() != 503 {
             tokio::task::yield_now().await;
         }
     })
