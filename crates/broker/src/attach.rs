@@ -305,7 +305,10 @@ impl Shared {
             for key in std::iter::once(own).chain(filters).chain(unreleased) {
                 transaction.append(Change { space: Space::State, key, value: None }, false);
             }
-            self.purges.lock().push(session);
+            // What is on its way to the store for it is there when this is.
+            if let Some(ticket) = transaction.ticket() {
+                self.purges.lock().push((session, ticket));
+            }
             self.timers.changed.notify_one();
         }
         parked.will.map(|will| (parked.client, will))

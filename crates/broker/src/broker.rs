@@ -108,7 +108,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Mutex<Sessions>,
     pub(crate) timers: Timers,
     /// Sessions that are over and still have messages in the store.
-    pub(crate) purges: Mutex<Vec<u64>>,
+    pub(crate) purges: Mutex<Vec<(u64, Ticket)>>,
     pub(crate) addresses: Mutex<Addresses>,
     pub(crate) started: Instant,
     /// Makes assigned client identifiers differ from those of an earlier run.
@@ -120,8 +120,8 @@ pub(crate) struct Shared {
 /// A message that waits for room in a subscriber's queue.
 pub(crate) struct Waiting {
     pub mailbox: Arc<Mailbox>,
-    pub message: Message,
-    pub delivery: Delivery,
+    /// Without it the message is in the queue already, which has to get room for it.
+    pub message: Option<(Message, Delivery)>,
     pub figures: Arc<Figures>,
     pub received: Instant,
 }

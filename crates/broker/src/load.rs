@@ -95,7 +95,11 @@ impl Shared {
             transaction.append(Change { space: Space::State, key, value: None }, false);
         }
         drop(transaction);
-        self.purges.lock().extend(orphans);
+        // Their messages are not another's: no new session gets the number of one of them.
+        let last = orphans.iter().copied().max().unwrap_or(0);
+        self.sessions.lock().next_session = last;
+        let so_far = self.journal.so_far();
+        self.purges.lock().extend(orphans.into_iter().map(|session| (session, so_far)));
         self.park_all(loading, &now);
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Mailbox {
         transaction: &mut Transaction<'_>,
     ) -> Pushed {
         let pushed = self.outbox.lock().push(dated, owned, delivery, figures, now, transaction);
-        if let Pushed::Accepted { wake: true, .. } = pushed {
+        if let Pushed::Accepted { wake: true, .. } | Pushed::Over { wake: true } = pushed {
             self.wake.notify_one();
         }
         pushed
@@ -146,6 +146,16 @@ impl Mailbox {
     /// Whether the session waits for messages while its client is not there.
     pub(crate) fn is_stored(&self) -> bool {
         self.session.is_some()
+    }
+
+    /// See [`Outbox::has_room`].
+    pub(crate) fn has_room(&self) -> bool {
+        self.outbox.lock().has_room()
+    }
+
+    /// See [`Outbox::trim`].
+    pub(crate) fn trim(&self, transaction: &mut Transaction<'_>) -> u64 {
+        self.outbox.lock().trim(transaction)
     }
 
     /// See [`Outbox::is_stored_full`].

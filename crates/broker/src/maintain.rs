@@ -8,7 +8,7 @@ use tokio::time::sleep_until;
 
 use crate::broker::Shared;
 use crate::client::Origin;
-use crate::journal::{Change, Space};
+use crate::journal::{Change, Space, Ticket};
 use crate::message::Message;
 use crate::monitor::QueueFigures;
 use crate::stats::BrokerStats;
@@ -51,7 +51,12 @@ pub(crate) async fn run(shared: &Shared) {
 
 /// Deletes some of the messages of sessions that are over; true if there may be more.
 fn purge(shared: &Shared) -> bool {
-    let Some(session) = shared.purges.lock().last().copied() else { return false };
+    let progress = shared.journal.progress();
+    let ready = |(_, ended): &(u64, Ticket)| progress.of(*ended).is_some();
+    let Some((session, _)) = shared.purges.lock().iter().copied().find(ready) else {
+        // What was stored last for them is on its way still.
+        return !shared.purges.lock().is_empty();
+    };
     let from = stored::queue_key(session, 0);
     let Ok(entries) = shared.journal.storage().scan(Space::Queue, &from, PURGED_AT_ONCE) else {
         return false;
@@ -59,7 +64,7 @@ fn purge(shared: &Shared) -> bool {
     let own = |key: &[u8]| stored::parse_queue_key(key).is_some_and(|(of, _)| of == session);
     let keys: Vec<Vec<u8>> = entries.into_iter().map(|(key, _)| key).take_while(|key| own(key)).collect();
     if keys.is_empty() {
-        shared.purges.lock().retain(|purged| *purged != session);
+        shared.purges.lock().retain(|(purged, _)| *purged != session);
     }
     let mut transaction = shared.journal.begin();
     for key in keys {

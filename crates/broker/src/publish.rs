@@ -198,14 +198,32 @@ impl Shared {
                 match &mut waiting {
                     Some(waiting) => waiting.push(Waiting {
                         mailbox: mailbox.clone(),
-                        message: owned.get_or_insert_with(|| message.clone()).clone(),
-                        delivery,
+                        message: Some((owned.get_or_insert_with(|| message.clone()).clone(), delivery)),
                         figures: figures.clone(),
                         received: now.instant,
                     }),
                     None => {
                         routed.dropped += 1;
                         figures.lost(1);
+                    }
+                }
+                true
+            }
+            Pushed::Over { .. } => {
+                delivered += 1;
+                routed.subscribers += 1;
+                routed.pressure = true;
+                match &mut waiting {
+                    Some(waiting) => waiting.push(Waiting {
+                        mailbox: mailbox.clone(),
+                        message: None,
+                        figures: figures.clone(),
+                        received: now.instant,
+                    }),
+                    None => {
+                        let dropped = mailbox.trim(transaction);
+                        routed.dropped += dropped as usize;
+                        figures.lost(dropped);
                     }
                 }
                 true

@@ -180,8 +180,18 @@ pub(crate) fn incoming_key(session: u64, packet_id: u16) -> Vec<u8> {
     bytes
 }
 
+/// The longest client identifier of a session that is kept, and the longest filter of one of its subscriptions, in bytes: they
+/// are parts of keys, and a store takes none of more than 65,535 bytes.
+pub(crate) const MAX_KEPT_NAME_BYTES: usize = 65_000;
+
+/// A longer topic has a digest in its key, behind what no topic has in it.
 pub(crate) fn retained_key(topic: &str) -> Vec<u8> {
-    key(RETAINED, topic.as_bytes())
+    if topic.len() <= MAX_KEPT_NAME_BYTES {
+        return key(RETAINED, topic.as_bytes());
+    }
+    let mut bytes = key(RETAINED, &[0]);
+    bytes.extend_from_slice(blake3::hash(topic.as_bytes()).as_bytes());
+    bytes
 }
 
 pub(crate) fn queue_key(session: u64, number: u64) -> Vec<u8> {

@@ -15,6 +15,7 @@ use crate::broker::Shared;
 use crate::client::{Client, Peer, Transport};
 use crate::hook::{ConnectRefusal, ConnectRefusalReason, ConnectRequest};
 use crate::message::Version;
+use crate::stored::MAX_KEPT_NAME_BYTES;
 use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
 
 /// A client whose CONNACK is ready to be sent.
@@ -198,6 +199,13 @@ fn refusal(shared: &Shared, connect: &Connect, internal: bool) -> Option<Refusal
             max_packet_bytes,
             detail: "enhanced authentication is not supported".into(),
         });
+    }
+    if connect.session_expiry_seconds > 0 && connect.client_id.len() > MAX_KEPT_NAME_BYTES {
+        let reason = ConnectAckReason::ClientIdentifierNotValid;
+        let detail = format!(
+            "client identifiers of sessions that are kept have at most {MAX_KEPT_NAME_BYTES} bytes"
+        );
+        return Some(Refusal::Answer { version, reason, detail, max_packet_bytes });
     }
     if !internal && shared.is_full(&connect.client_id) {
         let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);

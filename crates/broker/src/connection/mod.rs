@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::acks::{Acks, Gate};
@@ -33,7 +33,7 @@ use crate::monitor::Figures;
 use crate::outbox::{Dated, Delivery, Loss, Page, Pushed, Release};
 use crate::session::{Ack, Answer, End, Reply, Session, Step, Subscription};
 use crate::sessions::State;
-use crate::stored::{self, Moment};
+use crate::stored::{self, MAX_KEPT_NAME_BYTES, Moment};
 use crate::subscriptions::lower;
 use crate::topic::{TopicFilter, TopicName};
 use crate::wire::{
@@ -265,6 +265,7 @@ where
 
     async fn run(mut self, cancel: CancellationToken) {
         let end = self.until_end(cancel).await;
+        self.finish_waiting().await;
         let Connection { shared, mut io, mut attached, mut encoder, session, .. } = self;
         attached.unreleased = session.into_unreleased();
         if !end.will {
@@ -289,6 +290,20 @@ where
             None => tracing::debug!(%client_id, detail = end.detail, "connection ended"),
         }
         io.farewell(shared).await;
+    }
+
+    /// A message that waits for room goes on waiting when its publisher has gone, and for no longer: its publisher may know
+    /// already that it was taken, or learn it on the next connection.
+    async fn finish_waiting(&mut self) {
+        self.blocked = None;
+        while !self.waiting.is_empty() {
+            match self.await_room(&Moment::now()) {
+                Some(room) if Instant::now() < self.waiting_until => {
+                    let _ = timeout_at(self.waiting_until.into(), room).await;
+                }
+                _ => drop(self.overdue(&Moment::now())),
+            }
+        }
     }
 
     async fn until_end(&mut self, cancel: CancellationToken) -> End {
@@ -524,6 +539,16 @@ where
         let Some(reply) = self.session.published(answer, ack_reason(outcome)) else {
             return;
         };
+        if let (Some(session), Reply::PubRec(packet_id, reason)) = (mailbox.session, &reply)
+            && u8::from(*reason) >= 0x80
+            && self.encoder.version() == Version::V5
+            && ticket.is_some()
+        {
+            // It is no longer waited for: or, after a restart, the next message with this identifier would count as this one.
+            let key = stored::incoming_key(session, packet_id.get());
+            let change = Change { space: Space::State, key, value: None };
+            self.shared.journal.begin().append(change, false);
+        }
         let gate = Gate { ticket, hold };
         if self.waiting.is_empty() {
             self.push_ack(reply, gate);
@@ -627,6 +652,9 @@ where
         if !known && filters.len() >= config.max_subscriptions_per_session {
             return (SubscribeAckReason::QuotaExceeded, None);
         }
+        if mailbox.is_stored() && subscription.filter.as_str().len() > MAX_KEPT_NAME_BYTES {
+            return (SubscribeAckReason::TopicFilterInvalid, None);
+        }
         let mut subscription = subscription;
         match self.shared.authorize(client, &subscription.filter, subscription.options.qos) {
             Ok(granted) => subscription.options.qos = granted,
@@ -726,7 +754,9 @@ where
                 let mut transaction = self.shared.journal.begin();
                 let mailbox = &self.attached.mailbox;
                 match mailbox.push(dated, &mut None, &delivery, &next.figures, now, &mut transaction) {
-                    Pushed::Accepted { .. } => self.shared.counters.messages_out.add(1),
+                    Pushed::Accepted { .. } | Pushed::Over { .. } => {
+                        self.shared.counters.messages_out.add(1);
+                    }
                     Pushed::Skipped => {}
                     // Goes on when something was written or acknowledged.
                     Pushed::Full | Pushed::Lost(Loss::Full) => return false,
@@ -743,11 +773,18 @@ where
         while let Some(next) = self.waiting.last() {
             let mut room = Box::pin(next.mailbox.room.clone().notified_owned());
             room.as_mut().enable();
-            let dated = Dated { message: &next.message, received: next.received };
+            let Some((message, delivery)) = &next.message else {
+                if !next.mailbox.has_room() {
+                    return Some(room);
+                }
+                self.waiting.pop();
+                continue;
+            };
+            let dated = Dated { message, received: next.received };
             let (shared, figures) = (self.shared, &next.figures);
             let mut transaction = shared.journal.begin();
-            match next.mailbox.push(dated, &mut None, &next.delivery, figures, now, &mut transaction) {
-                Pushed::Accepted { .. } => shared.counters.messages_out.add(1),
+            match next.mailbox.push(dated, &mut None, delivery, figures, now, &mut transaction) {
+                Pushed::Accepted { .. } | Pushed::Over { .. } => shared.counters.messages_out.add(1),
                 Pushed::Skipped => {}
                 Pushed::Full => return Some(room),
                 Pushed::Lost(_) => {
@@ -798,38 +835,41 @@ where
     fn overdue(&mut self, now: &Moment) -> Option<End> {
         if !self.waiting.is_empty() && now.instant >= self.waiting_until {
             for waiting in self.waiting.drain(..) {
-                // Only the last one was waited for; the others may have had room for long.
-                let dated = Dated { message: &waiting.message, received: waiting.received };
                 let (shared, figures) = (self.shared, &waiting.figures);
                 let mut transaction = shared.journal.begin();
-                let mut pushed = waiting.mailbox.push(
-                    dated,
-                    &mut None,
-                    &waiting.delivery,
-                    figures,
-                    now,
-                    &mut transaction,
-                );
-                if pushed == Pushed::Full {
-                    // Once more without the right to wait: a session in the store gives its oldest message up.
-                    waiting.mailbox.give_up();
-                    pushed = waiting.mailbox.push(
-                        dated,
-                        &mut None,
-                        &waiting.delivery,
-                        figures,
-                        now,
-                        &mut transaction,
-                    );
-                }
-                match pushed {
-                    Pushed::Accepted { .. } => shared.counters.messages_out.add(1),
-                    Pushed::Skipped => {}
-                    Pushed::Full | Pushed::Lost(_) => {
-                        figures.lost(1);
-                        shared.counters.messages_dropped.add(1);
+                let lost = match &waiting.message {
+                    // Only the last one was waited for; the others may have had room for long.
+                    Some((message, delivery)) => {
+                        let dated = Dated { message, received: waiting.received };
+                        match waiting.mailbox.push(
+                            dated,
+                            &mut None,
+                            delivery,
+                            figures,
+                            now,
+                            &mut transaction,
+                        ) {
+                            Pushed::Accepted { .. } | Pushed::Over { .. } => {
+                                shared.counters.messages_out.add(1);
+                                0
+                            }
+                            Pushed::Skipped => 0,
+                            Pushed::Full => {
+                                waiting.mailbox.give_up();
+                                1
+                            }
+                            Pushed::Lost(_) => 1,
+                        }
                     }
-                }
+                    None if waiting.mailbox.has_room() => 0,
+                    // The session gives its oldest messages up.
+                    None => {
+                        waiting.mailbox.give_up();
+                        waiting.mailbox.trim(&mut transaction)
+                    }
+                };
+                figures.lost(lost);
+                shared.counters.messages_dropped.add(lost);
                 if let Some((_, gate)) = &mut self.deferred {
                     gate.ticket = transaction.ticket().or(gate.ticket);
                 }

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Delivery, PAGE_MESSAGES, Slot, Totals, Waiting};
 use crate::journal::{Change, Progress, Space, Ticket, Transaction};
@@ -47,6 +46,7 @@ impl Spilled {
 
 impl Backlog {
     pub(super) fn new(session: u64, totals: Arc<Totals>) -> Backlog {
+        totals.count_session(true);
         Backlog {
             session,
             totals,
@@ -143,7 +143,7 @@ impl Backlog {
     /// Counts bytes that wait, or do so no more.
     pub(super) fn weigh(&mut self, bytes: i64) {
         self.waiting_bytes = self.waiting_bytes.saturating_add_signed(bytes);
-        self.totals.stored_bytes.fetch_add(bytes, Relaxed);
+        self.totals.weigh(bytes);
     }
 
     /// How many messages from a number on can be read now, or that the store has to get further.
@@ -199,5 +199,11 @@ impl Backlog {
                 None
             }
         }
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        self.totals.count_session(false);
     }
 }

@@ -22,7 +22,6 @@ mod totals;
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use bytes::BytesMut;
@@ -115,6 +114,9 @@ pub(crate) struct Dated<'a> {
 pub(crate) enum Pushed {
     /// On its way, or waiting. `wake`: the connection has to be told; `pressure`: more than half of the bound is used.
     Accepted { wake: bool, pressure: bool },
+    /// On its way, but there was no room for it: who published it is to wait until there [is](Outbox::has_room), and then to
+    /// [`trim`](Outbox::trim).
+    Over { wake: bool },
     /// QoS 0 for a client that is not connected.
     Skipped,
     /// No room for this QoS 1 or 2 message; there may be later.
@@ -265,6 +267,8 @@ impl Outbox {
         if let Some(stored) = &mut self.stored {
             stored.forget();
         }
+        // Nothing comes in any more.
+        self.stored = None;
         waiting
     }
 
@@ -328,11 +332,42 @@ impl Outbox {
     pub(crate) fn is_stored_full(&self, weight: usize) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
             let messages = self.slots.len() - self.sent + stored.spilled_messages;
-            let total = stored.totals.stored_bytes.load(Relaxed) + weight as i64;
             messages >= self.bounds.stored_messages
                 || (messages > 0 && stored.waiting_bytes + weight as u64 > self.bounds.stored_bytes)
-                || total > stored.totals.max_stored_bytes
+                || stored.totals.is_stored_full(stored.waiting_bytes, weight)
         })
+    }
+
+    /// Whether a session that is kept has more than it may have.
+    fn is_over(&self) -> bool {
+        self.stored.as_ref().is_some_and(|stored| {
+            let messages = self.slots.len() - self.sent + stored.spilled_messages;
+            messages > self.bounds.stored_messages
+                || (messages > 1 && stored.waiting_bytes > self.bounds.stored_bytes)
+                || stored.totals.is_stored_full(stored.waiting_bytes, 0)
+        })
+    }
+
+    /// Whether what came [over](Pushed::Over) the bounds has its place by now, or there is nobody to make room for it. If
+    /// not, `room` is notified when it may have.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let is_over = self.is_over();
+        match &mut self.link {
+            Some(link) if is_over && !link.stalled => {
+                link.awaited = true;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Gives the oldest messages up until the session has no more than it may; says how many.
+    pub(crate) fn trim(&mut self, transaction: &mut Transaction<'_>) -> u64 {
+        let mut dropped = 0;
+        while self.is_over() && self.drop_oldest(transaction) {
+            dropped += 1;
+        }
+        dropped
     }
 
     fn push_stored(
@@ -345,24 +380,35 @@ impl Outbox {
         transaction: &mut Transaction<'_>,
     ) -> Pushed {
         let weight = dated.message.weight();
-        let mut dropped = 0;
-        while self.is_stored_full(weight) {
+        let (first, in_memory) = (self.first, self.slots.len());
+        let window = self.link.as_ref().map_or(0, |link| link.window);
+        // It is sent at once: it needs no room.
+        let next_in_turn = self.sent == in_memory
+            && self.open < window
+            && self.sent < LARGEST_SPAN
+            && self.stored.as_ref().is_some_and(|stored| stored.spilled.is_empty())
+            && !self.is_full(weight);
+        let mut over = false;
+        while !next_in_turn && self.is_stored_full(weight) {
             match &mut self.link {
-                // Its publisher can wait for a while.
-                Some(link) if !link.stalled && dropped == 0 => {
+                // Its publisher can wait for a while; the message is kept meanwhile, whatever becomes of the publisher.
+                Some(link) if !link.stalled => {
                     link.awaited = true;
-                    return Pushed::Full;
+                    over = true;
+                    break;
                 }
                 _ => {}
             }
             if !self.drop_oldest(transaction) {
                 return Pushed::Lost(Loss::Full);
             }
-            dropped += 1;
             figures.lost(1);
         }
-        let (first, in_memory) = (self.first, self.slots.len());
         let pressure = self.is_pressed();
+        let accepted = |wake| match over {
+            true => Pushed::Over { wake },
+            false => Pushed::Accepted { wake, pressure },
+        };
         let Some(stored) = &mut self.stored else { return Pushed::Lost(Loss::Closed) };
         let number = first + in_memory as u64 + stored.spilled.len() as u64;
         let received_unix_ms = now.unix_ms_of(dated.received);
@@ -372,10 +418,9 @@ impl Outbox {
         let Some(link) = self.link.as_mut().filter(|_| stored.spilled.is_empty() && room) else {
             stored.spill(u32::try_from(weight).unwrap_or(u32::MAX), figures);
             stored.weigh(weight as i64);
-            return Pushed::Accepted { wake: false, pressure };
+            return accepted(false);
         };
         let wake = link.buffer.is_empty();
-        let next_in_turn = self.sent == in_memory && self.open < link.window && self.sent < LARGEST_SPAN;
         if next_in_turn && delivery.qos == QoS::AtLeastOnce {
             let packet_id = packet_id(number);
             return match link.publish(dated, delivery, Some(packet_id), false, figures, now.instant) {
@@ -388,6 +433,8 @@ impl Outbox {
                 Err(loss) => {
                     stored.change(number, None, false, transaction);
                     self.slots.push_back(Slot::Done);
+                    self.sent += 1;
+                    self.shrink();
                     Pushed::Lost(loss)
                 }
             };
@@ -397,7 +444,7 @@ impl Outbox {
         let after = (delivery.qos == QoS::ExactlyOnce).then_some(ticket);
         self.wait(message, dated.received, delivery.clone(), figures.clone(), after);
         // It learns that it waits for the store.
-        Pushed::Accepted { wake: wake && next_in_turn, pressure }
+        accepted(wake && next_in_turn)
     }
 
     fn wait(
@@ -686,9 +733,11 @@ impl Outbox {
         taken: &mut Taken,
     ) {
         let Some(link) = &mut self.link else { return };
+        // What is in the store needs not be here as well.
+        let most_bytes = if self.stored.is_some() { MEMORY_BYTES } else { self.bounds.bytes };
         while let Some(slot) = self.slots.get_mut(self.sent) {
             let number = self.first + self.sent as u64;
-            let full = link.buffer.len() >= self.bounds.bytes && !link.buffer.is_empty();
+            let full = link.buffer.len() >= most_bytes && !link.buffer.is_empty();
             if self.open >= link.window || full || self.sent >= LARGEST_SPAN {
                 return;
             }

@@ -1,6 +1,6 @@
 //! What may wait: for one subscriber, and for all of them together.
 
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// What a subscriber may have in memory before it counts for all subscribers together.
 pub(super) const FREE_BYTES: usize = 8 * 1024;
@@ -10,8 +10,10 @@ pub(super) const CLAIM_BYTES: usize = 32 * 1024;
 /// What waits for all subscribers together.
 #[derive(Debug)]
 pub(crate) struct Totals {
-    pub(super) stored_bytes: AtomicI64,
-    pub(super) max_stored_bytes: i64,
+    stored_bytes: AtomicI64,
+    max_stored_bytes: i64,
+    /// Sessions that may have something in the store.
+    sessions: AtomicU64,
     buffered_bytes: AtomicI64,
     max_buffered_bytes: i64,
 }
@@ -20,6 +22,7 @@ impl Totals {
     pub(crate) fn new(max_stored_bytes: i64, max_buffered_bytes: i64) -> Totals {
         Totals {
             stored_bytes: AtomicI64::new(0),
+            sessions: AtomicU64::new(0),
             max_stored_bytes,
             buffered_bytes: AtomicI64::new(0),
             max_buffered_bytes,
@@ -32,6 +35,29 @@ impl Totals {
 
     pub(crate) fn buffered_bytes(&self) -> u64 {
         u64::try_from(self.buffered_bytes.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// There is one more session, or one less.
+    pub(super) fn count_session(&self, more: bool) {
+        match more {
+            true => self.sessions.fetch_add(1, Relaxed),
+            false => self.sessions.fetch_sub(1, Relaxed),
+        };
+    }
+
+    /// Counts bytes in the store, or takes them off.
+    pub(super) fn weigh(&self, bytes: i64) {
+        self.stored_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Whether the store has too much for all sessions together, as far as one is concerned that has `own` bytes there. The
+    /// last quarter is shared out evenly, so that those who are away for long leave room for the others.
+    pub(super) fn is_stored_full(&self, own: u64, more: usize) -> bool {
+        let total = self.stored_bytes.load(Relaxed) + more as i64;
+        let shared_out = self.max_stored_bytes / 4;
+        let sessions = i64::try_from(self.sessions.load(Relaxed)).unwrap_or(i64::MAX).max(1);
+        let share = u64::try_from(shared_out / sessions).unwrap_or(0);
+        total > self.max_stored_bytes - shared_out && own + more as u64 > share
     }
 
     /// Takes a share of what may be buffered, if there is one.
