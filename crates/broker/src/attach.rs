@@ -20,7 +20,7 @@ use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS};
 use crate::retained::Slice;
 use crate::session::Subscription;
-use crate::sessions::{Due, Fired, Parked, Sessions, State, after_seconds};
+use crate::sessions::{Due, Fired, Parked, Sessions, State, Will, after_seconds};
 use crate::stored::{self, MessageRecord, Moment, SessionRecord, SubscriptionRecord, WillRecord};
 use crate::topic::{TopicFilter, TopicName};
 
@@ -41,9 +41,14 @@ pub(crate) struct Claimed {
     pub present: bool,
 }
 
-/// There are as many sessions as there may be.
+/// Why a client gets no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooManySessions;
+pub(crate) enum NoSession {
+    /// There are too many, or there is no room to store one more.
+    TooMany,
+    /// The client identifier's session is another user's.
+    NotOwner,
+}
 
 /// How a client wants its session.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +64,7 @@ pub(crate) struct Released {
     /// The Session Expiry Interval in force at the end.
     pub expiry_seconds: u32,
     /// The will, where it is to be published, with its delay.
-    pub will: Option<(Message, u32)>,
+    pub will: Option<(Will, u32)>,
 }
 
 impl Shared {
@@ -133,10 +138,15 @@ impl Shared {
         &self,
         client: &Arc<Client>,
         wanted: Wanted<'_>,
-    ) -> Result<Claimed, TooManySessions> {
+    ) -> Result<Claimed, NoSession> {
         loop {
             let released = {
                 let sessions = self.sessions.lock();
+                // Nobody ends the session of a user by saying its client identifier.
+                let owner = sessions.get(&client.client_id).and_then(|known| known.owner.as_ref());
+                if owner.is_some() && owner != client.username.as_ref() {
+                    return Err(NoSession::NotOwner);
+                }
                 let Some(known) = sessions.get(&client.client_id).filter(|known| known.parked.is_none())
                 else {
                     return self.claim_free(sessions, client, wanted);
@@ -155,7 +165,7 @@ impl Shared {
         mut sessions: MutexGuard<'_, Sessions>,
         client: &Arc<Client>,
         wanted: Wanted<'_>,
-    ) -> Result<Claimed, TooManySessions> {
+    ) -> Result<Claimed, NoSession> {
         let now = Moment::now();
         let mut will = None;
         if let Some(parked) = sessions.get_mut(&client.client_id).and_then(|known| known.parked.as_ref()) {
@@ -170,15 +180,18 @@ impl Shared {
             } else if let Some(parked) = sessions.resume(&client.client_id) {
                 self.timers.cancel(&parked);
                 let mailbox = sessions.get(&client.client_id).map(|known| known.mailbox.clone());
+                // Before anybody else can ask it to go.
+                mailbox.iter().for_each(|mailbox| mailbox.reset());
                 drop(sessions);
                 self.counters.connections_total.add(1);
-                let mailbox = mailbox.ok_or(TooManySessions)?;
+                let mailbox = mailbox.ok_or(NoSession::TooMany)?;
                 self.store_session(&mailbox, client, wanted, None);
                 return Ok(Claimed { mailbox, state: parked.state, present: true });
             }
         }
-        let claimed = if sessions.len() >= self.config.max_sessions {
-            Err(TooManySessions)
+        let no_room = wanted.expiry_seconds > 0 && self.journal.is_full();
+        let claimed = if sessions.len() >= self.config.max_sessions || no_room {
+            Err(NoSession::TooMany)
         } else {
             let session = (wanted.expiry_seconds > 0).then(|| {
                 sessions.next_session += 1;
@@ -187,7 +200,7 @@ impl Shared {
             let mailbox =
                 Mailbox::new(client.client_id.clone(), session, self.bounds(), self.totals.clone());
             let mailbox = Arc::new(mailbox);
-            sessions.insert(mailbox.clone(), None);
+            sessions.insert(mailbox.clone(), client.username.clone());
             self.counters.connections_total.add(1);
             self.store_session(&mailbox, client, wanted, None);
             Ok(Claimed { mailbox, state: State::new(), present: false })
@@ -227,9 +240,12 @@ impl Shared {
                 let wanted = Wanted {
                     clean_start: false,
                     expiry_seconds,
-                    will: delayed.as_ref().map(|(will, delay)| (will, *delay)),
+                    will: delayed.as_ref().map(|(will, delay)| (&will.message, *delay)),
                 };
                 self.store_session(mailbox, client, wanted, Some(now.unix_ms));
+                let mut transaction = self.journal.begin();
+                mailbox.mark(&mut transaction);
+                drop(transaction);
                 let lost = mailbox.disconnect();
                 let (will_at, client_id) = (parked.will_at, &mailbox.client_id);
                 let will = delayed.map(|(will, _)| will);
@@ -286,7 +302,7 @@ impl Shared {
     }
 
     /// Takes what there is of a session out of everything; gives its will, which is published now that it is over.
-    fn end(&self, mailbox: &Arc<Mailbox>, parked: Parked) -> Option<(Arc<Client>, Message)> {
+    fn end(&self, mailbox: &Arc<Mailbox>, parked: Parked) -> Option<(Arc<Client>, Will)> {
         self.timers.cancel(&parked);
         {
             let mut subscriptions = self.subscriptions.write();
@@ -302,7 +318,8 @@ impl Shared {
             let unreleased = parked.state.unreleased.iter();
             let unreleased = unreleased.map(|packet_id| stored::incoming_key(session, packet_id.get()));
             let own = stored::session_key(&mailbox.client_id);
-            for key in std::iter::once(own).chain(filters).chain(unreleased) {
+            let own = [own, stored::mark_key(session)];
+            for key in own.into_iter().chain(filters).chain(unreleased) {
                 transaction.append(Change { space: Space::State, key, value: None }, false);
             }
             // What is on its way to the store for it is there when this is.
@@ -314,9 +331,9 @@ impl Shared {
         parked.will.map(|will| (parked.client, will))
     }
 
-    fn publish_will(&self, client: &Arc<Client>, will: Message, now: &Moment) {
+    fn publish_will(&self, client: &Arc<Client>, will: Will, now: &Moment) {
         let origin = Origin::Client(client.clone());
-        if self.publish(&origin, None, will, Vec::new(), now, None).is_err() {
+        if self.publish(&origin, None, will.message, Vec::new(), now, None).is_err() {
             self.counters.messages_rejected.add(1);
         }
     }

@@ -19,7 +19,7 @@ use crate::journal::{Change, Journal, NotStored, Storage, StorageError, Ticket};
 use crate::limits::Addresses;
 use crate::mailbox::Mailbox;
 use crate::maintain;
-use crate::message::Message;
+use crate::message::{Message, QoS};
 use crate::monitor::{Figures, Monitor, QueueFigures};
 use crate::outbox::{Bounds, Delivery, Totals};
 use crate::retained::Retained;
@@ -109,6 +109,8 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     /// Sessions that are over and still have messages in the store.
     pub(crate) purges: Mutex<Vec<(u64, Ticket)>>,
+    /// Of all wills together.
+    pub(crate) will_bytes: Arc<AtomicUsize>,
     pub(crate) addresses: Mutex<Addresses>,
     pub(crate) started: Instant,
     /// Makes assigned client identifiers differ from those of an earlier run.
@@ -151,6 +153,7 @@ impl Broker {
             sessions: Mutex::default(),
             timers: Timers::default(),
             purges: Mutex::default(),
+            will_bytes: Arc::default(),
             addresses: Mutex::default(),
             started: Instant::now(),
             boot: RandomState::new().build_hasher().finish(),
@@ -197,12 +200,17 @@ impl Broker {
             self.shared.counters.messages_rejected.add(1);
             Published { outcome: PublishOutcome::Rejected(reason), ticket: None, hold: None }
         };
+        // It will not be smaller later: that is no quota.
         if message.weight() > self.shared.config.max_packet_bytes as usize {
-            return rejected(RejectReason::QuotaExceeded);
+            return rejected(RejectReason::ImplementationSpecific);
         }
         // What can't be encoded would end every connection that it goes to.
         if message.properties().is_some_and(|properties| properties.problem().is_some()) {
             return rejected(RejectReason::ImplementationSpecific);
+        }
+        // Connections stop reading long before; whoever publishes here is told to come back.
+        if message.qos() > QoS::AtMostOnce && self.shared.journal.is_far_behind() {
+            return rejected(RejectReason::QuotaExceeded);
         }
         match self.shared.publish(origin, None, message, changes, &Moment::now(), None) {
             Ok(published) => published,

@@ -21,6 +21,10 @@ pub struct BrokerConfig {
     pub topic_alias_maximum: u16,
     /// Most subscriptions of one client; more are answered with "quota exceeded".
     pub max_subscriptions_per_session: usize,
+    /// Bytes of the filters of all subscriptions together; what is over it is answered with "quota exceeded".
+    pub max_subscription_bytes: usize,
+    /// Bytes of the wills of all clients together; a CONNECT with one more is refused with "quota exceeded".
+    pub max_will_bytes: usize,
     /// Messages that may wait for one slow subscriber.
     pub session_queue_messages: usize,
     /// Bytes that may wait for one slow subscriber. A single larger message still passes when nothing else waits.
@@ -87,6 +91,8 @@ impl Default for BrokerConfig {
             max_inflight: NonZeroU16::new(1024).expect("not zero"),
             topic_alias_maximum: 32,
             max_subscriptions_per_session: 10_000,
+            max_subscription_bytes: 8 * 1024 * 1024,
+            max_will_bytes: 16 * 1024 * 1024,
             session_queue_messages: 10_000,
             session_queue_bytes: 4 * 1024 * 1024,
             max_buffered_bytes: 64 * 1024 * 1024,

@@ -19,6 +19,8 @@ use tokio::sync::watch;
 
 /// Changes that wait for the store before clients are not read any more.
 const BEHIND_BYTES: usize = 8 * 1024 * 1024;
+/// Changes that wait for the store before nobody else's are taken either.
+const FAR_BEHIND_BYTES: usize = 4 * BEHIND_BYTES;
 
 /// A part of the store that the broker may use: a key space of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -174,6 +176,13 @@ impl Journal {
         });
     }
 
+    /// The store is beyond repair: what was taken and not reported, and everything from there on, counts as not stored.
+    pub fn fail(&self) {
+        self.progress.send_modify(|progress| {
+            progress.failed.get_or_insert(progress.stored + 1);
+        });
+    }
+
     /// Says whether there is room for more. Without it, what would have to be stored is refused with "quota exceeded";
     /// what is being acknowledged or deleted still comes.
     pub fn set_full(&self, full: bool) {
@@ -220,6 +229,11 @@ impl Journal {
     /// Whether so much waits for the store that nobody should add to it.
     pub(crate) fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much waits that nothing new to keep is to be taken from anybody.
+    pub(crate) fn is_far_behind(&self) -> bool {
+        self.is_behind() && self.open.lock().bytes > FAR_BEHIND_BYTES
     }
 
     /// Waits until what was appended up to `ticket` is stored.
@@ -298,7 +312,11 @@ fn store_all(journal: &Journal, entries: &Mutex<Entries>) {
         let mut entries = entries.lock();
         for Change { space, key, value } in std::mem::take(&mut group.changes) {
             match value {
-                Some(value) => entries.insert((space, key), value),
+                Some(value) => {
+                    // As a store on a disk has it.
+                    assert!(key.len() <= 65_535, "a key of {} bytes", key.len());
+                    entries.insert((space, key), value)
+                }
                 None => entries.remove(&(space, key)),
             };
         }

@@ -18,11 +18,6 @@
 //! [`BrokerConfig::publish_wait`], and is acknowledged after that; if there is still no room, it is dropped for that
 //! subscriber and counted, and until the subscriber takes something, nobody waits for it again. Messages that are
 //! published by [`Broker::publish`] never wait.
-//!
-//! # Not here yet
-//!
-//! Sessions end with their connection: Session Present is always 0 and MQTT 5 clients are told a Session Expiry
-//! Interval of 0. Shared subscriptions are refused and CONNACK says that there are none. There is no authentication.
 
 mod attach;
 mod broker;

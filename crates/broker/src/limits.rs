@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A token bucket: `per_second` on average, `burst` at once.
@@ -43,6 +45,32 @@ impl Bucket {
     fn is_whole(&self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens + since * self.per_second >= self.burst
+    }
+}
+
+/// Bytes that were taken of a common bound; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Claim {
+    /// Takes `bytes`, whatever the bound.
+    pub(crate) fn of(total: &Arc<AtomicUsize>, bytes: usize) -> Claim {
+        total.fetch_add(bytes, Relaxed);
+        Claim { total: total.clone(), bytes }
+    }
+
+    /// Whether no more than `most` is taken in all.
+    pub(crate) fn fits(&self, most: usize) -> bool {
+        self.total.load(Relaxed) <= most
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Relaxed);
     }
 }
 

@@ -8,11 +8,13 @@ use std::time::Instant;
 use crate::broker::Shared;
 use crate::client::{Client, Transport};
 use crate::journal::{Change, Entry, Space, StorageError};
+use crate::limits::Claim;
 use crate::mailbox::Mailbox;
-use crate::message::{Message, Version};
+use crate::message::Version;
 use crate::monitor::Figures;
+use crate::retained::Kept;
 use crate::session::Subscription;
-use crate::sessions::{Due, Parked, State, after_seconds};
+use crate::sessions::{Due, Parked, State, Will, after_seconds};
 use crate::stored::{
     self, Damage, MessageRecord, Moment, QueueRecord, RetainedRecord, SessionRecord, SubscriptionRecord,
 };
@@ -28,7 +30,7 @@ struct Loading {
     client: Arc<Client>,
     expiry_seconds: u32,
     offline_since_unix_ms: Option<u64>,
-    will: Option<(Message, u32)>,
+    will: Option<(Will, u32)>,
     /// By which filters its messages may have come.
     figures: Vec<(TopicFilter, Arc<Figures>)>,
 }
@@ -74,13 +76,22 @@ impl Shared {
                 useless.push(key.to_vec());
             }
         })?;
-        self.each(&[stored::RETAINED], |key, value| {
-            if let Err(damage) = self.retained(value, &now) {
+        self.each(&[stored::RETAINED], |key, value| match self.retained(value, &now) {
+            Ok(true) => {}
+            Ok(false) => useless.push(key.to_vec()),
+            Err(damage) => {
                 note(&mut damaged.retained, "retained message", key, damage);
                 useless.push(key.to_vec());
             }
         })?;
         let orphans = self.queues(&loading, &mut damaged)?;
+        self.each(&[stored::MARK], |key, value| {
+            let session = stored::parse_session_part(&key[1..]).and_then(|(id, _)| loading.get(&id));
+            match session.zip(stored::decode::<u64>(value).ok()) {
+                Some((session, mark)) => session.mailbox.restore_mark(mark),
+                None => useless.push(key.to_vec()),
+            }
+        })?;
         if damaged.sessions + damaged.subscriptions + damaged.retained + damaged.messages > 0 {
             tracing::warn!(
                 sessions = damaged.sessions,
@@ -138,7 +149,11 @@ impl Shared {
     fn session(&self, key: &[u8], value: &[u8]) -> Result<(u64, Loading), Damage> {
         let client_id = std::str::from_utf8(&key[1..]).map_err(|_| Damage::Fields)?;
         let record: SessionRecord<'_> = stored::decode(value)?;
-        let will = record.will.map(|will| Ok((will.message.message()?, will.delay_seconds)));
+        let will = record.will.map(|will| {
+            let message = will.message.message()?;
+            let claim = Claim::of(&self.will_bytes, message.weight());
+            Ok((Will { message, claim }, will.delay_seconds))
+        });
         let client_id: Arc<str> = client_id.into();
         let mailbox = Mailbox::new(client_id.clone(), Some(record.id), self.bounds(), self.totals.clone());
         let client = Client {
@@ -180,12 +195,17 @@ impl Shared {
         Ok(())
     }
 
-    fn retained(&self, value: &[u8], now: &Moment) -> Result<(), Damage> {
+    /// False for one that has expired.
+    fn retained(&self, value: &[u8], now: &Moment) -> Result<bool, Damage> {
         let record: RetainedRecord<'_> = stored::decode(value)?;
-        let message = record.message.message()?;
-        // One that is over its bounds now stays in the store, for when they are wider again.
-        let _ = self.retained.write().set(&message, now.instant_of(record.received_unix_ms));
-        Ok(())
+        let kept =
+            Kept { message: record.message.message()?, received: now.instant_of(record.received_unix_ms) };
+        let alive = kept.is_alive(now.instant);
+        if alive {
+            // One that is over its bounds now stays in the store, for when they are wider again.
+            let _ = self.retained.write().set(&kept.message, kept.received);
+        }
+        Ok(alive)
     }
 
     /// Tells the sessions what waits for them; gives the numbers of sessions that are not there any more.
@@ -210,7 +230,10 @@ impl Shared {
                     return true;
                 }
             };
+            let topic_is_none = topic.is_none();
             let figures = loading.figures_of(topic.as_ref(), self);
+            // PUBREC has come: the client has it, and it waits for nothing but its end.
+            let weight = if topic_is_none { 1 } else { weight };
             loading.mailbox.restore(number, weight, &figures);
             true
         })?;
@@ -234,7 +257,7 @@ impl Shared {
                 None => None,
             };
             let client_id = mailbox.client_id.clone();
-            sessions.insert(mailbox, None);
+            sessions.insert(mailbox, client.username.clone());
             let parked = Parked { state, client, expiry_seconds, will, will_at, expires_at, parking: 0 };
             let parking = sessions.park(&client_id, parked);
             if let Some(at) = will_at {

@@ -65,11 +65,15 @@ impl Mailbox {
         self.outbox.lock().restore(number, weight, figures);
     }
 
-    /// See [`Outbox::connect`].
-    pub(crate) fn connect(&self, encoder: Encoder, window: NonZeroU16, alias_maximum: u16) {
+    /// Another connection has the session from now on: what the last one was asked does not concern it.
+    pub(crate) fn reset(&self) {
         self.taken_over.store(false, Relaxed);
         self.kicked.store(false, Relaxed);
         self.recheck.store(false, Relaxed);
+    }
+
+    /// See [`Outbox::connect`].
+    pub(crate) fn connect(&self, encoder: Encoder, window: NonZeroU16, alias_maximum: u16) {
         self.outbox.lock().connect(encoder, window, alias_maximum);
     }
 
@@ -146,6 +150,16 @@ impl Mailbox {
     /// Whether the session waits for messages while its client is not there.
     pub(crate) fn is_stored(&self) -> bool {
         self.session.is_some()
+    }
+
+    /// See [`Outbox::restore_mark`].
+    pub(crate) fn restore_mark(&self, mark: u64) {
+        self.outbox.lock().restore_mark(mark);
+    }
+
+    /// See [`Outbox::mark`].
+    pub(crate) fn mark(&self, transaction: &mut Transaction<'_>) {
+        self.outbox.lock().mark(transaction);
     }
 
     /// See [`Outbox::has_room`].

@@ -11,6 +11,7 @@ use crate::client::Origin;
 use crate::journal::{Change, Space, Ticket};
 use crate::message::Message;
 use crate::monitor::QueueFigures;
+use crate::publish::forget_expired;
 use crate::stats::BrokerStats;
 use crate::stored::{self, Moment};
 use crate::topic::TopicName;
@@ -19,6 +20,11 @@ use crate::topic::TopicName;
 const PURGED_AT_ONCE: usize = 512;
 /// How often there is something to purge is looked at, while there is.
 const PURGE_PAUSE: Duration = Duration::from_millis(20);
+/// Retained messages that are looked at for their expiry at a time.
+const LOOKED_THROUGH_AT_ONCE: usize = 2048;
+/// Time between two such looks, and between the last one and the first.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Most filters whose figures are published.
 const PUBLISHED_FILTERS: usize = 1000;
 
@@ -28,6 +34,7 @@ pub(crate) async fn run(shared: &Shared) {
     let mut sys_at = (!sys_interval.is_zero()).then(Instant::now);
     let mut before = None;
     let mut queues = HashSet::new();
+    let (mut look_at, mut looked_to) = (Instant::now() + LOOK_INTERVAL, None);
     loop {
         let now = Instant::now();
         while let Some(fired) = shared.timers.fire(now) {
@@ -40,13 +47,33 @@ pub(crate) async fn run(shared: &Shared) {
             // Late is late: no rounds are made up for.
             sys_at = Some((at + sys_interval).max(now));
         }
-        let due = [shared.timers.next(), sys_at, purging.then(|| Instant::now() + PURGE_PAUSE)];
+        if look_at <= now {
+            looked_to = expire_retained(shared, looked_to);
+            look_at = now + if looked_to.is_some() { LOOK_PAUSE } else { LOOK_INTERVAL };
+        }
+        let due =
+            [shared.timers.next(), sys_at, Some(look_at), purging.then(|| Instant::now() + PURGE_PAUSE)];
         let due = due.into_iter().flatten().min().unwrap_or(now + Duration::from_secs(3600));
         tokio::select! {
             () = shared.timers.changed.notified() => {}
             () = sleep_until(due.into()) => {}
         }
     }
+}
+
+/// Looks through a part of what is retained for messages that have expired; says where to go on, if not at the beginning.
+fn expire_retained(shared: &Shared, after: Option<TopicName>) -> Option<TopicName> {
+    let now = Instant::now();
+    let slice = shared.retained.read().expired(after.as_ref(), LOOKED_THROUGH_AT_ONCE, now);
+    if !slice.topics.is_empty() {
+        let mut transaction = shared.journal.begin();
+        let mut retained = shared.retained.write();
+        for topic in &slice.topics {
+            retained.expire(topic, now);
+        }
+        forget_expired(&mut retained, &mut transaction);
+    }
+    slice.after
 }
 
 /// Deletes some of the messages of sessions that are over; true if there may be more.

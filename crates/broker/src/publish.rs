@@ -12,6 +12,7 @@ use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
 use crate::monitor::Figures;
 use crate::outbox::{Dated, Delivery, Pushed};
+use crate::retained::{Refused, Retained};
 use crate::stored::{self, MessageRecord, Moment, RetainedRecord};
 use crate::subscriptions::{Entry, Subscriber};
 
@@ -41,7 +42,6 @@ impl Shared {
                 return rejected(RejectReason::NotAuthorized);
             }
         }
-        let mut message = message;
         if self.refuses(&message) {
             return match origin {
                 // It could not be told: it waits until there is room.
@@ -53,10 +53,11 @@ impl Shared {
         }
         let mut effects = HookEffects { changes, ..HookEffects::default() };
         let mut consumed = false;
+        let mut rewritten = None;
         for hook in self.hooks.publish.iter().filter(|_| !own) {
-            match self.ask(hook.as_ref(), origin, &message, &mut effects) {
+            match self.ask(hook.as_ref(), origin, rewritten.as_ref().unwrap_or(&message), &mut effects) {
                 Verdict::Forward => {}
-                Verdict::Rewrite(rewritten) => message = rewritten,
+                Verdict::Rewrite(new) => rewritten = Some(new),
                 Verdict::Consume => {
                     consumed = true;
                     break;
@@ -65,6 +66,7 @@ impl Shared {
                 Verdict::Block(until) => return Err(Blocked { message, until }),
             }
         }
+        let message = rewritten.unwrap_or(message);
         let HookEffects { changes, hold, recorded } = effects;
         let mut transaction = self.journal.begin();
         for change in changes {
@@ -80,6 +82,8 @@ impl Shared {
         let retain_refused = message.retain() && self.retain(&message, now, &mut transaction);
         let publisher = match origin {
             Origin::Bridge { client_id } => Some(client_id),
+            // A will has no connection any more.
+            Origin::Client(client) => Some(&client.client_id),
             _ => publisher.map(|publisher| &publisher.client_id),
         };
         let mut routed = self.route(&message, publisher, now, &mut transaction, waiting);
@@ -97,7 +101,7 @@ impl Shared {
             return false;
         }
         let no_store = self.journal.is_full();
-        if no_store && message.retain() {
+        if no_store && message.retain() && !message.payload().is_empty() {
             return true;
         }
         if !no_store && self.config.when_queue_full == WhenQueueFull::DropOldest {
@@ -114,7 +118,8 @@ impl Shared {
         self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| {
             refused |= match entry {
                 Entry::One(subscriber) => refuses(subscriber),
-                Entry::Group(group) => group.any(refuses),
+                // One that has room gets it.
+                Entry::Group(group) => group.all(refuses),
             };
         });
         refused
@@ -144,8 +149,13 @@ impl Shared {
 
     /// Says whether the retained store refused the message.
     fn retain(&self, message: &Message, now: &Moment, transaction: &mut Transaction<'_>) -> bool {
+        let is_kept = !message.payload().is_empty();
+        // What is published with QoS 0 cannot be refused; to delete makes room.
+        let no_store = is_kept && self.journal.is_full();
         let mut retained = self.retained.write();
-        if retained.set(message, now.instant).is_err() {
+        let set = if no_store { Err(Refused) } else { retained.set(message, now.instant) };
+        forget_expired(&mut retained, transaction);
+        if set.is_err() {
             drop(retained);
             self.counters.retained_refused.add(1);
             tracing::warn!(
@@ -157,7 +167,7 @@ impl Shared {
         if message.topic().as_str().starts_with(OWN_PREFIX) {
             return false;
         }
-        let value = (!message.payload().is_empty()).then(|| {
+        let value = is_kept.then(|| {
             let message = MessageRecord::of(message);
             stored::encode(&RetainedRecord { message, received_unix_ms: now.unix_ms })
         });
@@ -283,6 +293,16 @@ impl Shared {
         drop(subscriptions);
         self.counters.messages_out.add(delivered);
         routed
+    }
+}
+
+/// Deletes from the store what was retained and has expired.
+pub(crate) fn forget_expired(retained: &mut Retained, transaction: &mut Transaction<'_>) {
+    for topic in retained.take_gone() {
+        if !topic.as_str().starts_with(OWN_PREFIX) {
+            let key = stored::retained_key(topic.as_str());
+            transaction.append(Change { space: Space::State, key, value: None }, false);
+        }
     }
 }
 

@@ -149,6 +149,9 @@ impl Session {
                 Err(end) => Step::End(end),
             },
             Packet::PingReq => Step::Reply(Reply::PingResp),
+            Packet::Disconnect { reason, .. } if !is_for_clients(reason) => {
+                protocol_error("DISCONNECT has a reason that only a server may give")
+            }
             Packet::Disconnect { reason, session_expiry_seconds } => {
                 if session_expiry_seconds.is_some_and(|seconds| seconds > 0) && !self.may_change_expiry {
                     return protocol_error("DISCONNECT sets a session expiry after CONNECT had none");
@@ -286,4 +289,9 @@ fn filter(text: ByteString) -> Result<TopicFilter, End> {
 
 fn protocol_error(detail: &str) -> Step {
     Step::End(End::error(DisconnectReasonCode::ProtocolError, detail))
+}
+
+/// Whether a client may disconnect with this reason (MQTT 5, section 3.14.2.1).
+fn is_for_clients(reason: DisconnectReasonCode) -> bool {
+    matches!(u8::from(reason), 0x00 | 0x04 | 0x80..=0x83 | 0x90 | 0x93..=0x99)
 }

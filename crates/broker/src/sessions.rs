@@ -1,7 +1,7 @@
 //! The sessions there are: one for each client identifier, connected or waiting for its client to come back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::num::NonZeroU16;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::Client;
+use crate::limits::Claim;
 use crate::mailbox::Mailbox;
-use crate::message::Message;
-use crate::topic::TopicFilter;
+use crate::message::{Message, QoS};
+use crate::monitor::Figures;
+use crate::topic::{TopicFilter, TopicName};
 
 /// All sessions, by client identifier.
 #[derive(Debug, Default)]
@@ -30,6 +32,8 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub mailbox: Arc<Mailbox>,
+    /// The user it belongs to; nobody in particular without a name.
+    pub owner: Option<Arc<str>>,
     /// Its state while it has no connection; with one, the connection has it.
     pub parked: Option<Parked>,
 }
@@ -40,6 +44,30 @@ pub(crate) struct State {
     pub filters: HashSet<TopicFilter>,
     /// QoS 2 messages of the client that wait for PUBREL.
     pub unreleased: HashSet<NonZeroU16>,
+    /// Retained messages that subscriptions still have to get.
+    pub replays: VecDeque<Replay>,
+}
+
+/// The retained messages of one subscription, found and sent a slice at a time.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub filter: TopicFilter,
+    pub qos: QoS,
+    pub identifier: Option<NonZeroU32>,
+    pub figures: Arc<Figures>,
+    /// Found and not sent yet.
+    pub topics: VecDeque<TopicName>,
+    /// Where to look on.
+    pub after: Option<TopicName>,
+    /// There are no more to be found.
+    pub walked: bool,
+}
+
+/// What is published when a client is lost, counted for as long as it may be.
+#[derive(Debug)]
+pub(crate) struct Will {
+    pub message: Message,
+    pub claim: Claim,
 }
 
 /// A session that waits for its client.
@@ -50,7 +78,7 @@ pub(crate) struct Parked {
     pub client: Arc<Client>,
     /// `u32::MAX` is for ever.
     pub expiry_seconds: u32,
-    pub will: Option<Message>,
+    pub will: Option<Will>,
     /// When the will is published.
     pub will_at: Option<Instant>,
     /// When it is over; `None` for never.
@@ -61,7 +89,7 @@ pub(crate) struct Parked {
 
 impl State {
     pub(crate) fn new() -> State {
-        State { filters: HashSet::new(), unreleased: HashSet::new() }
+        State { filters: HashSet::new(), unreleased: HashSet::new(), replays: VecDeque::new() }
     }
 }
 
@@ -86,11 +114,11 @@ impl Sessions {
         self.by_client.values().map(|known| (&known.mailbox, known.parked.is_none()))
     }
 
-    /// A new session, with a connection or without.
-    pub(crate) fn insert(&mut self, mailbox: Arc<Mailbox>, parked: Option<Parked>) {
-        self.connected += usize::from(parked.is_none());
+    /// A new session with a connection, of this user.
+    pub(crate) fn insert(&mut self, mailbox: Arc<Mailbox>, owner: Option<Arc<str>>) {
+        self.connected += 1;
         self.kept += usize::from(mailbox.session.is_some());
-        self.by_client.insert(mailbox.client_id.clone(), Known { mailbox, parked });
+        self.by_client.insert(mailbox.client_id.clone(), Known { mailbox, owner, parked: None });
     }
 
     /// The state of a session that waited; its connection has it now.

@@ -5,6 +5,7 @@
 //!               u SESSION FILTER        SubscriptionRecord
 //!               i SESSION PACKET-ID     nothing: a QoS 2 message from the client that is not released
 //!               r TOPIC                 RetainedRecord
+//!               m SESSION               a number: the session's messages before it may have been sent, those from it not
 //! Space::Queue  SESSION NUMBER          QueueRecord: a message for the session, in order
 //! ```
 //!
@@ -30,6 +31,7 @@ pub(crate) const SESSION: u8 = b's';
 pub(crate) const SUBSCRIPTION: u8 = b'u';
 pub(crate) const INCOMING: u8 = b'i';
 pub(crate) const RETAINED: u8 = b'r';
+pub(crate) const MARK: u8 = b'm';
 
 /// Why a record can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -172,6 +174,11 @@ pub(crate) fn subscription_key(session: u64, filter: &str) -> Vec<u8> {
     let mut bytes = key(SUBSCRIPTION, &session.to_be_bytes());
     bytes.extend_from_slice(filter.as_bytes());
     bytes
+}
+
+/// The record says up to which number a session's messages may have been sent.
+pub(crate) fn mark_key(session: u64) -> Vec<u8> {
+    key(MARK, &session.to_be_bytes())
 }
 
 pub(crate) fn incoming_key(session: u64, packet_id: u16) -> Vec<u8> {

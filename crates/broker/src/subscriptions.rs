@@ -20,6 +20,8 @@ pub(crate) struct Subscriptions {
     trie: FilterTrie<Entry>,
     len: usize,
     shared: usize,
+    /// Of their filters.
+    bytes: usize,
 }
 
 /// What stands under a filter.
@@ -47,12 +49,17 @@ pub(crate) struct Group {
 
 impl Subscriptions {
     pub(crate) fn new() -> Subscriptions {
-        Subscriptions { trie: FilterTrie::new(), len: 0, shared: 0 }
+        Subscriptions { trie: FilterTrie::new(), len: 0, shared: 0, bytes: 0 }
     }
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes of their filters.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// How many of them are shared.
@@ -127,6 +134,7 @@ impl Subscriptions {
             }
         };
         self.len += usize::from(added);
+        self.bytes += if added { filter.as_str().len() } else { 0 };
         added
     }
 
@@ -171,6 +179,7 @@ impl Subscriptions {
         };
         self.len -= usize::from(removed.is_some());
         if let Some(subscriber) = &removed {
+            self.bytes -= filter.as_str().len();
             monitor.unsubscribed(&subscriber.figures);
         }
         removed.is_some()
@@ -210,9 +219,9 @@ impl Group {
         }
     }
 
-    /// Whether any of the members satisfies `check`.
-    pub(crate) fn any(&self, check: impl FnMut(&Subscriber) -> bool) -> bool {
-        self.members.read().iter().any(check)
+    /// Whether all of the members satisfy `check`.
+    pub(crate) fn all(&self, check: impl FnMut(&Subscriber) -> bool) -> bool {
+        self.members.read().iter().all(check)
     }
 }
 

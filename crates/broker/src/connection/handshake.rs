@@ -10,11 +10,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Attached;
 use super::io::{Io, read};
+use crate::attach::NoSession;
 use crate::attach::{Claimed, Wanted};
 use crate::broker::Shared;
 use crate::client::{Client, Peer, Transport};
 use crate::hook::{ConnectRefusal, ConnectRefusalReason, ConnectRequest};
+use crate::limits::Claim;
 use crate::message::Version;
+use crate::sessions::Will;
 use crate::stored::MAX_KEPT_NAME_BYTES;
 use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
 
@@ -78,14 +81,26 @@ where
         transport: peer.transport,
     });
     let config = &shared.config;
-    let will = connect.will.take().map(|will| (will, connect.will_delay_seconds));
+    let will = connect.will.take().map(|message| {
+        let claim = Claim::of(&shared.will_bytes, message.weight());
+        (Will { message, claim }, connect.will_delay_seconds)
+    });
     let longest_seconds = if internal { u32::MAX } else { config.max_session_expiry_seconds };
     let expiry_seconds = connect.session_expiry_seconds.min(longest_seconds);
     let wanted = Wanted {
         clean_start: connect.clean_start,
         expiry_seconds,
-        will: will.as_ref().map(|(will, delay)| (will, *delay)),
+        will: will.as_ref().map(|(will, delay)| (&will.message, *delay)),
     };
+    let most = config.max_will_bytes;
+    if will.as_ref().is_some_and(|(will, _)| !will.claim.fits(most)) {
+        return Err(Refusal::Answer {
+            version: connect.version,
+            reason: ConnectAckReason::QuotaExceeded,
+            detail: format!("the wills of all clients would have more than {most} bytes"),
+            max_packet_bytes: connect.maximum_packet_bytes,
+        });
+    }
     let claimed = timeout_at(deadline, shared.claim(&client, wanted)).await;
     let refused = |reason, detail: &str| Refusal::Answer {
         version: connect.version,
@@ -95,7 +110,14 @@ where
     };
     let claimed = claimed
         .map_err(|_| refused(ConnectAckReason::ServerBusy, "the session is still in use"))?
-        .map_err(|_| refused(ConnectAckReason::QuotaExceeded, "the broker has its maximum of sessions"))?;
+        .map_err(|reason| match reason {
+            NoSession::TooMany => {
+                refused(ConnectAckReason::QuotaExceeded, "the broker has no room for one more session")
+            }
+            NoSession::NotOwner => {
+                refused(ConnectAckReason::NotAuthorized, "the client identifier is another user's")
+            }
+        })?;
     let Claimed { mailbox, state, present } = claimed;
     // From here on the session is given back whatever happens.
     let mut attached = Attached::new(shared, mailbox, client, state, expiry_seconds);
@@ -164,7 +186,9 @@ where
             Err(error) => {
                 let version = match (&error, decoder.version()) {
                     (_, Some(version)) => version,
-                    (&DecodeError::UnsupportedVersion { level }, None) if level < 5 => Version::V311,
+                    (&DecodeError::UnsupportedVersion { level }, None) if level < 5 || level == 0x83 => {
+                        Version::V311
+                    }
                     (DecodeError::UnsupportedVersion { .. }, None) => Version::V5,
                     (_, None) => return Err(Refusal::Silent(error.to_string())),
                 };

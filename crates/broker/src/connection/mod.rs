@@ -6,7 +6,7 @@ mod io;
 
 use std::collections::{HashSet, VecDeque};
 use std::future::pending;
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::NonZeroU16;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,13 +29,12 @@ use crate::journal::{Change, Entry, Progress, Space, StorageError, Ticket};
 use crate::limits::Bucket;
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
-use crate::monitor::Figures;
 use crate::outbox::{Dated, Delivery, Loss, Page, Pushed, Release};
 use crate::session::{Ack, Answer, End, Reply, Session, Step, Subscription};
-use crate::sessions::State;
+use crate::sessions::{Replay, State, Will};
 use crate::stored::{self, MAX_KEPT_NAME_BYTES, Moment};
 use crate::subscriptions::lower;
-use crate::topic::{TopicFilter, TopicName};
+use crate::topic::TopicFilter;
 use crate::wire::{
     Decoder, DisconnectReasonCode, EncodeError, Encoder, Packet, PublishAck2Reason, PublishAckReason,
     RetainHandling, SubscribeAckReason, UnsubscribeAckReason,
@@ -47,6 +46,11 @@ const TAKE_BELOW_BYTES: usize = 16 * 1024;
 const REPLAY_SLICE: usize = 256;
 /// A client that has this much to take from us is not read until it takes some.
 const BACKLOG_BYTES: usize = 256 * 1024;
+
+/// What is read of a client of which nothing is handled for now.
+const STOPPED_BYTES: usize = 16 * 1024;
+/// What a silent client gets on top, in which what has come already is read: it may be this node that did not look.
+const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// How long a message that a hook has no room for waits for being offered again, at most.
 const BLOCKED_RETRY: Duration = Duration::from_secs(1);
@@ -111,6 +115,12 @@ struct Connection<'a, S> {
     /// Messages of the session that are fetched from the store.
     fetching: Option<Fetching>,
     last_read: Instant,
+    /// Whether the client was read the last time.
+    reading: bool,
+    /// Nothing came for the keepalive; what may have come meanwhile is looked for once more.
+    silent: bool,
+    /// There may be whole packets that were not handled.
+    stopped: bool,
     /// Since when there is something to write and nothing of it was taken.
     unsent_since: Option<Instant>,
     pressure: bool,
@@ -130,18 +140,6 @@ struct Fetching {
     read: JoinHandle<Result<Vec<Entry>, StorageError>>,
 }
 
-/// The retained messages of one subscription, found and sent a slice at a time.
-struct Replay {
-    filter: TopicFilter,
-    qos: QoS,
-    identifier: Option<NonZeroU32>,
-    figures: Arc<Figures>,
-    /// Found and not sent yet.
-    topics: VecDeque<TopicName>,
-    after: Option<TopicName>,
-    walked: bool,
-}
-
 /// A client's session while it is connected; given back on drop, whatever the reason.
 pub(super) struct Attached<'a> {
     shared: &'a Shared,
@@ -152,7 +150,9 @@ pub(super) struct Attached<'a> {
     /// The client's QoS 2 messages that wait for PUBREL, while nobody else has them.
     pub unreleased: HashSet<NonZeroU16>,
     pub expiry_seconds: u32,
-    pub will: Option<(Message, u32)>,
+    /// Retained messages that its subscriptions still have to get, while nobody else has them.
+    pub replays: VecDeque<Replay>,
+    pub will: Option<(Will, u32)>,
 }
 
 impl<'a> Attached<'a> {
@@ -164,8 +164,18 @@ impl<'a> Attached<'a> {
         expiry_seconds: u32,
     ) -> Attached<'a> {
         let origin = Origin::Client(client.clone());
-        let State { filters, unreleased } = state;
-        Attached { shared, mailbox, client, origin, filters, unreleased, expiry_seconds, will: None }
+        let State { filters, unreleased, replays } = state;
+        Attached {
+            shared,
+            mailbox,
+            client,
+            origin,
+            filters,
+            unreleased,
+            replays,
+            expiry_seconds,
+            will: None,
+        }
     }
 
     /// Ends the subscriptions that the hooks do not allow any more.
@@ -203,6 +213,7 @@ impl Drop for Attached<'_> {
         let state = State {
             filters: std::mem::take(&mut self.filters),
             unreleased: std::mem::take(&mut self.unreleased),
+            replays: std::mem::take(&mut self.replays),
         };
         let will = self.will.take();
         let released = Released { state, expiry_seconds: self.expiry_seconds, will };
@@ -241,6 +252,7 @@ where
                 attached.expiry_seconds,
                 std::mem::take(&mut attached.unreleased),
             ),
+            replay: std::mem::take(&mut attached.replays),
             attached,
             // One and a half times the keepalive (MQTT 5, section 3.1.2.10).
             keepalive: (keepalive_seconds > 0)
@@ -256,8 +268,10 @@ where
             blocked: None,
             acks: Acks::default(),
             progress: shared.journal.watch(),
-            replay: VecDeque::new(),
             last_read: now,
+            reading: true,
+            silent: false,
+            stopped: false,
             unsent_since: None,
             pressure: false,
         }
@@ -266,8 +280,9 @@ where
     async fn run(mut self, cancel: CancellationToken) {
         let end = self.until_end(cancel).await;
         self.finish_waiting().await;
-        let Connection { shared, mut io, mut attached, mut encoder, session, .. } = self;
+        let Connection { shared, mut io, mut attached, mut encoder, session, replay, .. } = self;
         attached.unreleased = session.into_unreleased();
+        attached.replays = replay;
         if !end.will {
             attached.will = None;
         }
@@ -339,11 +354,20 @@ where
                 // Subscribers on this runtime get their turn before their queues overflow.
                 tokio::task::yield_now().await;
             }
-            let readable = self.is_readable();
+            let behind = self.shared.journal.is_behind();
+            if self.stopped && self.is_readable() {
+                // What kept the rest from being handled is over, and nobody will say so again.
+                continue;
+            }
+            let readable = self.reads();
+            if readable && !self.reading {
+                // It was not read meanwhile, so its silence means nothing.
+                self.last_read = now.instant;
+            }
+            self.reading = readable;
             self.io.settle();
             let unflushed = self.io.unflushed;
-            let awaits_store =
-                self.acks.awaits_store() || self.awaits_store || self.shared.journal.is_behind();
+            let awaits_store = self.acks.awaits_store() || self.awaits_store || behind;
             let hold = self.acks.hold().cloned();
             let Io { reader, writer, inbound, outbound, sent, .. } = &mut self.io;
             tokio::select! {
@@ -357,10 +381,6 @@ where
                         self.shared.counters.bytes_out.add(bytes as u64);
                         now = Moment::now();
                         self.unsent_since = (self.io.unsent() > 0).then_some(now.instant);
-                        if !readable {
-                            // It was not read meanwhile, so its silence means nothing.
-                            self.last_read = now.instant;
-                        }
                     }
                     Err(error) => return End::lost(format!("write failed: {error}")),
                 },
@@ -369,7 +389,10 @@ where
                     Ok(bytes) => {
                         self.shared.counters.bytes_in.add(bytes as u64);
                         now = Moment::now();
-                        self.last_read = now.instant;
+                        if !self.is_readable() {
+                            // Whatever it is, it is a sign of life, and will not be looked at for now.
+                            self.last_read = now.instant;
+                        }
                     }
                     Err(error) => return End::lost(format!("read failed: {error}")),
                 },
@@ -438,6 +461,7 @@ where
 
     /// Handles what was read, as far as it may be handled now.
     fn process(&mut self, now: &Moment) -> Result<(), End> {
+        self.stopped = true;
         while self.is_readable() {
             match self.decoder.decode(&mut self.io.inbound) {
                 Ok(Some(packet)) => {
@@ -447,9 +471,15 @@ where
                         // This one still passes; the next one has to wait.
                         self.slowed_until = Some(now.instant + wait);
                     }
+                    // Whole packets count, not bytes (MQTT 5, section 3.1.2.10).
+                    self.last_read = now.instant;
+                    self.silent = false;
                     self.handle(packet, now)?;
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    self.stopped = false;
+                    break;
+                }
                 Err(error) => return Err(End::error(error.reason(), error.to_string())),
             }
         }
@@ -500,6 +530,7 @@ where
                     }
                 });
                 let status = status.collect();
+                self.replay.retain(|replay| self.attached.filters.contains(&replay.filter));
                 self.acks.push(Reply::UnsubAck(packet_id, status), Gate { ticket: last, hold: None });
             }
             Step::End(end) => return Err(end),
@@ -652,6 +683,14 @@ where
         if !known && filters.len() >= config.max_subscriptions_per_session {
             return (SubscribeAckReason::QuotaExceeded, None);
         }
+        if !known {
+            let bytes = self.shared.subscriptions.read().bytes() + subscription.filter.as_str().len();
+            if bytes > config.max_subscription_bytes
+                || (mailbox.is_stored() && self.shared.journal.is_full())
+            {
+                return (SubscribeAckReason::QuotaExceeded, None);
+            }
+        }
         if mailbox.is_stored() && subscription.filter.as_str().len() > MAX_KEPT_NAME_BYTES {
             return (SubscribeAckReason::TopicFilterInvalid, None);
         }
@@ -728,6 +767,10 @@ where
     /// Goes on with the retained messages; true if there was room for more than it looked for in one go.
     fn continue_replay(&mut self, now: &Moment) -> bool {
         let mut budget = REPLAY_SLICE;
+        if self.shared.journal.is_behind() {
+            // What is retained is stored once more for a session that is kept. It goes on when the store has got further.
+            return false;
+        }
         while let Some(next) = self.replay.front_mut() {
             let Some(topic) = next.topics.front() else {
                 if next.walked {
@@ -751,8 +794,14 @@ where
                     identifiers: next.identifier.into_iter().collect(),
                 };
                 let dated = Dated { message: &message, received };
-                let mut transaction = self.shared.journal.begin();
+                if self.shared.journal.is_behind() {
+                    return false;
+                }
                 let mailbox = &self.attached.mailbox;
+                if !mailbox.has_room() {
+                    return false;
+                }
+                let mut transaction = self.shared.journal.begin();
                 match mailbox.push(dated, &mut None, &delivery, &next.figures, now, &mut transaction) {
                     Pushed::Accepted { .. } | Pushed::Over { .. } => {
                         self.shared.counters.messages_out.add(1);
@@ -818,11 +867,16 @@ where
             && self.acks.len() < usize::from(self.shared.config.receive_maximum.get())
     }
 
+    /// Whether bytes are read: a little also while nothing is handled, so that it is noticed when the client goes.
+    fn reads(&self) -> bool {
+        self.is_readable() || self.io.inbound.len() < STOPPED_BYTES
+    }
+
     /// When the timer has to look next.
     fn due(&self, now: Instant) -> Instant {
         let idle = now + IDLE;
         let keepalive =
-            self.keepalive.filter(|_| self.is_readable()).map(|keepalive| self.last_read + keepalive);
+            self.keepalive.filter(|_| self.reads()).map(|keepalive| self.silent_from(keepalive));
         let write = self.unsent_since.map(|since| since + self.shared.config.write_timeout);
         let waiting = (!self.waiting.is_empty()).then_some(self.waiting_until);
         let blocked = self.blocked.as_ref().map(|blocked| blocked.retry_at);
@@ -830,6 +884,11 @@ where
             .into_iter()
             .flatten()
             .fold(idle, Instant::min)
+    }
+
+    /// When the client has been silent for too long.
+    fn silent_from(&self, keepalive: Duration) -> Instant {
+        self.last_read + keepalive + if self.silent { LAST_LOOK } else { Duration::ZERO }
     }
 
     fn overdue(&mut self, now: &Moment) -> Option<End> {
@@ -890,8 +949,12 @@ where
         if self.unsent_since.is_some_and(|since| now.instant >= since + write_timeout) {
             return Some(End::lost(format!("the client took nothing for {write_timeout:?}")));
         }
-        let keepalive = self.keepalive.filter(|_| self.is_readable())?;
-        (now.instant >= self.last_read + keepalive).then(|| {
+        let keepalive = self.keepalive.filter(|_| self.reads())?;
+        let is_silent = now.instant >= self.silent_from(keepalive);
+        if is_silent && !std::mem::replace(&mut self.silent, true) {
+            return None;
+        }
+        is_silent.then(|| {
             let detail = format!("nothing came for {keepalive:?}, one and a half times the keepalive");
             End::error(DisconnectReasonCode::KeepAliveTimeout, detail)
         })

@@ -8,6 +8,9 @@ use crate::journal::{Change, Progress, Space, Ticket, Transaction};
 use crate::monitor::Figures;
 use crate::stored::{self, Moment, QueueRecord};
 
+/// How far the mark of what was sent is ahead.
+const MARK_AHEAD: u64 = 256;
+
 /// What the store has for a session.
 #[derive(Debug)]
 pub(super) struct Backlog {
@@ -24,6 +27,8 @@ pub(super) struct Backlog {
     pub(super) waiting_bytes: u64,
     /// Numbers below were perhaps sent on an earlier connection.
     pub(super) sent_before: u64,
+    /// The same as the store has it, which is ahead by some, so that it is not changed with every message.
+    pub(super) marked: u64,
     /// The last change.
     pub(super) ticket: Option<Ticket>,
     /// Numbers below can be read once the ticket is stored.
@@ -56,6 +61,7 @@ impl Backlog {
             source_of: HashMap::new(),
             waiting_bytes: 0,
             sent_before: 0,
+            marked: 0,
             ticket: None,
             mark: None,
             readable_to: 0,
@@ -74,6 +80,22 @@ impl Backlog {
         let ticket = transaction.append(Change { space: Space::Queue, key, value }, awaited);
         self.ticket = Some(ticket);
         ticket
+    }
+
+    /// A message is sent for the first time, or again.
+    pub(super) fn mark_sent(&mut self, number: u64, transaction: &mut Transaction<'_>) {
+        if number >= self.marked {
+            self.mark_to(number + MARK_AHEAD, transaction);
+        }
+    }
+
+    /// Has the store say that numbers from this one on were not sent.
+    pub(super) fn mark_to(&mut self, number: u64, transaction: &mut Transaction<'_>) {
+        if self.marked != number {
+            self.marked = number;
+            let (key, value) = (stored::mark_key(self.session), stored::encode(&number));
+            transaction.append(Change { space: Space::State, key, value: Some(value) }, false);
+        }
     }
 
     /// A message waits in the store only.

@@ -63,6 +63,8 @@ pub(crate) struct Outbox {
     sent: usize,
     /// Of those sent: not done.
     open: usize,
+    /// Of those not sent: given up.
+    gone: usize,
     /// Bytes that wait in `slots[sent..]`.
     memory_bytes: usize,
     bounds: Bounds,
@@ -179,6 +181,7 @@ impl Outbox {
             slots: VecDeque::new(),
             sent: 0,
             open: 0,
+            gone: 0,
             memory_bytes: 0,
             bounds,
             totals,
@@ -205,9 +208,23 @@ impl Outbox {
         }
         stored.spilled.extend((next..number).map(|_| Spilled::GONE));
         stored.spill(weight, figures);
-        stored.sent_before = number + 1;
         stored.readable_to = number + 1;
         stored.weigh(i64::from(weight));
+    }
+
+    /// Once all is [restored](Self::restore): messages with smaller numbers may have been sent.
+    pub(crate) fn restore_mark(&mut self, mark: u64) {
+        if let Some(stored) = self.stored.as_mut().filter(|stored| !stored.spilled.is_empty()) {
+            (stored.sent_before, stored.marked) = (mark, mark);
+        }
+    }
+
+    /// Before the client goes: has the store say exactly what was sent.
+    pub(crate) fn mark(&mut self, transaction: &mut Transaction<'_>) {
+        let sent = self.first + self.sent as u64;
+        if let Some(stored) = self.stored.as_mut().filter(|stored| stored.marked > 0) {
+            stored.mark_to(sent.max(stored.sent_before), transaction);
+        }
     }
 
     /// The client is there: what was in flight is sent again.
@@ -232,7 +249,7 @@ impl Outbox {
             figures.unqueued(count);
         }
         let (slots, sent) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.sent));
-        (self.open, self.memory_bytes) = (0, 0);
+        (self.open, self.gone, self.memory_bytes) = (0, 0, 0);
         self.totals
             .release(std::mem::take(&mut self.claimed_bytes) + std::mem::take(&mut self.taken_bytes));
         if self.stored.is_none() {
@@ -331,7 +348,7 @@ impl Outbox {
     /// Whether one more message for a session that is kept would cost an older one.
     pub(crate) fn is_stored_full(&self, weight: usize) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
-            let messages = self.slots.len() - self.sent + stored.spilled_messages;
+            let messages = self.waiting_in_memory() + stored.spilled_messages;
             messages >= self.bounds.stored_messages
                 || (messages > 0 && stored.waiting_bytes + weight as u64 > self.bounds.stored_bytes)
                 || stored.totals.is_stored_full(stored.waiting_bytes, weight)
@@ -341,7 +358,7 @@ impl Outbox {
     /// Whether a session that is kept has more than it may have.
     fn is_over(&self) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
-            let messages = self.slots.len() - self.sent + stored.spilled_messages;
+            let messages = self.waiting_in_memory() + stored.spilled_messages;
             messages > self.bounds.stored_messages
                 || (messages > 1 && stored.waiting_bytes > self.bounds.stored_bytes)
                 || stored.totals.is_stored_full(stored.waiting_bytes, 0)
@@ -380,10 +397,9 @@ impl Outbox {
         transaction: &mut Transaction<'_>,
     ) -> Pushed {
         let weight = dated.message.weight();
-        let (first, in_memory) = (self.first, self.slots.len());
         let window = self.link.as_ref().map_or(0, |link| link.window);
         // It is sent at once: it needs no room.
-        let next_in_turn = self.sent == in_memory
+        let next_in_turn = self.sent == self.slots.len()
             && self.open < window
             && self.sent < LARGEST_SPAN
             && self.stored.as_ref().is_some_and(|stored| stored.spilled.is_empty())
@@ -405,6 +421,7 @@ impl Outbox {
             figures.lost(1);
         }
         let pressure = self.is_pressed();
+        let (first, in_memory) = (self.first, self.slots.len());
         let accepted = |wake| match over {
             true => Pushed::Over { wake },
             false => Pushed::Accepted { wake, pressure },
@@ -425,6 +442,7 @@ impl Outbox {
             let packet_id = packet_id(number);
             return match link.publish(dated, delivery, Some(packet_id), false, figures, now.instant) {
                 Ok(()) => {
+                    stored.mark_sent(number, transaction);
                     self.slots.push_back(Slot::Published(Some(figures.clone())));
                     self.sent += 1;
                     self.open += 1;
@@ -473,11 +491,19 @@ impl Outbox {
                 stored.weigh(-(weight as i64));
                 stored.change(self.first + at as u64, None, false, transaction);
                 *slot = Slot::Done;
+                self.gone += 1;
                 return true;
             }
         }
         let from = self.first + self.slots.len() as u64;
-        let Some(at) = stored.spilled.iter().position(|spilled| spilled.weight > 0) else { return false };
+        // What is in flight takes no room, and ends what the client has begun.
+        let waits =
+            |(at, spilled): (usize, &Spilled)| spilled.weight > 1 && from + at as u64 >= stored.sent_before;
+        let spilled = || stored.spilled.iter();
+        let at = spilled().enumerate().position(waits);
+        let Some(at) = at.or_else(|| spilled().position(|spilled| spilled.weight > 1)) else {
+            return false;
+        };
         let Spilled { weight, source } = std::mem::replace(&mut stored.spilled[at], Spilled::GONE);
         stored.unspill(source);
         stored.weigh(-i64::from(weight));
@@ -616,6 +642,7 @@ impl Outbox {
                 // The weight in the store is an estimate by size there.
                 stored.weigh(waiting.message.weight() as i64 - i64::from(weight));
             }
+            self.gone += usize::from(matches!(slot, Slot::Done));
             self.slots.push_back(slot);
         }
         self.shrink();
@@ -687,11 +714,15 @@ impl Outbox {
 
     /// Messages that wait in the store and in memory, those in flight not included.
     pub(crate) fn waiting(&self) -> (u64, u64) {
-        let in_memory = self.slots.len() - self.sent;
+        let in_memory = self.waiting_in_memory();
         match &self.stored {
             Some(stored) => ((in_memory + stored.spilled_messages) as u64, stored.waiting_bytes),
             None => (in_memory as u64, self.memory_bytes as u64),
         }
+    }
+
+    fn waiting_in_memory(&self) -> usize {
+        self.slots.len() - self.sent - self.gone
     }
 
     /// The slot in flight that has this packet identifier.
@@ -714,7 +745,10 @@ impl Outbox {
         while let Some(Slot::Done) = self.slots.front() {
             self.slots.pop_front();
             self.first += 1;
-            self.sent = self.sent.saturating_sub(1);
+            match self.sent {
+                0 => self.gone -= 1,
+                _ => self.sent -= 1,
+            }
         }
         if self.slots.is_empty() {
             if self.slots.capacity() > 64 {
@@ -749,7 +783,9 @@ impl Outbox {
                                 taken.awaits_store = true;
                                 return;
                             }
-                            Some(_) => waiting.after = None,
+                            // It will be stored no more, and sent again by its publisher.
+                            Some(Err(_)) => return,
+                            Some(Ok(())) => waiting.after = None,
                         }
                     }
                     let Waiting { message, delivery, received, figures, .. } = &**waiting;
@@ -768,6 +804,9 @@ impl Outbox {
                     };
                     match sent {
                         Ok(()) => {
+                            if let Some(stored) = &mut self.stored {
+                                stored.mark_sent(number, transaction);
+                            }
                             let kept = self.stored.is_some().then(|| figures.clone());
                             *slot = in_flight(delivery.qos, kept);
                             self.open += 1;
@@ -788,7 +827,7 @@ impl Outbox {
                     let _ = link.encoder.pubrel(&mut link.buffer, packet_id(number), reason);
                     self.open += 1;
                 }
-                Slot::Done => {}
+                Slot::Done => self.gone -= 1,
                 Slot::Published(_) | Slot::PublishedOnce(_) => self.open += 1,
             }
             self.sent += 1;
@@ -827,7 +866,7 @@ impl Outbox {
 
     /// Waiting messages that count for the bounds in memory; those of a stored session have bounds of their own.
     fn memory_messages(&self) -> usize {
-        if self.stored.is_some() { 0 } else { self.slots.len() - self.sent }
+        if self.stored.is_some() { 0 } else { self.waiting_in_memory() }
     }
 
     fn memory_part(&self) -> usize {

@@ -61,7 +61,8 @@ impl Storage for Disk {
 impl Disk {
     fn store(&self, journal: &Journal) {
         while let Some(mut group) = journal.take() {
-            for Change { key, value, .. } in std::mem::take(&mut group.changes) {
+            let changes = std::mem::take(&mut group.changes).into_iter();
+            for Change { key, value, .. } in changes.filter(|change| change.space == Space::Queue) {
                 match value {
                     Some(value) => self.0.lock().insert(key, value),
                     None => self.0.lock().remove(&key),

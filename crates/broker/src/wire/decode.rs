@@ -27,6 +27,8 @@ const GROWTH_BYTES: usize = 64 * 1024;
 pub struct Decoder {
     codec: Codec,
     max_packet_bytes: usize,
+    /// An MQTT 3.1.1 client that is a bridge: it does not get back what it sent, and learns what is retained.
+    bridge: bool,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Decoder {
     /// Takes packets of up to `max_packet_bytes`, fixed header included. The first one has to be a CONNECT; it decides
     /// on the version.
     pub fn new(max_packet_bytes: usize) -> Decoder {
-        Decoder { codec: Codec::Undecided, max_packet_bytes }
+        Decoder { codec: Codec::Undecided, max_packet_bytes, bridge: false }
     }
 
     /// Takes packets of `version`, as after a CONNECT.
@@ -51,7 +53,7 @@ impl Decoder {
             Version::V311 => Codec::V311(v3::Codec::new(0)),
             Version::V5 => Codec::V5(v5::Codec::new(0, 0)),
         };
-        Decoder { codec, max_packet_bytes }
+        Decoder { codec, max_packet_bytes, bridge: false }
     }
 
     /// The version, once CONNECT has said it.
@@ -86,10 +88,10 @@ impl Decoder {
         match &mut self.codec {
             Codec::Undecided => Err(DecodeError::NotConnect),
             Codec::V311(codec) => {
-                frame::check(frame, packet_bytes, Version::V311)?;
+                self.bridge |= frame::check(frame, packet_bytes, Version::V311)?.bridge;
                 let decoded =
                     codec.decode(source).map_err(|error| codec_error(frame.first_byte, &error))?;
-                decoded.map(|(packet, _)| from_v311(packet)).transpose()
+                decoded.map(|(packet, _)| from_v311(packet, self.bridge)).transpose()
             }
             Codec::V5(codec) => {
                 let patched = frame::check(frame, packet_bytes, Version::V5)?;
@@ -101,7 +103,7 @@ impl Decoder {
     }
 }
 
-fn from_v311(packet: v3::Packet) -> Result<Packet, DecodeError> {
+fn from_v311(packet: v3::Packet, bridge: bool) -> Result<Packet, DecodeError> {
     Ok(match packet {
         v3::Packet::Connect(connect) => {
             let will = match connect.last_will {
@@ -138,8 +140,8 @@ fn from_v311(packet: v3::Packet) -> Result<Packet, DecodeError> {
             let filters = topic_filters.into_iter().map(|(filter, qos)| {
                 let options = SubscriptionOptions {
                     qos: qos.into(),
-                    no_local: false,
-                    retain_as_published: false,
+                    no_local: bridge,
+                    retain_as_published: bridge,
                     retain_handling: RetainHandling::AtSubscribe,
                 };
                 (filter, options)

@@ -21,7 +21,12 @@ pub(super) struct Patched {
     pub expiry_zero: bool,
     /// Clean Start 0 with an empty client identifier, legal in MQTT 5, went in as Clean Start 1.
     pub not_clean_start: bool,
+    /// The protocol level of a bridge, which no specification has, went in as that of MQTT 3.1.1.
+    pub bridge: bool,
 }
+
+/// MQTT 3.1.1 with the bit by which bridges say what they are: mosquitto's custom, which others have taken up.
+const BRIDGE_LEVEL: u8 = 0x84;
 
 const MESSAGE_EXPIRY: u8 = 0x02;
 const TOPIC_ALIAS: u8 = 0x23;
@@ -89,7 +94,7 @@ pub(super) fn version(frame: Frame, bytes: &[u8]) -> Result<Option<Version>, Dec
             continue;
         }
         return match body.get(name.len()) {
-            Some(4) if name.len() == 6 => Ok(Some(Version::V311)),
+            Some(&(4 | BRIDGE_LEVEL)) if name.len() == 6 => Ok(Some(Version::V311)),
             Some(5) if name.len() == 6 => Ok(Some(Version::V5)),
             Some(&level) => Err(DecodeError::UnsupportedVersion { level }),
             None if bytes.len() < frame.total_bytes => Ok(None),
@@ -196,6 +201,10 @@ fn publish(flags: u8, body: &mut [u8], version: Version) -> Result<Patched, Deco
 fn connect(body: &mut [u8], version: Version) -> Result<Patched, DecodeError> {
     const WILL: u8 = 0x04;
     let mut patched = Patched::default();
+    if let Some(level) = body.get_mut(6).filter(|level| **level == BRIDGE_LEVEL) {
+        *level = 4;
+        patched.bridge = true;
+    }
     let mut walk = Walk { bytes: body, at: 0, packet: "CONNECT" };
     walk.skip(7)?; // name and level, known from `version`
     let flags_at = walk.at;

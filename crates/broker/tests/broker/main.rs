@@ -7,5 +7,6 @@ mod interop;
 mod limits;
 mod persistence;
 mod raw;
+mod resilience;
 mod session;
 mod support;

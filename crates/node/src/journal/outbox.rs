@@ -1,42 +1,48 @@
 //! Messages of durable invocations for which there is no room yet: the next function's queue is full, or a session's, or the
-//! disk. They are on the disk already, committed with the invocation that published them, and wait here in the order in
-//! which their function published them. A function with many that wait does not run until there is room: so what is
-//! full pushes back, step by step, on whoever published first.
+//! disk. They are on the disk already, committed with the invocation that published them, and wait here by their numbers
+//! in the order in which their function published them. A function with many that wait does not run until there is
+//! room: so what is full pushes back, step by step, on whoever published first.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::record::Outgoing;
-
-/// Messages of one function that may wait before its next durable invocation has to. More than none, so that a function
-/// whose messages start itself can make room in its own queue.
+/// Messages of one function that may wait before its next durable invocation has to.
 const WAITING: usize = 256;
+/// After so long without any progress one more invocation may run: functions whose messages start each other in a circle
+/// make room in no other way.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What waits, by function.
 #[derive(Default)]
 pub(super) struct Outbox {
-    waiting: Mutex<HashMap<String, VecDeque<(u64, Arc<Outgoing>)>>>,
+    waiting: Mutex<HashMap<String, Waiting>>,
+}
+
+struct Waiting {
+    numbers: VecDeque<u64>,
+    /// When one of them was published last, or an invocation was let run all the same.
+    moved: Instant,
 }
 
 impl Outbox {
-    /// Lets a message wait if others of its source do; else gives it back.
-    pub fn behind_others(&self, number: u64, outgoing: Outgoing) -> Option<Outgoing> {
-        match self.waiting.lock().get_mut(&outgoing.source) {
-            Some(others) => {
-                others.push_back((number, Arc::new(outgoing)));
-                None
+    /// Lets a message wait if others of its source do; says whether it does.
+    pub fn waits_behind_others(&self, source: &str, number: u64) -> bool {
+        match self.waiting.lock().get_mut(source) {
+            Some(waiting) => {
+                waiting.numbers.push_back(number);
+                true
             }
-            None => Some(outgoing),
+            None => false,
         }
     }
 
     /// Lets a message wait.
-    pub fn wait(&self, number: u64, outgoing: Outgoing) {
+    pub fn wait(&self, source: &str, number: u64) {
         let mut waiting = self.waiting.lock();
-        let others = waiting.entry(outgoing.source.clone()).or_default();
-        others.push_back((number, Arc::new(outgoing)));
+        let new = || Waiting { numbers: VecDeque::new(), moved: Instant::now() };
+        waiting.entry(source.to_owned()).or_insert_with(new).numbers.push_back(number);
     }
 
     /// Whose messages wait.
@@ -46,29 +52,70 @@ impl Outbox {
 
     /// The message of a source that has waited longest. It keeps its place, and so others theirs behind it, until it is
     /// [published](Self::published).
-    pub fn first(&self, source: &str) -> Option<(u64, Arc<Outgoing>)> {
-        self.waiting.lock().get(source)?.front().cloned()
+    pub fn first(&self, source: &str) -> Option<u64> {
+        self.waiting.lock().get(source)?.numbers.front().copied()
     }
 
     /// The first message of a source waits no more.
-    pub fn published(&self, source: &str, number: u64) {
-        let mut waiting = self.waiting.lock();
-        let Some(messages) = waiting.get_mut(source) else { return };
-        if messages.front().is_some_and(|(first, _)| *first == number) {
-            messages.pop_front();
-        }
-        if messages.is_empty() {
-            waiting.remove(source);
+    pub fn published(&self, source: &str) {
+        let mut all = self.waiting.lock();
+        let Some(waiting) = all.get_mut(source) else { return };
+        waiting.numbers.pop_front();
+        waiting.moved = Instant::now();
+        if waiting.numbers.is_empty() {
+            all.remove(source);
         }
     }
 
-    /// True if so many messages of a function wait that it has to.
+    /// True if so many messages of a function wait that its next invocation has to. Once in a while it is false all the
+    /// same, for one invocation.
     pub fn is_full(&self, source: &str) -> bool {
-        self.waiting.lock().get(source).is_some_and(|messages| messages.len() >= WAITING)
+        let mut all = self.waiting.lock();
+        let Some(waiting) = all.get_mut(source).filter(|waiting| waiting.numbers.len() >= WAITING) else {
+            return false;
+        };
+        let now = Instant::now();
+        let stuck = now.duration_since(waiting.moved) >= PATIENCE;
+        if stuck {
+            waiting.moved = now;
+        }
+        !stuck
     }
 
     /// True if nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_wait_in_order_and_hold_their_function_back() {
+        let outbox = Outbox::default();
+        assert!(!outbox.waits_behind_others("f", 1));
+        outbox.wait("f", 1);
+        for number in 2..=WAITING as u64 {
+            assert!(!outbox.is_full("f"));
+            assert!(outbox.waits_behind_others("f", number));
+        }
+        assert!(outbox.is_full("f") && !outbox.is_full("g"));
+        for number in 1..=WAITING as u64 {
+            assert_eq!(outbox.first("f"), Some(number));
+            outbox.published("f");
+        }
+        assert!(outbox.is_empty() && outbox.first("f").is_none());
+    }
+
+    #[test]
+    fn one_more_may_run_when_nothing_moves() {
+        let outbox = Outbox::default();
+        (0..WAITING as u64).for_each(|number| outbox.wait("f", number));
+        let long_ago = Instant::now().checked_sub(PATIENCE).expect("the clock is past its first second");
+        outbox.waiting.lock().get_mut("f").expect("it waits").moved = long_ago;
+        assert!(!outbox.is_full("f"));
+        assert!(outbox.is_full("f"));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{
     Change, Message, Origin, Properties, PublishOutcome, QoS, RejectReason, Space, Ticket,
@@ -340,7 +341,7 @@ impl Dispatcher {
     ) {
         let id = Ulid(pending.id);
         let problem = Problem::of(&error, Some(&id.to_string()));
-        let mut outgoing = vec![dead_letter(name, &pending, &problem)];
+        let mut outgoing = vec![dead_letter(name, &pending, &problem, self.max_message_bytes())];
         outgoing.extend(self.answer_of(name, &pending, Err(problem.clone())));
         let outcome = StoredOutcome::new(Err(problem), pending.attempt, timing);
         let mut batch = Batch::default();
@@ -417,19 +418,26 @@ impl Dispatcher {
 
     /// Publishes a message, after those of the same source that wait; while there is no room for it, it waits itself.
     fn publish_outgoing(&self, number: u64, outgoing: Outgoing) {
-        let Some(outgoing) = self.journal().outbox.behind_others(number, outgoing) else { return };
-        if !self.try_publish(number, &outgoing) {
-            self.journal().outbox.wait(number, outgoing);
+        let outbox = &self.journal().outbox;
+        if !outbox.waits_behind_others(&outgoing.source, number) && !self.try_publish(number, &outgoing) {
+            outbox.wait(&outgoing.source, number);
         }
     }
 
     /// Publishes what waited, as far as there is room now.
     fn publish_waiting(&self) {
         for source in self.journal().outbox.sources() {
-            while let Some((number, outgoing)) = self.journal().outbox.first(&source)
-                && self.try_publish(number, &outgoing)
-            {
-                self.journal().outbox.published(&source, number);
+            while let Some(number) = self.journal().outbox.first(&source) {
+                let key = record::outgoing_key(number);
+                match self.journal().get::<Outgoing>("a message to be published", &key) {
+                    Ok(Some(outgoing)) if !self.try_publish(number, &outgoing) => break,
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(function = source, number, %error, "a message is lost");
+                        self.broker().record(vec![Change { space: Space::Hook, key, value: None }]);
+                    }
+                }
+                self.journal().outbox.published(&source);
             }
         }
     }
@@ -551,8 +559,8 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
     }
 }
 
-/// The original payload, and why it is there.
-fn dead_letter(function: &str, pending: &Pending, problem: &Problem) -> Outgoing {
+/// The original payload, and why it is there; without the payload if that would make it larger than `most_bytes`.
+fn dead_letter(function: &str, pending: &Pending, problem: &Problem, most_bytes: usize) -> Outgoing {
     let (origin, content_type) = match &pending.event.trigger {
         Trigger::Mqtt(message) => (Some(("topic", message.topic.clone())), message.content_type.clone()),
         Trigger::Http(request) => {
@@ -581,8 +589,15 @@ fn dead_letter(function: &str, pending: &Pending, problem: &Problem) -> Outgoing
     // A function's name is made of what a topic may have.
     let topic = TopicName::new(format!("$faas/dead/{function}"));
     let topic = topic.expect("names of functions are levels of topics");
-    let message = Message::new(topic, pending.event.body.clone())
-        .with_qos(QoS::AtLeastOnce)
-        .with_properties(properties);
+    let letter = |payload: Bytes, properties: Properties| {
+        let topic = topic.clone();
+        Message::new(topic, payload).with_qos(QoS::AtLeastOnce).with_properties(properties)
+    };
+    let mut message = letter(pending.event.body.clone(), properties.clone());
+    if message.weight() > most_bytes {
+        let bytes = pending.event.body.len();
+        properties.user.push(("left-out".into(), format!("the payload of {bytes} bytes").into()));
+        message = letter(Bytes::new(), properties);
+    }
     Outgoing::new(function, pending.depth.saturating_add(1), None, &message)
 }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -26,6 +27,11 @@ use crate::platform::Clock;
 const QUEUE_BATCHES: usize = 1024;
 /// Batches that are written as one.
 const GROUP_BATCHES: usize = 512;
+
+/// Longer keys the store can't have.
+const MAX_KEY_BYTES: usize = 65_536;
+/// What the broker may write at a time, commonly less.
+const LARGE_GROUP_BYTES: usize = 1 << 20;
 
 /// What a field costs on disk beside its value, about: its key and its type's own data.
 const FIELD_BYTES: usize = 512;
@@ -70,6 +76,14 @@ impl Batch {
     /// Nothing to write.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.operations.is_empty()
+    }
+
+    fn longest_key_bytes(&self) -> usize {
+        let keys = self.writes.iter().map(|write| match write {
+            Write::Put(_, key, _) | Write::Delete(_, key) => key.len(),
+        });
+        let fields = self.operations.iter().map(|(key, _)| key.to_bytes().len());
+        keys.chain(fields).max().unwrap_or(0)
     }
 
     fn size_bytes(&self) -> u64 {
@@ -291,7 +305,18 @@ impl Writer {
             {
                 group.push(job);
             }
-            open = self.write(group.drain(..)) && !closed;
+            let jobs = std::mem::take(&mut group);
+            open = match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter()))) {
+                Ok(open) => open && !closed,
+                // Whoever waited learns it by its answer being dropped, the broker by the group that is never stored.
+                Err(_) => {
+                    self.fail("the writer panicked".into());
+                    if let Some(journal) = self.journal.journal.get().and_then(Weak::upgrade) {
+                        journal.fail();
+                    }
+                    !closed
+                }
+            };
             let due = self.unsynced_since.is_some_and(|since| since.elapsed() >= self.sync_interval);
             if due || !open {
                 self.sync();
@@ -314,7 +339,13 @@ impl Writer {
                 }
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
-            let room = self.disk.plan(batch.size_bytes());
+            let room = match (self.failure.lock().clone(), batch.longest_key_bytes()) {
+                (Some(reason), _) => Err(CommitError::Failed(reason)),
+                (None, MAX_KEY_BYTES..) => {
+                    Err(CommitError::Refused("a key is too long for the store".into()))
+                }
+                (None, _) => self.disk.plan(batch.size_bytes()),
+            };
             match room.and_then(|()| self.fields.apply(batch.operations, &mut changed)) {
                 Ok(()) => {
                     writes.extend(batch.writes);
@@ -361,7 +392,8 @@ impl Writer {
         let mut group = journal.take();
         let changes = group.as_mut().map(|group| std::mem::take(&mut group.changes)).unwrap_or_default();
         let bytes = changes.iter().map(|change| change.value.as_ref().map_or(0, Vec::len)).sum::<usize>();
-        journal.set_full(self.disk.plan(bytes as u64).is_err());
+        // One figure for small groups and large ones, or it would say something else after each.
+        journal.set_full(self.disk.plan(bytes.max(LARGE_GROUP_BYTES) as u64).is_err());
         writes.extend(changes.into_iter().map(|change| {
             let space = match change.space {
                 Space::State => &self.spaces.state,
