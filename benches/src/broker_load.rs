@@ -35,6 +35,8 @@ pub struct Shape {
     pub payload_bytes: usize,
     /// The subscribers have sessions that are kept (Clean Session 0).
     pub kept_sessions: bool,
+    /// The subscribers leave after they have subscribed: acknowledgements count in place of deliveries (QoS 1).
+    pub away: bool,
     /// Messages a second of all publishers; without it as many as possible.
     pub rate: Option<f64>,
 }
@@ -63,7 +65,10 @@ pub fn carry(
     length: Duration,
     mut at_borders: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Carried> {
-    ensure!(shape.payload_bytes >= 8 && shape.qos <= 1, "{shape:?} is not possible");
+    ensure!(
+        shape.payload_bytes >= 8 && shape.qos <= 1 && (shape.qos == 1 || !shape.away),
+        "{shape:?} is not possible"
+    );
     let shared = Arc::new(Shared {
         stop: AtomicBool::new(false),
         delivered: AtomicU64::new(0),
@@ -83,6 +88,10 @@ pub fn carry(
         let mut suback = [0; 5];
         stream.read_exact(&mut suback)?;
         ensure!(suback == [0x90, 3, 0, 1, shape.qos], "SUBACK is {suback:x?}");
+        if shape.away {
+            stream.write_all(&[0xe0, 0])?;
+            continue;
+        }
         let shared = shared.clone();
         subscribers.push(spawn(move || subscribe(stream, &shared, window)));
     }
@@ -111,13 +120,13 @@ pub fn carry(
     Ok(Carried { delivered_per_second: delivered as f64 / elapsed.as_secs_f64(), latency, delivered })
 }
 
-/// Connects and waits for the CONNACK.
+/// Connects with a keepalive of an hour, since rumqttd takes none of 0, and waits for the CONNACK.
 pub fn connect(address: SocketAddr, client_id: &str, clean_session: bool) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let flags = if clean_session { 2 } else { 0 };
-    let body = [&text("MQTT"), &[4, flags, 0, 0][..], &text(client_id)].concat();
+    let body = [&text("MQTT"), &[4, flags, 0x0e, 0x10][..], &text(client_id)].concat();
     stream.write_all(&packet(0x10, &body))?;
     let mut connack = [0; 4];
     stream.read_exact(&mut connack).context("no CONNACK")?;
@@ -243,7 +252,11 @@ fn publish(mut stream: TcpStream, shared: &Shared, shape: Shape) -> anyhow::Resu
             match stream.read(&mut answers) {
                 Ok(0) => break,
                 Ok(bytes) => {
-                    acknowledged += ((bytes + part) / 4) as u64;
+                    let acks = ((bytes + part) / 4) as u64;
+                    acknowledged += acks;
+                    if shape.away {
+                        shared.delivered.fetch_add(acks, Relaxed);
+                    }
                     part = (bytes + part) % 4;
                 }
                 Err(error) if is_timeout(&error) => {}

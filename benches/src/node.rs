@@ -57,8 +57,17 @@ pub fn build_binary() -> anyhow::Result<PathBuf> {
 impl Node {
     /// Starts a node on free ports and waits for its ready line.
     pub fn start(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(binary, data_dir, "")
+    }
+
+    /// The same with settings, as in a configuration file.
+    pub fn start_with(binary: &Path, data_dir: &Path, settings: &str) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("node.toml");
+        std::fs::write(&file, settings)?;
         let mut command = Command::new(binary);
-        command.args(["run", "-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", "error");
+        command.arg("run").arg("--config").arg(&file);
+        command.args(["-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", "error");
         for listener in ["--http", "--mqtt", "--control"] {
             command.args([listener, "127.0.0.1:0"]);
         }

@@ -9,8 +9,11 @@
 //! as a whole or not at all, and groups one after another, so that what is stored is always what was there at some
 //! moment. While one group is being written the next one fills, so that the cost of reaching the disk is shared by
 //! everybody who waits for it.
+//!
+//! An entry that is put for the first time and deleted again in the same group is not written at all: a message whose
+//! subscribers have all acknowledged it while it waited for its turn costs the disk nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -99,9 +102,11 @@ pub struct Group {
 #[derive(Debug)]
 struct Open {
     number: u64,
-    changes: Vec<Change>,
+    /// With whether somebody waits until they are on the disk; `None` for those that were taken back.
+    changes: Vec<Option<(Change, bool)>>,
     bytes: usize,
-    awaited: bool,
+    /// Positions in `changes` of entries that the store does not have.
+    fresh: HashMap<Vec<u8>, usize>,
 }
 
 /// How far the store has got.
@@ -137,7 +142,7 @@ pub(crate) struct Transaction<'a> {
 
 impl Journal {
     pub(crate) fn new(storage: Arc<dyn Storage>) -> Arc<Journal> {
-        let open = Open { number: 1, changes: Vec::new(), bytes: 0, awaited: false };
+        let open = Open { number: 1, changes: Vec::new(), bytes: 0, fresh: HashMap::new() };
         Arc::new(Journal {
             storage,
             boundary: RwLock::new(()),
@@ -161,8 +166,15 @@ impl Journal {
         open.number += 1;
         open.bytes = 0;
         self.behind.store(false, Ordering::Relaxed);
-        let awaited = std::mem::take(&mut open.awaited);
-        Some(Group { number, changes: std::mem::take(&mut open.changes), awaited })
+        open.fresh.clear();
+        let changes = std::mem::take(&mut open.changes);
+        drop(open);
+        let mut awaited = false;
+        let changes = changes.into_iter().flatten().map(|(change, waits)| {
+            awaited |= waits;
+            change
+        });
+        Some(Group { number, changes: changes.collect(), awaited })
     }
 
     /// The fate of a group that was taken. After a failure the store takes nothing any more: everything appended from
@@ -247,6 +259,15 @@ impl Journal {
 impl Transaction<'_> {
     /// Adds a change. `awaited`: somebody waits until it is on the disk.
     pub(crate) fn append(&mut self, change: Change, awaited: bool) -> Ticket {
+        self.add(change, awaited, false)
+    }
+
+    /// Adds an entry with a key that was never used before, and that somebody waits for.
+    pub(crate) fn append_fresh(&mut self, change: Change) -> Ticket {
+        self.add(change, true, true)
+    }
+
+    fn add(&mut self, change: Change, awaited: bool, fresh: bool) -> Ticket {
         // Recursive: a thread that is in the middle of one transaction may not wait for a boundary that waits for it.
         let journal = self.journal;
         self.boundary.get_or_insert_with(|| journal.boundary.read_recursive());
@@ -256,9 +277,25 @@ impl Transaction<'_> {
         if open.bytes > BEHIND_BYTES {
             self.journal.behind.store(true, Ordering::Relaxed);
         }
-        open.awaited |= awaited;
-        open.changes.push(change);
         let ticket = Ticket(open.number);
+        if fresh {
+            let at = open.changes.len();
+            open.fresh.insert(change.key.clone(), at);
+            open.changes.push(Some((change, awaited)));
+        } else if change.space == Space::Queue
+            && let Some(&at) = open.fresh.get(&change.key)
+        {
+            // The store never hears of it, or of its last value only.
+            match change.value {
+                Some(_) => open.changes[at] = Some((change, true)),
+                None => {
+                    open.fresh.remove(&change.key);
+                    open.changes[at] = None;
+                }
+            }
+        } else {
+            open.changes.push(Some((change, awaited)));
+        }
         self.ticket = Some(ticket);
         ticket
     }

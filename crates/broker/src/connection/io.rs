@@ -82,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
     }
 
     /// Writes what is left and closes in a way that lets the client read it.
-    pub(super) async fn farewell(&mut self, shared: &Shared) {
+    pub(super) async fn farewell(mut self, shared: &Shared) {
         let written = timeout(FAREWELL, async {
             self.writer.write_all(&self.outbound[self.sent..]).await?;
             self.writer.flush().await?;

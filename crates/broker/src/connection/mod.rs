@@ -19,7 +19,7 @@ use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::acks::{Acks, Gate};
-use self::handshake::{Accepted, handshake, refuse};
+use self::handshake::{Accepted, Refusal, handshake, refuse};
 use self::io::{Io, read, write_or_flush};
 use crate::attach::{Released, authorize};
 use crate::broker::{Blocked, PublishOutcome, Published, Shared, Waiting};
@@ -74,16 +74,45 @@ where
             return;
         }
     };
-    let mut io = Io::new(stream);
-    let mut decoder = Decoder::new(shared.config.max_packet_bytes as usize);
-    let accepted = tokio::select! {
-        accepted = handshake(shared, &mut io, &mut decoder, &peer) => accepted,
-        () = cancel.cancelled() => return,
+    // One after another in memory, not side by side: there may be thousands of idle connections.
+    let mut connection = match begin(shared, stream, &peer, &cancel).await {
+        Begun::Accepted(connection) => connection,
+        Begun::Refused(io, refusal) => return Box::pin(refuse(shared, *io, refusal, peer.address)).await,
+        Begun::Cancelled => return,
     };
-    match accepted {
-        Ok(accepted) => Connection::attach(shared, io, decoder, accepted).run(cancel).await,
-        Err(refusal) => refuse(shared, io, refusal, peer.address).await,
-    }
+    let end = connection.run(&cancel).await;
+    Box::pin(connection.close(end).farewell(shared)).await;
+}
+
+/// What came of a stream's first packets.
+enum Begun<'a, S> {
+    Accepted(Box<Connection<'a, S>>),
+    Refused(Box<Io<S>>, Refusal),
+    Cancelled,
+}
+
+async fn begin<'a, S>(
+    shared: &'a Shared,
+    stream: S,
+    peer: &Peer,
+    cancel: &CancellationToken,
+) -> Begun<'a, S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    Box::pin(async move {
+        let mut io = Io::new(stream);
+        let mut decoder = Decoder::new(shared.config.max_packet_bytes as usize);
+        let accepted = tokio::select! {
+            accepted = handshake(shared, &mut io, &mut decoder, peer) => accepted,
+            () = cancel.cancelled() => return Begun::Cancelled,
+        };
+        match accepted {
+            Ok(accepted) => Begun::Accepted(Box::new(Connection::attach(shared, io, decoder, accepted))),
+            Err(refusal) => Begun::Refused(Box::new(io), refusal),
+        }
+    })
+    .await
 }
 
 struct Connection<'a, S> {
@@ -277,10 +306,16 @@ where
         }
     }
 
-    async fn run(mut self, cancel: CancellationToken) {
+    /// Until the client or the broker ends it.
+    async fn run(&mut self, cancel: &CancellationToken) -> End {
         let end = self.until_end(cancel).await;
         self.finish_waiting().await;
-        let Connection { shared, mut io, mut attached, mut encoder, session, replay, .. } = self;
+        end
+    }
+
+    /// Gives the session back; what is left is to say goodbye.
+    fn close(self: Box<Self>, end: End) -> Io<S> {
+        let Connection { shared, mut io, mut attached, mut encoder, session, replay, .. } = *self;
         attached.unreleased = session.into_unreleased();
         attached.replays = replay;
         if !end.will {
@@ -304,7 +339,7 @@ where
             }
             None => tracing::debug!(%client_id, detail = end.detail, "connection ended"),
         }
-        io.farewell(shared).await;
+        io
     }
 
     /// A message that waits for room goes on waiting when its publisher has gone, and for no longer: its publisher may know
@@ -321,7 +356,7 @@ where
         }
     }
 
-    async fn until_end(&mut self, cancel: CancellationToken) -> End {
+    async fn until_end(&mut self, cancel: &CancellationToken) -> End {
         let mailbox = self.attached.mailbox.clone();
         let mut cancelled = pin!(cancel.cancelled());
         let mut wake = pin!(mailbox.wake.notified());

@@ -69,6 +69,19 @@ impl Backlog {
         }
     }
 
+    /// Stores a new message.
+    pub(super) fn add(
+        &mut self,
+        number: u64,
+        record: Vec<u8>,
+        transaction: &mut Transaction<'_>,
+    ) -> Ticket {
+        let key = stored::queue_key(self.session, number);
+        let ticket = transaction.append_fresh(Change { space: Space::Queue, key, value: Some(record) });
+        self.ticket = Some(ticket);
+        ticket
+    }
+
     pub(super) fn change(
         &mut self,
         number: u64,

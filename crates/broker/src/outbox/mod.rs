@@ -430,7 +430,7 @@ impl Outbox {
         let number = first + in_memory as u64 + stored.spilled.len() as u64;
         let received_unix_ms = now.unix_ms_of(dated.received);
         let record = stored::encode(&QueueRecord::of(dated.message, delivery, received_unix_ms));
-        let ticket = stored.change(number, Some(record), true, transaction);
+        let ticket = stored.add(number, record, transaction);
         let room = in_memory - self.sent < MEMORY_MESSAGES && self.memory_bytes < MEMORY_BYTES;
         let Some(link) = self.link.as_mut().filter(|_| stored.spilled.is_empty() && room) else {
             stored.spill(u32::try_from(weight).unwrap_or(u32::MAX), figures);

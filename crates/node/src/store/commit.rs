@@ -362,7 +362,8 @@ impl Writer {
         {
             durability = Durability::Synced;
         }
-        let outcome = match answers.is_empty() && taken.is_none() {
+        // A group may have been taken back by the time it is its turn; whoever asked for a sync gets one.
+        let outcome = match writes.is_empty() && changed.is_empty() && durability == Durability::Written {
             true => Ok(()),
             false => self.commit(writes, changed, durability),
         };
