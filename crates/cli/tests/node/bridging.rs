@@ -274,6 +274,70 @@ fn a_killed_node_loses_nothing_of_its_queue() {
 }
 
 #[test]
+fn an_entry_that_is_gone_is_unsubscribed_at_the_other_broker() {
+    for version in ["5", "3.1.1"] {
+        let home = tempfile::tempdir().unwrap();
+        let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+        let kept = r#"{ filter = "kept/#", direction = "in", remote_prefix = "x/" }"#;
+        let gone = r#"{ filter = "gone/#", direction = "in", remote_prefix = "x/" }"#;
+        let settings = |topics: &str| format!("version = \"{version}\"\ntopics = [{topics}]");
+        // The reason code of the PUBACK says whether there is a subscriber.
+        let is_subscribed = |topic: &str| {
+            let mut publisher = Command::new("mosquitto_pub");
+            publisher.args(["-V", "5", "-d", "-p", &mosquitto.port, "-q", "1", "-t", topic, "-m", "x"]);
+            let said = ok(&mut publisher);
+            assert!(said.contains("RC:0)") || said.contains("RC:16)"), "{said}");
+            said.contains("RC:0)")
+        };
+        let node = bridged(home.path(), &mosquitto.port, &settings(&format!("{kept}, {gone}")));
+        eventually("both subscriptions", || {
+            (is_subscribed("x/kept/1") && is_subscribed("x/gone/1")).then_some(())
+        });
+        node.kill();
+        let node = bridged(home.path(), &mosquitto.port, &settings(kept));
+        eventually("the end of one subscription", || (!is_subscribed("x/gone/1")).then_some(()));
+        assert!(is_subscribed("x/kept/1"));
+        // It is forgotten, and may come again.
+        node.kill();
+        let node = bridged(home.path(), &mosquitto.port, &settings(&format!("{kept}, {gone}")));
+        eventually("both subscriptions again", || is_subscribed("x/gone/1").then_some(()));
+        drop(node);
+    }
+}
+
+#[test]
+fn wildcards_do_not_reach_the_nodes_own_topics() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+    let settings = r##"topics = [
+        { filter = "#", direction = "in", remote_prefix = "site/" },
+        { filter = "$faas/fn/f/invoke", direction = "in", remote_prefix = "calls/" },
+    ]"##;
+    let node = bridged(home.path(), &mosquitto.port, settings);
+    connected(&node);
+    let source = home.path().join("f.js");
+    std::fs::write(&source, "export default (event) => 'ran for ' + event.text()").unwrap();
+    node.ok(&["deploy", source.to_str().unwrap()]);
+    let mut here = Subscriber::start(&node.mqtt_port, "answers/#");
+    let call = |topic: &str, text: &str| {
+        let mut publisher = Command::new("mosquitto_pub");
+        publisher.args(["-V", "5", "-p", &mosquitto.port, "-q", "1", "-t", topic, "-m", text]);
+        ok(publisher.args(["-D", "publish", "response-topic", "answers/x"]));
+    };
+    call("site/$faas/fn/f/invoke", "a stranger");
+    let status = eventually("the message", || {
+        let status = bridge(&node);
+        (status["dropped"] == 1).then_some(status)
+    });
+    assert!(status["last_error"].as_str().unwrap().contains("$faas/fn/f/invoke"), "{status}");
+    // Where an entry names the topic it is meant.
+    call("calls/$faas/fn/f/invoke", "a friend");
+    assert!(here.message().ends_with("ran for a friend"));
+    publish(&mosquitto.port, "1", "site/answers/y", "a message");
+    assert_eq!(here.message(), "answers/y 1 0 a message");
+}
+
+#[test]
 fn a_loop_of_two_bridges_ends() {
     if Command::new("mosquitto_pub").output().is_err() {
         return skipped("mosquitto-clients");

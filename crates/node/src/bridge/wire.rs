@@ -5,7 +5,7 @@ use rumqttc::mqttbytes as v4;
 use rumqttc::v5::mqttbytes as v5;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAck, ConnectReturnCode, Packet, PingResp, PubAck, PubComp, PubRec, PubRel, Publish, SubAck,
-    SubscribeReasonCode,
+    SubscribeReasonCode, UnsubAck,
 };
 
 use super::config::BridgeVersion;
@@ -124,6 +124,10 @@ fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
                 .collect(),
             properties: None,
         }),
+        // It says nothing about its filters: all are gone.
+        Old::UnsubAck(ack) => {
+            Packet::UnsubAck(UnsubAck { pkid: ack.pkid, reasons: Vec::new(), properties: None })
+        }
         Old::PingResp => Packet::PingResp(PingResp),
         other => return Err(WireError(format!("a broker must not send this: {other:?}"))),
     })
@@ -164,6 +168,9 @@ fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
                 .map(|filter| v4::v4::SubscribeFilter::new(filter.path, qos_down(filter.qos)))
                 .collect(),
         }),
+        Packet::Unsubscribe(unsubscribe) => {
+            Old::Unsubscribe(v4::v4::Unsubscribe { pkid: unsubscribe.pkid, topics: unsubscribe.filters })
+        }
         Packet::PingReq(_) => Old::PingReq,
         Packet::Disconnect(_) => Old::Disconnect,
         other => return Err(WireError(format!("not in MQTT 3.1.1: {other:?}"))),
