@@ -62,14 +62,12 @@ fn bears(headers: &HeaderMap, wanted: &blake3::Hash) -> bool {
     bearer(headers).is_some_and(|token| blake3::hash(token.as_bytes()) == *wanted)
 }
 
-/// The token in `authorization: Bearer TOKEN`.
+/// The token in `authorization: Bearer TOKEN`; none if there are several such headers, which nobody can choose from.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim())
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once([' ', '\t'])?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn refuse(headers: &HeaderMap) -> Response {

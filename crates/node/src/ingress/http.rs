@@ -109,9 +109,10 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
-    if let Err(refused) = auth.check(wanted, &function.name, &mut head.headers) {
-        return refused_reply(refused);
-    }
+    let caller = match auth.check(wanted, &function.name, &mut head.headers) {
+        Ok(caller) => caller,
+        Err(refused) => return refused_reply(refused),
+    };
     let body = match read_body(&head.headers, body, limit_bytes).await {
         Ok(body) => body,
         Err(BodyError::TooLarge { actual_bytes }) => {
@@ -145,7 +146,7 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
     if let Some(durable) = durable {
-        return durable_http::accept(dispatcher, function, invocation, durable, wanted).await;
+        return durable_http::accept(dispatcher, function, invocation, durable, wanted, &caller).await;
     }
     let id = invocation.id.clone();
     let outcome = match dispatcher.admit_to(function, invocation) {
