@@ -132,9 +132,9 @@ pub enum BuildError {
 /// A node ended other than it should.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The control port failed.
-    #[error("the control port failed: {0}")]
-    Control(std::io::Error),
+    /// Its parts could not be taken apart in order.
+    #[error("the node could not stop in order: {0}")]
+    Stop(tokio::task::JoinError),
     /// The store could not be closed.
     #[error("the store could not be closed: {0}")]
     Close(StoreError),
@@ -415,13 +415,10 @@ impl Node {
             let _ = warming.run(async move { registry.warm().await }).await;
         });
         let secure = self.tls.filter(|_| self.addresses.control_tls);
-        let mut serving =
-            Box::pin(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
+        let mut serving = JoinSet::new();
+        serving.spawn(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
 
-        let failed = tokio::select! {
-            () = shutdown.cancelled() => None,
-            ended = &mut serving => ended.err(),
-        };
+        shutdown.cancelled().await;
 
         listening.cancel();
         let drain = async {
@@ -433,13 +430,7 @@ impl Node {
             // Clients that do not take their farewell are cut off.
             let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
         };
-        let failed = match failed {
-            Some(error) => {
-                drain.await;
-                Some(error)
-            }
-            None => tokio::join!(drain, serving).1.err(),
-        };
+        tokio::join!(drain, async { while serving.join_next().await.is_some() {} });
         tasks.shutdown().await;
         let (workers, store) = (self.workers, self.store);
         let closed = tokio::task::spawn_blocking(move || {
@@ -447,11 +438,7 @@ impl Node {
             store.close()
         })
         .await;
-        match (failed, closed) {
-            (Some(error), _) => Err(RunError::Control(error)),
-            (None, Ok(closed)) => closed.map_err(RunError::Close),
-            (None, Err(error)) => Err(RunError::Control(std::io::Error::other(error))),
-        }
+        closed.map_err(RunError::Stop)?.map_err(RunError::Close)
     }
 }
 
@@ -505,14 +492,14 @@ async fn handshake(
     peer: SocketAddr,
     cancel: &CancellationToken,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
-    let accepted = cancel.run_until_cancelled(tls.accept(service, stream)).await?;
+    let accepted = cancel.run_until_cancelled(tls.accept(service, peer, stream)).await?;
     accepted.inspect_err(|error| tls::log_failure(service, peer, error)).ok()
 }
 
 /// How many connections there may be: what the process may open, less what the store needs. A store that
-/// can't open a file takes no writes any more.
+/// can't open a file takes no writes any more. The control port has some of its own.
 fn connection_slots() -> usize {
-    const KEPT_FILES: u64 = 256;
+    const KEPT_FILES: u64 = 256 + control::MAX_CONNECTIONS as u64;
     const FEWEST: u64 = 16;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
     files.saturating_sub(KEPT_FILES).clamp(FEWEST, 1 << 20) as usize

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::connections::Visitor;
 use crate::access::replace_file;
 use crate::problem::{MEDIA_TYPE, Problem};
 
@@ -51,7 +52,11 @@ pub(super) fn guard(routes: Router, token: &str) -> Router {
     // Hashes are compared, which takes the same time wherever a guess goes wrong.
     let wanted = blake3::hash(token.as_bytes());
     routes.layer(from_fn(move |request: Request, next: Next| async move {
-        if OPEN_PATHS.contains(&request.uri().path()) || bears(request.headers(), &wanted) {
+        let bears = bears(request.headers(), &wanted);
+        if bears && let Some(visitor) = request.extensions().get::<Visitor>() {
+            visitor.is_known();
+        }
+        if bears || OPEN_PATHS.contains(&request.uri().path()) {
             return next.run(request).await;
         }
         refuse(request.headers())

@@ -376,7 +376,8 @@ async fn first_result(
 fn reject_reason(error: &InvocationError) -> RejectReason {
     match error.status() {
         404 => RejectReason::TopicNameInvalid,
-        413 | 429 => RejectReason::QuotaExceeded,
+        // What is too large will be no smaller later.
+        429 => RejectReason::QuotaExceeded,
         _ => RejectReason::ImplementationSpecific,
     }
 }

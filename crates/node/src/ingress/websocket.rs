@@ -73,15 +73,35 @@ impl WebSocketGateway {
         let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
         let listed = self.allowed_origins.iter().any(|allowed| allowed == "*" || *allowed == origin);
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if listed || is_own_origin(&origin, &host.to_ascii_lowercase(), self.secure) {
+        if listed || is_own_origin(&origin, &host_of(headers), self.secure) {
             return Ok(());
         }
         let detail = format!(
-            "pages of {origin:?} may not connect to this broker; add the origin to `allowed_origins` under \
+            "pages of {origin:?} may not talk to this node; add the origin to `allowed_origins` under \
              [websocket] in the node's configuration if they are to"
         );
         Err(Problem::new(403, "Origin not allowed", detail))
+    }
+
+    /// A plain gateway is reached by an address or `localhost`: any other name may have been made to lead here by a
+    /// page that came from there (DNS rebinding), and requests of that page for itself have no origin.
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = host_of(headers);
+        let of_allowed = |origin: &String| {
+            origin == "*" || origin.split_once("://").is_some_and(|(_, allowed)| allowed == host)
+        };
+        if host.is_empty()
+            || self.secure
+            || is_own_name(&host)
+            || self.allowed_origins.iter().any(of_allowed)
+        {
+            return Ok(());
+        }
+        let detail = format!(
+            "this gateway is not known as {host:?}; use its address or `localhost`, or add the origin, such as \
+             \"https://{host}\", to `allowed_origins` under [websocket] in the node's configuration"
+        );
+        Err(Problem::new(403, "Host not allowed", detail))
     }
 }
 
@@ -97,6 +117,15 @@ impl Upgrading {
     /// For a connection from there, none yet.
     pub fn new(gateway: Arc<WebSocketGateway>, peer: SocketAddr) -> Self {
         Self { gateway, peer, accepted: Arc::default() }
+    }
+
+    /// Whether a request that needs no credential may come from the page that it comes from, if it comes from one.
+    ///
+    /// # Errors
+    /// 403.
+    pub fn check_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        self.gateway.check_host(headers)?;
+        self.gateway.check_origin(headers)
     }
 
     /// Answers a request for [`PATH`]: switches protocols, or says what is wrong.
@@ -207,11 +236,22 @@ fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
     let Ok(host) = Authority::from_str(host) else { return false };
     let (expected, default_port) = if secure { ("https", 443) } else { ("http", 80) };
     let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
-    let name = host.host().trim_start_matches('[').trim_end_matches(']');
     scheme == expected
         && authority.host() == host.host()
         && port(authority) == port(&host)
-        && (secure || name == "localhost" || name.parse::<std::net::IpAddr>().is_ok())
+        && (secure || is_own_name(host.as_str()))
+}
+
+/// True for an address or `localhost`, with or without a port.
+fn is_own_name(host: &str) -> bool {
+    let Ok(host) = Authority::from_str(host) else { return false };
+    let name = host.host().trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok()
+}
+
+fn host_of(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
+    host.unwrap_or_default().to_ascii_lowercase()
 }
 
 /// The bytes in the binary messages of a WebSocket, as one stream: packets may span messages and share them (MQTT 5,
