@@ -29,8 +29,9 @@ use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
+use crate::shares::{Share, Shares};
 use crate::store::{BrokerStorage, DirLock, LockError, Store, StoreError, StoreOptions};
-use crate::tls::{self, Service, Tls, TlsError};
+use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -250,6 +251,7 @@ impl Node {
             &config.websocket,
             config.broker.max_packet.as_u64() as usize,
             addresses.http_tls,
+            config.tls.client_certificates == ClientCertificates::Required,
         );
         let bridges = Bridges::open(
             &config.bridges,
@@ -346,27 +348,36 @@ impl Node {
         let slots = Arc::new(Semaphore::new(connection_slots()));
         let (auth, websocket) = (self.gateway_auth, self.websocket);
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
-        tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, peer, slot| {
-            workers.spawn_connection(on_this_runtime(stream, slot, {
-                let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
-                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
-                move |stream| async move {
-                    let _ = stream.set_nodelay(true);
-                    match secure {
-                        None => http::serve(stream, dispatcher, auth, upgrading, open).await,
-                        Some(tls) => {
-                            if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
-                            {
-                                http::serve(stream, dispatcher, auth, upgrading, open).await;
+        // One address does not take the places of all others, MQTT's included.
+        let shares = Shares::new((connection_slots() / 4).max(8));
+        tasks.spawn(accept(
+            http,
+            slots.clone(),
+            Some(shares),
+            listening.clone(),
+            move |stream, peer, slot| {
+                workers.spawn_connection(on_this_runtime(stream, slot, {
+                    let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
+                    let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                    move |stream| async move {
+                        let _ = stream.set_nodelay(true);
+                        match secure {
+                            None => http::serve(stream, dispatcher, auth, upgrading, open).await,
+                            Some(tls) => {
+                                if let Some(stream) =
+                                    handshake(&tls, Service::Http, stream, peer, &open).await
+                                {
+                                    http::serve(stream, dispatcher, auth, upgrading, open).await;
+                                }
                             }
                         }
                     }
-                }
-            }));
-        }));
+                }));
+            },
+        ));
         let (workers, broker) = (self.workers.clone(), self.broker.clone());
         let open = connected.clone();
-        tasks.spawn(accept(mqtt, slots.clone(), listening.clone(), move |stream, peer, slot| {
+        tasks.spawn(accept(mqtt, slots.clone(), None, listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (broker, open) = (broker.clone(), open.clone());
                 move |stream| async move {
@@ -378,7 +389,7 @@ impl Node {
         if let (Some(mqtts), Some(tls)) = (mqtts, self.tls.clone()) {
             let (workers, broker) = (self.workers.clone(), self.broker.clone());
             let open = connected.clone();
-            tasks.spawn(accept(mqtts, slots, listening.clone(), move |stream, address, slot| {
+            tasks.spawn(accept(mqtts, slots, None, listening.clone(), move |stream, address, slot| {
                 workers.spawn_connection(on_this_runtime(stream, slot, {
                     let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
                     move |stream| async move {
@@ -505,12 +516,20 @@ fn connection_slots() -> usize {
     files.saturating_sub(KEPT_FILES).clamp(FEWEST, 1 << 20) as usize
 }
 
-/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in.
+/// The place of a connection, until it is dropped.
+struct Slot {
+    _slot: OwnedSemaphorePermit,
+    _share: Option<Share>,
+}
+
+/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in; those of an
+/// address that has its share already are closed. Those of this machine have none: a proxy may stand for many.
 async fn accept(
     listener: TcpListener,
     slots: Arc<Semaphore>,
+    shares: Option<Arc<Shares>>,
     cancel: CancellationToken,
-    serve: impl Fn(std::net::TcpStream, SocketAddr, OwnedSemaphorePermit),
+    serve: impl Fn(std::net::TcpStream, SocketAddr, Slot),
 ) {
     loop {
         let accepted = async {
@@ -523,7 +542,13 @@ async fn accept(
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, peer, slot)) => serve(stream, peer, slot),
+            Ok((stream, peer, slot)) => {
+                let counted = shares.as_ref().filter(|_| !is_loopback(peer.ip()));
+                let share = counted.map(|shares| shares.take(peer.ip()));
+                if !matches!(share, Some(None)) {
+                    serve(stream, peer, Slot { _slot: slot, _share: share.flatten() });
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -535,7 +560,7 @@ async fn accept(
 /// Registers the connection with the runtime it is served on.
 async fn on_this_runtime<F: Future<Output = ()>>(
     stream: std::net::TcpStream,
-    _slot: OwnedSemaphorePermit,
+    _slot: Slot,
     serve: impl FnOnce(TcpStream) -> F,
 ) {
     match TcpStream::from_std(stream) {

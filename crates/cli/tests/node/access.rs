@@ -384,6 +384,25 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
 }
 
 #[test]
+fn required_certificates_are_required_over_websocket_too() {
+    let home = Home::new("[tls]\nclient_certificates = \"required\"\nclient_ca = \"ca.pem\"\n");
+    home.write("ca.pem", Authority::new().issuer.pem());
+    let node = home.start(&["--mqtts", "127.0.0.1:0"]);
+    let mut stream = std::net::TcpStream::connect(&node.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "GET /mqtt HTTP/1.1\r\nhost: {}\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\
+         sec-websocket-protocol: mqtt\r\n\r\n",
+        node.http
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    std::io::Read::read_exact(&mut stream, &mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 403");
+}
+
+#[test]
 fn mosquittos_clients_speak_tls_with_the_nodes_own_certificate() {
     if Command::new("mosquitto_pub").output().is_err() {
         return skipped("mosquitto-clients");

@@ -338,6 +338,26 @@ fn wildcards_do_not_reach_the_nodes_own_topics() {
 }
 
 #[test]
+fn a_message_that_is_too_large_for_a_function_holds_up_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+    let node = bridged(home.path(), &mosquitto.port, r#"topics = [{ filter = "t/#", direction = "in" }]"#);
+    connected(&node);
+    let app = home.path().join("app");
+    std::fs::create_dir_all(&app).unwrap();
+    let manifest = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nlimits = { payload = \"1KiB\" }\n\
+                    triggers = [{ mqtt = \"t/in\", qos = 1, consume = true }]\n";
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    std::fs::write(app.join("f.js"), "export default () => 1").unwrap();
+    node.ok(&["deploy", app.to_str().unwrap()]);
+    let mut here = Subscriber::start(&node.mqtt_port, "t/#");
+    publish(&mosquitto.port, "1", "t/in", &"x".repeat(5000));
+    publish(&mosquitto.port, "1", "t/other", "next");
+    assert_eq!(here.message(), "t/other 1 0 next");
+    assert_eq!(bridge(&node)["dropped"], 1);
+}
+
+#[test]
 fn a_loop_of_two_bridges_ends() {
     if Command::new("mosquitto_pub").output().is_err() {
         return skipped("mosquitto-clients");

@@ -59,14 +59,28 @@ pub struct WebSocketGateway {
     max_packet_bytes: usize,
     /// The gateway speaks TLS.
     secure: bool,
+    /// MQTT clients show certificates, which nobody does here.
+    certificates_required: bool,
 }
 
 impl WebSocketGateway {
     /// For a gateway in front of this broker.
-    pub fn new(broker: Broker, section: &WebSocketSection, max_packet_bytes: usize, secure: bool) -> Self {
+    pub fn new(
+        broker: Broker,
+        section: &WebSocketSection,
+        max_packet_bytes: usize,
+        secure: bool,
+        certificates_required: bool,
+    ) -> Self {
         let allowed = section.allowed_origins.iter();
         let allowed_origins = allowed.map(|origin| origin.trim_end_matches('/').to_ascii_lowercase());
-        Self { broker, allowed_origins: allowed_origins.collect(), max_packet_bytes, secure }
+        Self {
+            broker,
+            allowed_origins: allowed_origins.collect(),
+            max_packet_bytes,
+            secure,
+            certificates_required,
+        }
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
@@ -139,6 +153,11 @@ impl Upgrading {
                 return reply;
             }
         };
+        if self.gateway.certificates_required {
+            let detail = "this node asks MQTT clients for certificates (`client_certificates` under [tls]), which the \
+                          gateway cannot; connect to `mqtts`";
+            return problem_reply(&Problem::new(403, "Certificate required", detail));
+        }
         if let Err(problem) = self.gateway.check_origin(request.headers()) {
             return problem_reply(&problem);
         }
