@@ -249,7 +249,6 @@ impl Node {
         let websocket = WebSocketGateway::new(
             broker.clone(),
             &config.websocket,
-            config.broker.max_packet.as_u64() as usize,
             addresses.http_tls,
             config.tls.client_certificates == ClientCertificates::Required,
         );

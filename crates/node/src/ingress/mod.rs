@@ -4,6 +4,7 @@
 pub mod body;
 pub mod cron;
 mod durable_http;
+mod frames;
 pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;

@@ -1,16 +1,13 @@
 //! MQTT over WebSocket, at `/mqtt` of the gateway (MQTT 5, section 6; RFC 6455).
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use edgefaas_broker::{Broker, Peer, Transport};
-use futures_util::{Sink, SinkExt, Stream};
 use http::header::{
     ALLOW, CONNECTION, HOST, HeaderName, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -21,11 +18,11 @@ use http_body_util::Full;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
+use super::frames::PacketStream;
 use super::http::problem_reply;
 use crate::problem::Problem;
 
@@ -35,10 +32,6 @@ pub const PATH: &str = "/mqtt";
 const SUBPROTOCOL: &str = "mqtt";
 /// Appended to the key (RFC 6455, section 1.3).
 const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// A message may be larger than the largest packet where that is very small: several packets may share one.
-const LEAST_MESSAGE_BYTES: usize = 64 * 1024;
-/// Most that is put into one message.
-const SENT_BYTES: usize = 64 * 1024;
 /// How long the client may take to say goodbye, too.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long what it still sends is read: unread bytes would reset the connection, and it would not learn why.
@@ -56,7 +49,6 @@ pub struct WebSocketSection {
 pub struct WebSocketGateway {
     broker: Broker,
     allowed_origins: Vec<String>,
-    max_packet_bytes: usize,
     /// The gateway speaks TLS.
     secure: bool,
     /// MQTT clients show certificates, which nobody does here.
@@ -68,19 +60,12 @@ impl WebSocketGateway {
     pub fn new(
         broker: Broker,
         section: &WebSocketSection,
-        max_packet_bytes: usize,
         secure: bool,
         certificates_required: bool,
     ) -> Self {
         let allowed = section.allowed_origins.iter();
         let allowed_origins = allowed.map(|origin| origin.trim_end_matches('/').to_ascii_lowercase());
-        Self {
-            broker,
-            allowed_origins: allowed_origins.collect(),
-            max_packet_bytes,
-            secure,
-            certificates_required,
-        }
+        Self { broker, allowed_origins: allowed_origins.collect(), secure, certificates_required }
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
@@ -184,23 +169,14 @@ impl Upgrading {
             }
         };
         let gateway = self.gateway;
-        let most_bytes = gateway.max_packet_bytes.max(LEAST_MESSAGE_BYTES);
-        let mut socket = PacketStream {
-            socket: ServerBuilder::new()
-                .limits(Limits::default().max_payload_len(Some(most_bytes)))
-                .config(Config::default().frame_size(SENT_BYTES))
-                .serve(stream),
-            unread: Bytes::new(),
-            pong_due: false,
-            ended: false,
-        };
+        let mut socket = PacketStream::new(stream);
         let transport = if gateway.secure { Transport::SecureWebSocket } else { Transport::WebSocket };
         let peer = Peer { address: self.peer, transport, certificate: None };
         gateway.broker.serve(&mut socket, peer, cancel).await;
-        let _ = timeout(CLOSE_TIMEOUT, socket.socket.close()).await;
+        let _ = timeout(CLOSE_TIMEOUT, socket.shutdown()).await;
         let _ = timeout(LINGER, async {
             let mut ignored = [0; 4096];
-            while let Ok(1..) = socket.socket.get_mut().read(&mut ignored).await {}
+            while let Ok(1..) = socket.get_mut().read(&mut ignored).await {}
         })
         .await;
     }
@@ -271,94 +247,6 @@ fn is_own_name(host: &str) -> bool {
 fn host_of(headers: &HeaderMap) -> String {
     let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
     host.unwrap_or_default().to_ascii_lowercase()
-}
-
-/// The bytes in the binary messages of a WebSocket, as one stream: packets may span messages and share them (MQTT 5,
-/// section 6.0, [MQTT-6.0.0-2]).
-struct PacketStream<S> {
-    socket: WebSocketStream<S>,
-    unread: Bytes,
-    /// The answer to a ping has to leave before more is read, or pings would pile up.
-    pong_due: bool,
-    ended: bool,
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PacketStream<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let this = self.get_mut();
-        let mut socket = Pin::new(&mut this.socket);
-        while this.unread.is_empty() && !this.ended {
-            if this.pong_due {
-                ready!(socket.as_mut().poll_flush(context)).map_err(io_error)?;
-                this.pong_due = false;
-            }
-            let close = match ready!(socket.as_mut().poll_next(context)) {
-                Some(Ok(message)) if message.is_binary() => {
-                    this.unread = message.into_payload().into();
-                    continue;
-                }
-                Some(Ok(message)) if message.is_text() => {
-                    Message::close(Some(CloseCode::UNSUPPORTED_DATA), "MQTT comes in binary messages")
-                }
-                Some(Ok(message)) => {
-                    this.pong_due |= message.is_ping();
-                    continue;
-                }
-                Some(Err(Error::PayloadTooLong { max_len, .. })) => {
-                    Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &format!("over {max_len} bytes"))
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "a WebSocket failed");
-                    this.ended = true;
-                    break;
-                }
-                None => {
-                    this.ended = true;
-                    break;
-                }
-            };
-            // Refused where the close is under way already.
-            let _ = socket.as_mut().start_send(close);
-            this.ended = true;
-        }
-        let bytes = this.unread.len().min(buffer.remaining());
-        buffer.put_slice(&this.unread[..bytes]);
-        this.unread.advance(bytes);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let mut socket = Pin::new(&mut self.socket);
-        ready!(socket.as_mut().poll_ready(context)).map_err(io_error)?;
-        let bytes = &bytes[..bytes.len().min(SENT_BYTES)];
-        socket.start_send(Message::binary(Bytes::copy_from_slice(bytes))).map_err(io_error)?;
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context).map_err(io_error)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_close(context).map_err(io_error)
-    }
-}
-
-fn io_error(error: Error) -> std::io::Error {
-    match error {
-        Error::Io(error) => error,
-        other => std::io::Error::other(other),
-    }
 }
 
 #[cfg(test)]
