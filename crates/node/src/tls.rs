@@ -365,7 +365,11 @@ pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeE
         HandshakeError::Tls(error) => error.get_ref().is_some_and(|error| {
             matches!(
                 error.downcast_ref(),
-                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)
+                Some(
+                    rustls::Error::InvalidCertificate(_)
+                        | rustls::Error::InvalidCertRevocationList(_)
+                        | rustls::Error::NoCertificatesPresented
+                )
             )
         }),
     };

@@ -136,10 +136,14 @@ fn users_come_and_go_by_command() {
         return skipped("mosquitto-clients");
     }
     let home = Home::new("[access]\nallow_anonymous = false\n");
-    // No node runs yet: the file is changed.
+    // No node runs yet, and none ever did: the file is made.
+    std::fs::remove_dir(home.path("data")).unwrap();
+    assert_eq!(home.cli(&["users", "list"], "").status.code(), Some(3));
     let added = home.cli(&["users", "add", "ada"], "one\n");
     let stderr = String::from_utf8_lossy(&added.stderr).into_owned();
     assert!(added.status.success() && stderr.contains("no node runs"), "{stderr}");
+    assert_eq!(home.cli(&["users", "add", "ada"], "one\n").status.code(), Some(7));
+    assert_eq!(home.cli(&["users", "rm", "nobody"], "").status.code(), Some(6));
     let node = home.start(&[]);
     let publish = |password: &str| {
         let mut client = Command::new("mosquitto_pub");
@@ -378,6 +382,7 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
     assert_eq!(client(pump.clone())["connack"], 0);
     put("server", others.sign("server", true));
     home.write("ca.pem", others.issuer.pem());
+    home.write("revoked.pem", others.revoke(&[]));
     node.ok(&["users", "reload"]);
     assert_eq!(client(stranger)["connack"], 0);
     assert_ne!(client(pump)["connack"], 0);

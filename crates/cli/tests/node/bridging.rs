@@ -358,6 +358,25 @@ fn a_message_that_is_too_large_for_a_function_holds_up_nothing() {
 }
 
 #[test]
+fn a_message_that_is_too_large_for_the_node_is_left_out() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+    let settings = "version = \"3.1.1\"\ntopics = [{ filter = \"t/#\", direction = \"in\", qos = 2 }]\n\
+                    [broker]\nmax_packet = \"16KiB\"";
+    let node = bridged(home.path(), &mosquitto.port, settings);
+    connected(&node);
+    let mut here = Subscriber::start(&node.mqtt_port, "t/#");
+    for qos in ["0", "1", "2"] {
+        publish(&mosquitto.port, qos, "t/large", &"x".repeat(100_000));
+        publish(&mosquitto.port, qos, "t/small", "next");
+        assert_eq!(here.message(), format!("t/small {qos} 0 next"));
+    }
+    let status = bridge(&node);
+    assert_eq!((&status["dropped"], &status["connected"]), (&3.into(), &true.into()), "{status}");
+    assert!(status["last_error"].as_str().unwrap().contains("\"t/large\" is too large"), "{status}");
+}
+
+#[test]
 fn a_loop_of_two_bridges_ends() {
     if Command::new("mosquitto_pub").output().is_err() {
         return skipped("mosquitto-clients");

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{BridgeVersion, Remote};
 use super::relay::{Effect, Relay};
-use super::wire::{Wire, WireError};
+use super::wire::{Size, Wire, WireError};
 use super::{Bridge, Bridges};
 
 /// From the first packet to the other broker's answer.
@@ -388,6 +388,7 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
         acks: VecDeque::new(),
         stalled: None,
         unsubscribing: Vec::new(),
+        skipping: 0,
     };
     let packet = local_connect(bridge, false, inflight.max(1), max_packet);
     link.local_wire.encode(packet, &mut link.to_local)?;
@@ -441,6 +442,8 @@ struct Link<'a> {
     stalled: Option<Stalled>,
     /// What the other broker was asked to end.
     unsubscribing: Vec<String>,
+    /// Bytes of a message of the other broker that is too large.
+    skipping: usize,
 }
 
 struct Stalled {
@@ -477,6 +480,7 @@ impl Link<'_> {
                 link.stalled.is_none() && unstored && link.to_local.len() < MOST_UNSENT
             };
             while takes(self)
+                && self.skip_too_large(&mut from_remote)?
                 && let Some(packet) = self.remote_wire.decode(&mut from_remote)?
             {
                 unanswered = false;
@@ -585,6 +589,28 @@ impl Link<'_> {
             }
         }
         self.acks.extend(ack.map(|ack| (published.ticket, ack)));
+    }
+
+    /// Leaves out a message that is too large: if it ended the connection it would come again, for ever. False while its
+    /// end is not there.
+    fn skip_too_large(&mut self, bytes: &mut BytesMut) -> Result<bool, LinkError> {
+        loop {
+            let skipped = self.skipping.min(bytes.len());
+            bytes.advance(skipped);
+            self.skipping -= skipped;
+            if self.skipping > 0 {
+                return Ok(false);
+            }
+            match self.remote_wire.size(bytes) {
+                Size::Fine => return Ok(true),
+                Size::Unknown => return Ok(false),
+                Size::TooLarge { bytes, topic, ack } => {
+                    self.skipping = bytes;
+                    self.bridge.lost(format!("a message on {topic:?} is too large (broker.max_packet)"));
+                    self.acks.extend(ack.map(|ack| (None, ack)));
+                }
+            }
+        }
     }
 
     fn unsubscribed(&mut self, reasons: &[UnsubAckReason]) {
