@@ -607,7 +607,7 @@ impl Link<'_> {
                 Size::TooLarge { bytes, topic, ack } => {
                     self.skipping = bytes;
                     self.bridge.lost(format!("a message on {topic:?} is too large (broker.max_packet)"));
-                    self.acks.extend(ack.map(|ack| (None, ack)));
+                    self.acks.extend(ack.map(|ack| (None, *ack)));
                 }
             }
         }

@@ -41,7 +41,7 @@ pub enum Size {
         /// Its topic.
         topic: String,
         /// Its acknowledgement, if it needs one.
-        ack: Option<Packet>,
+        ack: Option<Box<Packet>>,
     },
 }
 
@@ -76,7 +76,7 @@ impl Wire {
             _ => Some(Packet::PubRec(PubRec::new(pkid, None))),
         };
         let topic = String::from_utf8_lossy(topic).into_owned();
-        Size::TooLarge { bytes: head + remaining, topic, ack }
+        Size::TooLarge { bytes: head + remaining, topic, ack: ack.map(Box::new) }
     }
 
     /// Takes a packet off the start of `bytes`, if it is all there.
@@ -266,6 +266,7 @@ mod tests {
             for known in 3..packet.len() {
                 assert_eq!(wire.size(&packet[..known]), Size::Unknown, "{known}");
             }
+            let ack = ack.map(Box::new);
             assert_eq!(wire.size(&packet), Size::TooLarge { bytes: 2003, topic: "a/b".into(), ack });
         }
         assert_eq!(wire.size(&[0x32, 0x7f, 0, 3, b'a', b'/', b'b', 0, 7]), Size::Fine);
