@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use edgefaas_node::access::UsersError;
 use edgefaas_node::manifest::{ManifestError, SingleFileError};
 
 /// What the process's exit code says. `docs/cli.md` and `--help` list them.
@@ -74,6 +75,13 @@ pub fn code(error: &anyhow::Error) -> Exit {
         failure.exit
     } else if error.is::<ManifestError>() || error.is::<SingleFileError>() {
         Exit::Invalid
+    } else if let Some(error) = error.downcast_ref::<UsersError>() {
+        // As a node would answer.
+        match error {
+            UsersError::Unknown { .. } => Exit::NotFound,
+            UsersError::Exists { .. } => Exit::Invalid,
+            _ => Exit::Failed,
+        }
     } else {
         Exit::Failed
     }

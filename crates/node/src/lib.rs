@@ -21,6 +21,7 @@ pub mod platform;
 pub mod problem;
 pub mod registry;
 pub mod secrets;
+mod shares;
 pub mod store;
 pub mod tls;
 

@@ -29,8 +29,9 @@ use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
+use crate::shares::{Share, Shares};
 use crate::store::{BrokerStorage, DirLock, LockError, Store, StoreError, StoreOptions};
-use crate::tls::{self, Service, Tls, TlsError};
+use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -132,9 +133,9 @@ pub enum BuildError {
 /// A node ended other than it should.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The control port failed.
-    #[error("the control port failed: {0}")]
-    Control(std::io::Error),
+    /// Its parts could not be taken apart in order.
+    #[error("the node could not stop in order: {0}")]
+    Stop(tokio::task::JoinError),
     /// The store could not be closed.
     #[error("the store could not be closed: {0}")]
     Close(StoreError),
@@ -248,8 +249,8 @@ impl Node {
         let websocket = WebSocketGateway::new(
             broker.clone(),
             &config.websocket,
-            config.broker.max_packet.as_u64() as usize,
             addresses.http_tls,
+            config.tls.client_certificates == ClientCertificates::Required,
         );
         let bridges = Bridges::open(
             &config.bridges,
@@ -346,27 +347,36 @@ impl Node {
         let slots = Arc::new(Semaphore::new(connection_slots()));
         let (auth, websocket) = (self.gateway_auth, self.websocket);
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
-        tasks.spawn(accept(http, slots.clone(), listening.clone(), move |stream, peer, slot| {
-            workers.spawn_connection(on_this_runtime(stream, slot, {
-                let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
-                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
-                move |stream| async move {
-                    let _ = stream.set_nodelay(true);
-                    match secure {
-                        None => http::serve(stream, dispatcher, auth, upgrading, open).await,
-                        Some(tls) => {
-                            if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
-                            {
-                                http::serve(stream, dispatcher, auth, upgrading, open).await;
+        // One address does not take the places of all others, MQTT's included.
+        let shares = Shares::new((connection_slots() / 4).max(8));
+        tasks.spawn(accept(
+            http,
+            slots.clone(),
+            Some(shares),
+            listening.clone(),
+            move |stream, peer, slot| {
+                workers.spawn_connection(on_this_runtime(stream, slot, {
+                    let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
+                    let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                    move |stream| async move {
+                        let _ = stream.set_nodelay(true);
+                        match secure {
+                            None => http::serve(stream, dispatcher, auth, upgrading, open).await,
+                            Some(tls) => {
+                                if let Some(stream) =
+                                    handshake(&tls, Service::Http, stream, peer, &open).await
+                                {
+                                    http::serve(stream, dispatcher, auth, upgrading, open).await;
+                                }
                             }
                         }
                     }
-                }
-            }));
-        }));
+                }));
+            },
+        ));
         let (workers, broker) = (self.workers.clone(), self.broker.clone());
         let open = connected.clone();
-        tasks.spawn(accept(mqtt, slots.clone(), listening.clone(), move |stream, peer, slot| {
+        tasks.spawn(accept(mqtt, slots.clone(), None, listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (broker, open) = (broker.clone(), open.clone());
                 move |stream| async move {
@@ -378,7 +388,7 @@ impl Node {
         if let (Some(mqtts), Some(tls)) = (mqtts, self.tls.clone()) {
             let (workers, broker) = (self.workers.clone(), self.broker.clone());
             let open = connected.clone();
-            tasks.spawn(accept(mqtts, slots, listening.clone(), move |stream, address, slot| {
+            tasks.spawn(accept(mqtts, slots, None, listening.clone(), move |stream, address, slot| {
                 workers.spawn_connection(on_this_runtime(stream, slot, {
                     let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
                     move |stream| async move {
@@ -415,13 +425,10 @@ impl Node {
             let _ = warming.run(async move { registry.warm().await }).await;
         });
         let secure = self.tls.filter(|_| self.addresses.control_tls);
-        let mut serving =
-            Box::pin(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
+        let mut serving = JoinSet::new();
+        serving.spawn(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
 
-        let failed = tokio::select! {
-            () = shutdown.cancelled() => None,
-            ended = &mut serving => ended.err(),
-        };
+        shutdown.cancelled().await;
 
         listening.cancel();
         let drain = async {
@@ -433,13 +440,7 @@ impl Node {
             // Clients that do not take their farewell are cut off.
             let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
         };
-        let failed = match failed {
-            Some(error) => {
-                drain.await;
-                Some(error)
-            }
-            None => tokio::join!(drain, serving).1.err(),
-        };
+        tokio::join!(drain, async { while serving.join_next().await.is_some() {} });
         tasks.shutdown().await;
         let (workers, store) = (self.workers, self.store);
         let closed = tokio::task::spawn_blocking(move || {
@@ -447,11 +448,7 @@ impl Node {
             store.close()
         })
         .await;
-        match (failed, closed) {
-            (Some(error), _) => Err(RunError::Control(error)),
-            (None, Ok(closed)) => closed.map_err(RunError::Close),
-            (None, Err(error)) => Err(RunError::Control(std::io::Error::other(error))),
-        }
+        closed.map_err(RunError::Stop)?.map_err(RunError::Close)
     }
 }
 
@@ -505,25 +502,33 @@ async fn handshake(
     peer: SocketAddr,
     cancel: &CancellationToken,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
-    let accepted = cancel.run_until_cancelled(tls.accept(service, stream)).await?;
+    let accepted = cancel.run_until_cancelled(tls.accept(service, peer, stream)).await?;
     accepted.inspect_err(|error| tls::log_failure(service, peer, error)).ok()
 }
 
 /// How many connections there may be: what the process may open, less what the store needs. A store that
-/// can't open a file takes no writes any more.
+/// can't open a file takes no writes any more. The control port has some of its own.
 fn connection_slots() -> usize {
-    const KEPT_FILES: u64 = 256;
+    const KEPT_FILES: u64 = 256 + control::MAX_CONNECTIONS as u64;
     const FEWEST: u64 = 16;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
     files.saturating_sub(KEPT_FILES).clamp(FEWEST, 1 << 20) as usize
 }
 
-/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in.
+/// The place of a connection, until it is dropped.
+struct Slot {
+    _slot: OwnedSemaphorePermit,
+    _share: Option<Share>,
+}
+
+/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in; those of an
+/// address that has its share already are closed. Those of this machine have none: a proxy may stand for many.
 async fn accept(
     listener: TcpListener,
     slots: Arc<Semaphore>,
+    shares: Option<Arc<Shares>>,
     cancel: CancellationToken,
-    serve: impl Fn(std::net::TcpStream, SocketAddr, OwnedSemaphorePermit),
+    serve: impl Fn(std::net::TcpStream, SocketAddr, Slot),
 ) {
     loop {
         let accepted = async {
@@ -536,7 +541,13 @@ async fn accept(
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, peer, slot)) => serve(stream, peer, slot),
+            Ok((stream, peer, slot)) => {
+                let counted = shares.as_ref().filter(|_| !is_loopback(peer.ip()));
+                let share = counted.map(|shares| shares.take(peer.ip()));
+                if !matches!(share, Some(None)) {
+                    serve(stream, peer, Slot { _slot: slot, _share: share.flatten() });
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -548,7 +559,7 @@ async fn accept(
 /// Registers the connection with the runtime it is served on.
 async fn on_this_runtime<F: Future<Output = ()>>(
     stream: std::net::TcpStream,
-    _slot: OwnedSemaphorePermit,
+    _slot: Slot,
     serve: impl FnOnce(TcpStream) -> F,
 ) {
     match TcpStream::from_std(stream) {

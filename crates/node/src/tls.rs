@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -18,21 +19,23 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use serde::Deserialize;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::access::replace_file;
+use crate::shares::Shares;
 
 /// The node's own certificate and key, if no others are configured.
 const CERTIFICATE_FILE: &str = "tls-cert.pem";
 const KEY_FILE: &str = "tls-key.pem";
 /// How long a client may take to shake hands.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes at a time; further connections are closed.
+/// Handshakes at a time, for each service; further connections are closed.
 const MAX_HANDSHAKES: usize = 1024;
+/// Those of them with one address.
+const HANDSHAKES_PER_ADDRESS: usize = 128;
 
 /// `[tls]`
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -114,7 +117,19 @@ pub struct Tls {
     data_dir: PathBuf,
     addresses: Vec<IpAddr>,
     current: ArcSwap<Certificates>,
-    handshakes: Arc<Semaphore>,
+    /// One for each service: where one of them is overrun, the others are not.
+    handshakes: [Handshakes; 3],
+}
+
+struct Handshakes {
+    turns: Semaphore,
+    shares: Arc<Shares>,
+}
+
+impl Handshakes {
+    fn new() -> Self {
+        Self { turns: Semaphore::new(MAX_HANDSHAKES), shares: Shares::new(HANDSHAKES_PER_ADDRESS) }
+    }
 }
 
 /// What one set of files says.
@@ -140,6 +155,9 @@ pub enum HandshakeError {
     /// Too many at once.
     #[error("{MAX_HANDSHAKES} clients shake hands already")]
     Busy,
+    /// Too many at once from this address.
+    #[error("{HANDSHAKES_PER_ADDRESS} clients of this address shake hands already")]
+    Share,
     /// Too slow.
     #[error("the client took longer than {HANDSHAKE_TIMEOUT:?}")]
     TooSlow,
@@ -160,7 +178,7 @@ impl Tls {
             data_dir: data_dir.to_owned(),
             addresses,
             current: ArcSwap::from_pointee(certificates),
-            handshakes: Arc::new(Semaphore::new(MAX_HANDSHAKES)),
+            handshakes: [(); 3].map(|()| Handshakes::new()),
         })
     }
 
@@ -189,9 +207,12 @@ impl Tls {
     pub async fn accept(
         &self,
         service: Service,
+        peer: SocketAddr,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, HandshakeError> {
-        let _turn = self.handshakes.try_acquire().map_err(|_| HandshakeError::Busy)?;
+        let handshakes = &self.handshakes[service as usize];
+        let _share = handshakes.shares.take(peer.ip()).ok_or(HandshakeError::Share)?;
+        let _turn = handshakes.turns.try_acquire().map_err(|_| HandshakeError::Busy)?;
         let _ = stream.set_nodelay(true);
         let config = {
             let current = self.current.load();
@@ -334,57 +355,31 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Accepts connections and shakes hands with many clients at a time, so that a slow one holds up nobody.
-pub(crate) struct TlsListener {
-    listener: TcpListener,
-    service: Service,
-    tls: Arc<Tls>,
-    shaking: JoinSet<Option<(TlsStream<TcpStream>, std::net::SocketAddr)>>,
-}
-
-impl TlsListener {
-    pub(crate) fn new(listener: TcpListener, service: Service, tls: Arc<Tls>) -> Self {
-        Self { listener, service, tls, shaking: JoinSet::new() }
+/// Clients whose certificate is no good are told nothing: the operator is to know. Scanners and clients that do not know
+/// the node's own certificate are everyday life.
+pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeError) {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let worth_a_warning = match error {
+        HandshakeError::Busy | HandshakeError::Share => true,
+        HandshakeError::TooSlow => false,
+        HandshakeError::Tls(error) => error.get_ref().is_some_and(|error| {
+            matches!(
+                error.downcast_ref(),
+                Some(
+                    rustls::Error::InvalidCertificate(_)
+                        | rustls::Error::InvalidCertRevocationList(_)
+                        | rustls::Error::NoCertificatesPresented
+                )
+            )
+        }),
+    };
+    // One a second at most: anybody can make them.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if worth_a_warning && LAST.swap(now, Ordering::Relaxed) != now {
+        tracing::warn!(?service, %peer, %error, "a client's TLS handshake failed");
+    } else {
+        tracing::debug!(?service, %peer, %error, "a TLS handshake failed");
     }
-}
-
-impl axum::serve::Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = std::net::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            tokio::select! {
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let (tls, service) = (self.tls.clone(), self.service);
-                        self.shaking.spawn(async move {
-                            let accepted = tls.accept(service, stream).await;
-                            accepted.inspect_err(|error| log_failure(service, peer, error)).ok().map(|s| (s, peer))
-                        });
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                },
-                Some(shaken) = self.shaking.join_next() => {
-                    if let Ok(Some(connection)) = shaken {
-                        return connection;
-                    }
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
-}
-
-/// Scanners and clients that do not know the certificate are everyday life.
-pub(crate) fn log_failure(service: Service, peer: std::net::SocketAddr, error: &HandshakeError) {
-    tracing::debug!(?service, %peer, %error, "a TLS handshake failed");
 }
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -29,21 +29,21 @@ pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
     match args {
         args::Users::Add { name } => {
             check_name(name)?;
-            let mut keeper = keeper(global).await?;
+            let mut keeper = keeper(global, true).await?;
             keeper.add(name, input::new_password(name)?).await?;
             done(name, true, &format!("{name} can connect"), global)
         }
         args::Users::Passwd { name } => {
             check_name(name)?;
-            let mut keeper = keeper(global).await?;
+            let mut keeper = keeper(global, false).await?;
             keeper.set_password(name, input::new_password(name)?).await?;
             done(name, true, &format!("{name} has a new password"), global)
         }
         args::Users::Rm { name } => {
-            keeper(global).await?.remove(name).await?;
+            keeper(global, false).await?.remove(name).await?;
             done(name, false, &format!("{name} is gone"), global)
         }
-        args::Users::List => list(keeper(global).await?.list().await?, global),
+        args::Users::List => list(keeper(global, false).await?.list().await?, global),
         args::Users::Reload => reload(global).await,
     }
 }
@@ -102,19 +102,21 @@ impl Keeper {
 }
 
 /// The node; or its users' file, if none is named and none runs: a node that others can reach does not start
-/// before there are users.
-async fn keeper(global: &Global) -> anyhow::Result<Keeper> {
+/// before there are users. `first`: the data directory need not be there yet, if it is named.
+async fn keeper(global: &Global, first: bool) -> anyhow::Result<Keeper> {
     let error = match client::connect(global).await {
         Ok(client) => return Ok(Keeper::Node(Box::new(client))),
         Err(error) => error,
     };
     let dir = global.data_dir.clone().unwrap_or_else(default_data_dir);
-    if global.node.is_some() || exit::code(&error) != Exit::Unreachable || !dir.exists() {
+    let is_named = global.data_dir.is_some() || std::env::var_os("EDGEFAAS_DATA_DIR").is_some();
+    let exists = dir.exists() || (first && is_named);
+    if global.node.is_some() || exit::code(&error) != Exit::Unreachable || !exists {
         return Err(error);
     }
     // Held by a node that listens somewhere else: that one is to be named.
     let lock = DirLock::take(&dir).map_err(|_| error)?;
-    eprintln!("no node runs; its users in {} are changed", dir.display());
+    eprintln!("no node runs; these are its users in {}", dir.display());
     Ok(Keeper::File { dir, _lock: lock })
 }
 

@@ -136,10 +136,14 @@ fn users_come_and_go_by_command() {
         return skipped("mosquitto-clients");
     }
     let home = Home::new("[access]\nallow_anonymous = false\n");
-    // No node runs yet: the file is changed.
+    // No node runs yet, and none ever did: the file is made.
+    std::fs::remove_dir(home.path("data")).unwrap();
+    assert_eq!(home.cli(&["users", "list"], "").status.code(), Some(3));
     let added = home.cli(&["users", "add", "ada"], "one\n");
     let stderr = String::from_utf8_lossy(&added.stderr).into_owned();
     assert!(added.status.success() && stderr.contains("no node runs"), "{stderr}");
+    assert_eq!(home.cli(&["users", "add", "ada"], "one\n").status.code(), Some(7));
+    assert_eq!(home.cli(&["users", "rm", "nobody"], "").status.code(), Some(6));
     let node = home.start(&[]);
     let publish = |password: &str| {
         let mut client = Command::new("mosquitto_pub");
@@ -378,9 +382,29 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
     assert_eq!(client(pump.clone())["connack"], 0);
     put("server", others.sign("server", true));
     home.write("ca.pem", others.issuer.pem());
+    home.write("revoked.pem", others.revoke(&[]));
     node.ok(&["users", "reload"]);
     assert_eq!(client(stranger)["connack"], 0);
     assert_ne!(client(pump)["connack"], 0);
+}
+
+#[test]
+fn required_certificates_are_required_over_websocket_too() {
+    let home = Home::new("[tls]\nclient_certificates = \"required\"\nclient_ca = \"ca.pem\"\n");
+    home.write("ca.pem", Authority::new().issuer.pem());
+    let node = home.start(&["--mqtts", "127.0.0.1:0"]);
+    let mut stream = std::net::TcpStream::connect(&node.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "GET /mqtt HTTP/1.1\r\nhost: {}\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\
+         sec-websocket-protocol: mqtt\r\n\r\n",
+        node.http
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    std::io::Read::read_exact(&mut stream, &mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 403");
 }
 
 #[test]

@@ -274,6 +274,109 @@ fn a_killed_node_loses_nothing_of_its_queue() {
 }
 
 #[test]
+fn an_entry_that_is_gone_is_unsubscribed_at_the_other_broker() {
+    for version in ["5", "3.1.1"] {
+        let home = tempfile::tempdir().unwrap();
+        let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+        let kept = r#"{ filter = "kept/#", direction = "in", remote_prefix = "x/" }"#;
+        let gone = r#"{ filter = "gone/#", direction = "in", remote_prefix = "x/" }"#;
+        let settings = |topics: &str| format!("version = \"{version}\"\ntopics = [{topics}]");
+        // The reason code of the PUBACK says whether there is a subscriber.
+        let is_subscribed = |topic: &str| {
+            let mut publisher = Command::new("mosquitto_pub");
+            publisher.args(["-V", "5", "-d", "-p", &mosquitto.port, "-q", "1", "-t", topic, "-m", "x"]);
+            let said = ok(&mut publisher);
+            assert!(said.contains("RC:0)") || said.contains("RC:16)"), "{said}");
+            said.contains("RC:0)")
+        };
+        let node = bridged(home.path(), &mosquitto.port, &settings(&format!("{kept}, {gone}")));
+        eventually("both subscriptions", || {
+            (is_subscribed("x/kept/1") && is_subscribed("x/gone/1")).then_some(())
+        });
+        node.kill();
+        let node = bridged(home.path(), &mosquitto.port, &settings(kept));
+        eventually("the end of one subscription", || (!is_subscribed("x/gone/1")).then_some(()));
+        assert!(is_subscribed("x/kept/1"));
+        // It is forgotten, and may come again.
+        node.kill();
+        let node = bridged(home.path(), &mosquitto.port, &settings(&format!("{kept}, {gone}")));
+        eventually("both subscriptions again", || is_subscribed("x/gone/1").then_some(()));
+        drop(node);
+    }
+}
+
+#[test]
+fn wildcards_do_not_reach_the_nodes_own_topics() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+    let settings = r##"topics = [
+        { filter = "#", direction = "in", remote_prefix = "site/" },
+        { filter = "$faas/fn/f/invoke", direction = "in", remote_prefix = "calls/" },
+    ]"##;
+    let node = bridged(home.path(), &mosquitto.port, settings);
+    connected(&node);
+    let source = home.path().join("f.js");
+    std::fs::write(&source, "export default (event) => 'ran for ' + event.text()").unwrap();
+    node.ok(&["deploy", source.to_str().unwrap()]);
+    let mut here = Subscriber::start(&node.mqtt_port, "answers/#");
+    let call = |topic: &str, text: &str| {
+        let mut publisher = Command::new("mosquitto_pub");
+        publisher.args(["-V", "5", "-p", &mosquitto.port, "-q", "1", "-t", topic, "-m", text]);
+        ok(publisher.args(["-D", "publish", "response-topic", "answers/x"]));
+    };
+    call("site/$faas/fn/f/invoke", "a stranger");
+    let status = eventually("the message", || {
+        let status = bridge(&node);
+        (status["dropped"] == 1).then_some(status)
+    });
+    assert!(status["last_error"].as_str().unwrap().contains("$faas/fn/f/invoke"), "{status}");
+    // Where an entry names the topic it is meant.
+    call("calls/$faas/fn/f/invoke", "a friend");
+    assert!(here.message().ends_with("ran for a friend"));
+    publish(&mosquitto.port, "1", "site/answers/y", "a message");
+    assert_eq!(here.message(), "answers/y 1 0 a message");
+}
+
+#[test]
+fn a_message_that_is_too_large_for_a_function_holds_up_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+    let node = bridged(home.path(), &mosquitto.port, r#"topics = [{ filter = "t/#", direction = "in" }]"#);
+    connected(&node);
+    let app = home.path().join("app");
+    std::fs::create_dir_all(&app).unwrap();
+    let manifest = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nlimits = { payload = \"1KiB\" }\n\
+                    triggers = [{ mqtt = \"t/in\", qos = 1, consume = true }]\n";
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    std::fs::write(app.join("f.js"), "export default () => 1").unwrap();
+    node.ok(&["deploy", app.to_str().unwrap()]);
+    let mut here = Subscriber::start(&node.mqtt_port, "t/#");
+    publish(&mosquitto.port, "1", "t/in", &"x".repeat(5000));
+    publish(&mosquitto.port, "1", "t/other", "next");
+    assert_eq!(here.message(), "t/other 1 0 next");
+    assert_eq!(bridge(&node)["dropped"], 1);
+}
+
+#[test]
+fn a_message_that_is_too_large_for_the_node_is_left_out() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = Mosquitto::start(&home.path().join("m")) else { return skipped("mosquitto") };
+    let settings = "version = \"3.1.1\"\ntopics = [{ filter = \"t/#\", direction = \"in\", qos = 2 }]\n\
+                    [broker]\nmax_packet = \"16KiB\"";
+    let node = bridged(home.path(), &mosquitto.port, settings);
+    connected(&node);
+    let mut here = Subscriber::start(&node.mqtt_port, "t/#");
+    for qos in ["0", "1", "2"] {
+        publish(&mosquitto.port, qos, "t/large", &"x".repeat(100_000));
+        publish(&mosquitto.port, qos, "t/small", "next");
+        assert_eq!(here.message(), format!("t/small {qos} 0 next"));
+    }
+    let status = bridge(&node);
+    assert_eq!((&status["dropped"], &status["connected"]), (&3.into(), &true.into()), "{status}");
+    assert!(status["last_error"].as_str().unwrap().contains("\"t/large\" is too large"), "{status}");
+}
+
+#[test]
 fn a_loop_of_two_bridges_ends() {
     if Command::new("mosquitto_pub").output().is_err() {
         return skipped("mosquitto-clients");

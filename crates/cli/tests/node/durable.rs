@@ -77,7 +77,7 @@ fn request(http: &str, method: &str, path: &str, headers: &str, body: &str) -> O
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
     )
     .ok()?;
     let mut answer = String::new();

@@ -70,8 +70,9 @@ impl Running {
         let mut stream = TcpStream::connect(&self.http).expect("the gateway is open");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}"
+        );
         write!(stream, "{head}\r\n\r\n{body}").expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

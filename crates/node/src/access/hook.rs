@@ -132,7 +132,7 @@ impl Access {
             }
             (Some(name), Some(password)) => {
                 let hash = policy.users().hash(name);
-                match self.passwords.check(name, password, hash).await {
+                match self.passwords.check(name, password, hash, request.peer.address.ip()).await {
                     Ok(true) => Ok((Some(name.clone()), Some(Credential::Password { user: name.clone() }))),
                     Ok(false) => bad("the user name or the password is wrong"),
                     Err(busy) => Err(refusal(ServerBusy, busy.to_string())),

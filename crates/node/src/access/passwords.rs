@@ -1,6 +1,7 @@
 //! Passwords: hashed with argon2id, checked a few at a time, and remembered once they were right.
 
 use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,6 +9,8 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+
+use crate::shares::Shares;
 
 /// The longest password, in bytes.
 pub const MAX_PASSWORD_BYTES: usize = 1024;
@@ -18,6 +21,8 @@ const PASSES: u32 = 2;
 const AT_ONCE: usize = 2;
 /// Checks that wait; more are turned away.
 const MAX_WAITING: usize = 256;
+/// Checks that wait or run for clients of one address: whoever guesses does not shut out the others.
+const WAITING_PER_ADDRESS: usize = 32;
 /// Right passwords that are remembered: 32 bytes each, so that as many devices can come back at once.
 const MAX_REMEMBERED: usize = 16_384;
 
@@ -31,6 +36,7 @@ pub struct Passwords {
     remembered: Mutex<Remembered>,
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
+    shares: Arc<Shares>,
     /// What the password of an unknown user is compared with.
     decoy: Arc<str>,
 }
@@ -43,7 +49,7 @@ struct Remembered {
 
 /// Too many passwords wait to be checked.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{MAX_WAITING} passwords wait to be checked; try again later")]
+#[error("too many passwords wait to be checked; try again later")]
 pub struct Busy;
 
 impl Passwords {
@@ -54,17 +60,25 @@ impl Passwords {
             remembered: Mutex::default(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             waiting: AtomicUsize::new(0),
+            shares: Shares::new(WAITING_PER_ADDRESS),
             // Random bytes where a hash would be: the cost is the same, and no password is right.
             decoy: decoy().into(),
         }
     }
 
-    /// True if `password` is the one that `hash` was made of; `None` stands for a user that does not exist.
+    /// True if `password` is the one that `hash` was made of; `None` stands for a user that does not exist. `address` is
+    /// the client's.
     /// Takes a hash's time unless it was right before. Dropping the future gives its place up.
     ///
     /// # Errors
-    /// Too many wait.
-    pub async fn check(&self, user: &str, password: &[u8], hash: Option<&Arc<str>>) -> Result<bool, Busy> {
+    /// Too many wait, of all or of that address.
+    pub async fn check(
+        &self,
+        user: &str,
+        password: &[u8],
+        hash: Option<&Arc<str>>,
+        address: IpAddr,
+    ) -> Result<bool, Busy> {
         let known = self.fingerprint(user, password, hash.map_or("", |hash| hash));
         if self.remembered.lock().known.contains(&known) {
             return Ok(true);
@@ -72,6 +86,7 @@ impl Passwords {
         if password.len() > MAX_PASSWORD_BYTES {
             return Ok(false);
         }
+        let _share = self.shares.take(address).ok_or(Busy)?;
         let turn = {
             let _waiting = Waiting::enter(&self.waiting)?;
             self.turns.clone().acquire_owned().await.map_err(|_| Busy)?
@@ -175,24 +190,26 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
 
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     #[tokio::test]
     async fn right_ones_are_remembered_until_the_hash_changes() {
         let passwords = Passwords::new();
         let stored: Arc<str> = hash(b"correct").unwrap().into();
         assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
         assert!(is_hash(&stored));
-        assert_eq!(passwords.check("ada", b"wrong", Some(&stored)).await, Ok(false));
-        assert_eq!(passwords.check("ada", b"correct", Some(&stored)).await, Ok(true));
+        assert_eq!(passwords.check("ada", b"wrong", Some(&stored), HERE).await, Ok(false));
+        assert_eq!(passwords.check("ada", b"correct", Some(&stored), HERE).await, Ok(true));
         assert_eq!(passwords.remembered.lock().known.len(), 1, "only the right one");
 
         // No turn is to be had: only what is remembered gets an answer.
         let _held = passwords.turns.clone().acquire_many_owned(AT_ONCE as u32).await.unwrap();
-        assert_eq!(passwords.check("ada", b"correct", Some(&stored)).await, Ok(true));
+        assert_eq!(passwords.check("ada", b"correct", Some(&stored), HERE).await, Ok(true));
         let other: Arc<str> = hash(b"correct").unwrap().into();
         for (user, password, stored) in
             [("ada", &b"wrong"[..], &stored), ("bob", b"correct", &stored), ("ada", b"correct", &other)]
         {
-            let mut waits = tokio_test_pending(passwords.check(user, password, Some(stored)));
+            let mut waits = tokio_test_pending(passwords.check(user, password, Some(stored), HERE));
             assert!(waits.take().is_none(), "{user} is checked, which waits for a turn");
         }
     }
@@ -207,10 +224,26 @@ mod tests {
     async fn unknown_users_are_refused_and_the_waiting_are_bounded() {
         let passwords = Passwords::new();
         assert!(is_hash(&passwords.decoy));
-        assert_eq!(passwords.check("nobody", b"x", None).await, Ok(false));
+        assert_eq!(passwords.check("nobody", b"x", None, HERE).await, Ok(false));
         passwords.waiting.store(MAX_WAITING, Ordering::Relaxed);
-        assert_eq!(passwords.check("nobody", b"x", None).await, Err(Busy));
+        assert_eq!(passwords.check("nobody", b"x", None, HERE).await, Err(Busy));
         assert_eq!(passwords.waiting.load(Ordering::Relaxed), MAX_WAITING);
+    }
+
+    #[tokio::test]
+    async fn guesses_from_one_address_leave_room_for_others() {
+        let passwords = Passwords::new();
+        let stored: Arc<str> = hash(b"correct").unwrap().into();
+        let guess = || passwords.check("ada", b"wrong", Some(&stored), HERE);
+        let guesses: Vec<_> = (0..280).map(|_| guess()).collect();
+        let there = "10.0.0.1".parse().unwrap();
+        let (guesses, right) = tokio::join!(
+            futures_util::future::join_all(guesses),
+            passwords.check("ada", b"correct", Some(&stored), there)
+        );
+        assert_eq!(right, Ok(true));
+        assert_eq!(guesses.iter().filter(|guess| **guess == Ok(false)).count(), WAITING_PER_ADDRESS);
+        assert_eq!(guess().await, Ok(false));
     }
 
     #[test]

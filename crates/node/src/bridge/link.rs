@@ -12,7 +12,7 @@ use edgefaas_broker::{Broker, Message, Origin, Peer, PublishOutcome, QoS, Reject
 use rumqttc::v5::mqttbytes as v5;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAck, Connect, ConnectProperties, ConnectReturnCode, Disconnect, DisconnectReasonCode, Filter,
-    Login, Packet, PingReq, PubComp, RetainForwardRule, Subscribe, Unsubscribe,
+    Login, Packet, PingReq, PubComp, RetainForwardRule, Subscribe, UnsubAckReason, Unsubscribe,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{BridgeVersion, Remote};
 use super::relay::{Effect, Relay};
-use super::wire::{Wire, WireError};
+use super::wire::{Size, Wire, WireError};
 use super::{Bridge, Bridges};
 
 /// From the first packet to the other broker's answer.
@@ -46,6 +46,7 @@ const OVERHEAD_BYTES: usize = 256;
 const RETRY: Duration = Duration::from_secs(1);
 /// Far from the identifiers that the session in this node's broker is likely to have in flight.
 const SUBSCRIBE_PKID: u16 = u16::MAX;
+const UNSUBSCRIBE_PKID: u16 = u16::MAX - 1;
 
 /// How a connection ended.
 pub enum Ended {
@@ -386,6 +387,8 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
         to_remote: BytesMut::new(),
         acks: VecDeque::new(),
         stalled: None,
+        unsubscribing: Vec::new(),
+        skipping: 0,
     };
     let packet = local_connect(bridge, false, inflight.max(1), max_packet);
     link.local_wire.encode(packet, &mut link.to_local)?;
@@ -393,6 +396,17 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
     let topics = section.topics.iter().filter(|topic| topic.direction.is_in());
     let filters: Vec<Filter> =
         topics.map(|topic| subscription(topic.remote_filter(), topic.qos.0)).collect();
+    let wanted: Vec<String> = filters.iter().map(|filter| filter.path.clone()).collect();
+    let (gone, changes) = bridge.subscribing(&wanted, ack.session_present);
+    if !changes.is_empty() {
+        // Not awaited: it is on the disk long before a configuration without these filters is read.
+        bridges.broker.record(changes);
+    }
+    if !gone.is_empty() {
+        let packet = Unsubscribe { pkid: UNSUBSCRIBE_PKID, filters: gone.clone(), properties: None };
+        link.remote_wire.encode(Packet::Unsubscribe(packet), &mut link.to_remote)?;
+        link.unsubscribing = gone;
+    }
     if !filters.is_empty() {
         let subscribe = Subscribe { pkid: SUBSCRIBE_PKID, filters, properties: None };
         link.remote_wire.encode(Packet::Subscribe(subscribe), &mut link.to_remote)?;
@@ -426,6 +440,10 @@ struct Link<'a> {
     acks: VecDeque<(Option<Ticket>, Packet)>,
     /// A message of the other broker that there is no room for: nothing more is read from there before there is.
     stalled: Option<Stalled>,
+    /// What the other broker was asked to end.
+    unsubscribing: Vec<String>,
+    /// Bytes of a message of the other broker that is too large.
+    skipping: usize,
 }
 
 struct Stalled {
@@ -462,6 +480,7 @@ impl Link<'_> {
                 link.stalled.is_none() && unstored && link.to_local.len() < MOST_UNSENT
             };
             while takes(self)
+                && self.skip_too_large(&mut from_remote)?
                 && let Some(packet) = self.remote_wire.decode(&mut from_remote)?
             {
                 unanswered = false;
@@ -534,6 +553,7 @@ impl Link<'_> {
                 let ticket = self.bridges.broker.record(vec![self.bridge.record(pkid, false)]);
                 self.acks.push_back((ticket, Packet::PubComp(PubComp::new(pkid, None))));
             }
+            Effect::Unsubscribed(reasons) => self.unsubscribed(&reasons),
             Effect::Acknowledge(packet) => self.acks.push_back((None, packet)),
             Effect::Refused(reason) => self.bridge.lost(reason),
             Effect::Delivered => {
@@ -569,6 +589,45 @@ impl Link<'_> {
             }
         }
         self.acks.extend(ack.map(|ack| (published.ticket, ack)));
+    }
+
+    /// Leaves out a message that is too large: if it ended the connection it would come again, for ever. False while its
+    /// end is not there.
+    fn skip_too_large(&mut self, bytes: &mut BytesMut) -> Result<bool, LinkError> {
+        loop {
+            let skipped = self.skipping.min(bytes.len());
+            bytes.advance(skipped);
+            self.skipping -= skipped;
+            if self.skipping > 0 {
+                return Ok(false);
+            }
+            match self.remote_wire.size(bytes) {
+                Size::Fine => return Ok(true),
+                Size::Unknown => return Ok(false),
+                Size::TooLarge { bytes, topic, ack } => {
+                    self.skipping = bytes;
+                    self.bridge.lost(format!("a message on {topic:?} is too large (broker.max_packet)"));
+                    self.acks.extend(ack.map(|ack| (None, *ack)));
+                }
+            }
+        }
+    }
+
+    fn unsubscribed(&mut self, reasons: &[UnsubAckReason]) {
+        use UnsubAckReason::{NoSubscriptionExisted, Success};
+        let asked = std::mem::take(&mut self.unsubscribing).into_iter().enumerate();
+        let (ended, kept): (Vec<_>, Vec<_>) = asked.partition(|(index, _)| {
+            reasons.get(*index).is_none_or(|reason| matches!(reason, Success | NoSubscriptionExisted))
+        });
+        for (index, filter) in kept {
+            let reason = reasons[index];
+            self.bridge.failed(format!("the subscription to {filter:?} could not be ended: {reason:?}"));
+        }
+        let ended: Vec<_> = ended.into_iter().map(|(_, filter)| filter).collect();
+        let changes = self.bridge.unsubscribed(&ended);
+        if !changes.is_empty() {
+            self.bridges.broker.record(changes);
+        }
     }
 
     fn retry(&mut self) {

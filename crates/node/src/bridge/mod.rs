@@ -6,20 +6,22 @@
 //! wire     packets of a client (rumqttc's codecs), both versions
 //! relay    what packets mean: no I/O, no clock
 //! link     one connection with both of its ends
+//! recorded what is remembered over restarts
 //! ```
 
 pub mod config;
 mod link;
+mod recorded;
 mod relay;
 mod topics;
 mod wire;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use edgefaas_broker::{Broker, Change, Space, Storage, StorageError, TopicFilter};
+use edgefaas_broker::{Broker, Change, Storage, StorageError, TopicFilter};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +36,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 /// A connection that was good for so long starts the waits anew.
 const GOOD_CONNECTION: Duration = Duration::from_secs(10);
-/// The tag of the entries under which identifiers of QoS 2 messages are recorded: `b NAME 0 IDENTIFIER`.
-const RECORD_TAG: u8 = b'b';
 
 /// All bridges of a node.
 pub struct Bridges {
@@ -55,6 +55,8 @@ pub(crate) struct Bridge {
     figures: Figures,
     /// The other broker's QoS 2 messages that wait for PUBREL. Taken while there is a connection.
     unreleased: tokio::sync::Mutex<HashSet<u16>>,
+    /// What is subscribed in the session at the other broker, as far as this node knows.
+    subscribed: Mutex<BTreeSet<String>>,
     /// How often in a row the other broker did not answer the CONNECT of a bridge (MQTT 3.1.1).
     not_understood: AtomicU32,
 }
@@ -104,15 +106,17 @@ impl Bridges {
         node_id: String,
         max_packet_bytes: u32,
     ) -> Result<Self, StorageError> {
-        let mut recorded = recorded(&broker, storage, sections)?;
+        let mut recorded = recorded::load(&broker, storage, sections)?;
         let bridges = sections.iter().map(|section| {
             let out = section.topics.iter().filter(|topic| topic.direction.is_out());
+            let recorded = recorded.remove(&section.name).unwrap_or_default();
             Arc::new(Bridge {
                 topics: Topics::new(&section.topics),
                 out_filters: out.filter_map(|topic| TopicFilter::new(topic.local_filter()).ok()).collect(),
                 client_id: format!("{SESSION_PREFIX}{}", section.name).into(),
                 figures: Figures::default(),
-                unreleased: tokio::sync::Mutex::new(recorded.remove(&section.name).unwrap_or_default()),
+                unreleased: tokio::sync::Mutex::new(recorded.unreleased),
+                subscribed: Mutex::new(recorded.subscribed),
                 section: section.clone(),
                 not_understood: AtomicU32::new(0),
             })
@@ -234,51 +238,34 @@ impl Bridge {
 
     /// Records that a QoS 2 message with this identifier was taken, or that it is done with.
     fn record(&self, pkid: u16, taken: bool) -> Change {
-        let mut key = vec![RECORD_TAG];
-        key.extend_from_slice(self.section.name.as_bytes());
-        key.push(0);
-        key.extend_from_slice(&pkid.to_be_bytes());
-        Change { space: Space::Hook, key, value: taken.then(Vec::new) }
+        recorded::identifier(&self.section.name, pkid, taken)
     }
-}
 
-/// The identifiers that were recorded, by bridge. Those of bridges that are gone are deleted.
-fn recorded(
-    broker: &Broker,
-    storage: &dyn Storage,
-    sections: &[BridgeSection],
-) -> Result<HashMap<String, HashSet<u16>>, StorageError> {
-    const PAGE: usize = 1024;
-    let mut recorded: HashMap<String, HashSet<u16>> = HashMap::new();
-    let mut gone = Vec::new();
-    let mut from = vec![RECORD_TAG];
-    loop {
-        let page = storage.scan(Space::Hook, &from, PAGE)?;
-        let complete = page.len() < PAGE;
-        for (key, _) in page {
-            let Some(rest) = key.strip_prefix(&[RECORD_TAG]) else {
-                from.clear();
-                break;
-            };
-            let parsed = rest.split_last_chunk::<2>().and_then(|(name, pkid)| {
-                let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
-                Some((name, u16::from_be_bytes(*pkid)))
-            });
-            match parsed {
-                Some((name, pkid)) if sections.iter().any(|section| section.name == name) => {
-                    recorded.entry(name.to_owned()).or_default().insert(pkid);
-                }
-                _ => gone.push(Change { space: Space::Hook, key: key.clone(), value: None }),
-            }
-            // The one after it.
-            from = [&key[..], &[0]].concat();
+    /// What the session at the other broker is to be subscribed to from now on. Gives the filters that it still has and
+    /// is not to have, and what to record.
+    fn subscribing(&self, wanted: &[String], session_present: bool) -> (Vec<String>, Vec<Change>) {
+        let mut subscribed = self.subscribed.lock();
+        let gone: Vec<_> = subscribed.iter().filter(|filter| !wanted.contains(filter)).cloned().collect();
+        let new = wanted.iter().filter(|filter| !subscribed.contains(*filter));
+        let mut changes: Vec<_> =
+            new.map(|filter| recorded::filter(&self.section.name, filter, true)).collect();
+        subscribed.extend(wanted.iter().cloned());
+        drop(subscribed);
+        if session_present {
+            return (gone, changes);
         }
-        if complete || from.is_empty() {
-            break;
-        }
+        // A new session has none of them.
+        changes.extend(self.unsubscribed(&gone));
+        (Vec::new(), changes)
     }
-    if !gone.is_empty() {
-        broker.record(gone);
+
+    /// The session at the other broker no longer has these subscriptions; gives what to record.
+    fn unsubscribed(&self, filters: &[String]) -> Vec<Change> {
+        let mut subscribed = self.subscribed.lock();
+        let forget = |filter: &String| {
+            subscribed.remove(filter);
+            recorded::filter(&self.section.name, filter, false)
+        };
+        filters.iter().map(forget).collect()
     }
-    Ok(recorded)
 }

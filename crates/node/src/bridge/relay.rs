@@ -22,7 +22,7 @@ use edgefaas_broker::{ByteString, Message, Properties, QoS, TopicName};
 use rumqttc::v5::mqttbytes as v5;
 use rumqttc::v5::mqttbytes::v5::{
     Packet, PubAck, PubAckReason, PubComp, PubRec, PubRecReason, PubRel, Publish, PublishProperties,
-    SubscribeReasonCode,
+    SubscribeReasonCode, UnsubAckReason,
 };
 
 use super::topics::Topics;
@@ -65,6 +65,9 @@ pub enum Effect {
     },
     /// The identifier is done with: forget it, then send PUBCOMP.
     Release(u16),
+    /// The other broker has ended subscriptions, in the order in which that was asked for, or has
+    /// said why not. Empty for all of them.
+    Unsubscribed(Vec<UnsubAckReason>),
     /// Only acknowledge, after everything before.
     Acknowledge(Packet),
     /// A message did not get through.
@@ -134,6 +137,7 @@ impl Relay<'_> {
                 .filter(|code| !matches!(code, SubscribeReasonCode::Success(_)))
                 .map(|code| Effect::Refused(format!("a subscription was refused: {code:?}")))
                 .collect(),
+            Packet::UnsubAck(ack) => vec![Effect::Unsubscribed(ack.reasons)],
             Packet::Disconnect(end) => {
                 vec![Effect::End(format!("the other broker ended it: {:?}", end.reason_code))]
             }
@@ -148,19 +152,18 @@ impl Relay<'_> {
         // Brought by another bridge of this node, it was here just now; if it was here before, it has come back.
         let returned = via.rsplit_once(',').is_some_and(|(before, _)| self.has_seen(before));
         let far = via.split(',').count() >= MOST_HOPS;
-        let topic = self.topics.to_remote(topic).filter(|_| !returned && !far);
-        let Some(topic) = topic else {
-            return match publish.qos {
-                v5::QoS::AtMostOnce => Vec::new(),
-                v5::QoS::AtLeastOnce => {
-                    vec![Effect::ToLocal(Packet::PubAck(PubAck::new(publish.pkid, None)))]
-                }
+        let translated = self.topics.to_remote(topic);
+        let lost = translated.is_none().then(|| belongs_nowhere(topic));
+        let Some(topic) = translated.filter(|_| !returned && !far) else {
+            let ack = match publish.qos {
+                v5::QoS::AtMostOnce => None,
+                v5::QoS::AtLeastOnce => Some(Packet::PubAck(PubAck::new(publish.pkid, None))),
                 v5::QoS::ExactlyOnce => {
                     let reason = PubRecReason::ImplementationSpecificError;
-                    let refusal = PubRec { pkid: publish.pkid, reason, properties: None };
-                    vec![Effect::ToLocal(Packet::PubRec(refusal))]
+                    Some(Packet::PubRec(PubRec { pkid: publish.pkid, reason, properties: None }))
                 }
             };
+            return ack.map(Effect::ToLocal).into_iter().chain(lost).collect();
         };
         publish.topic = topic.into();
         publish.retain &= self.retain_available;
@@ -181,18 +184,20 @@ impl Relay<'_> {
             v5::QoS::AtLeastOnce => Some(Packet::PubAck(PubAck::new(publish.pkid, None))),
             v5::QoS::ExactlyOnce => Some(Packet::PubRec(PubRec::new(publish.pkid, None))),
         };
-        let done = |ack: Option<Packet>| ack.map(Effect::Acknowledge).into_iter().collect();
+        let done =
+            |ack: Option<Packet>, lost| ack.map(Effect::Acknowledge).into_iter().chain(lost).collect();
         let once = publish.qos == v5::QoS::ExactlyOnce;
         if once && self.unreleased.contains(&publish.pkid) {
-            return done(ack);
+            return done(ack, None);
         }
         let record = once.then_some(publish.pkid);
         let mut properties = publish.properties.unwrap_or_default();
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let via = via(&properties.user_properties);
         // What has been here before has been everywhere it would go.
-        let topic = self.topics.to_local(topic).filter(|_| !self.has_seen(&via));
-        let Some(topic) = topic.and_then(|topic| TopicName::new(topic).ok()) else { return done(ack) };
+        let translated = self.topics.to_local(topic).and_then(|topic| TopicName::new(topic).ok());
+        let lost = translated.is_none().then(|| belongs_nowhere(topic));
+        let Some(topic) = translated.filter(|_| !self.has_seen(&via)) else { return done(ack, lost) };
         self.sign(&mut properties.user_properties, via);
         let message = Message::new(topic, publish.payload)
             .with_qos(qos(publish.qos))
@@ -218,6 +223,10 @@ impl Relay<'_> {
         user_properties.retain(|(name, _)| name != VIA);
         user_properties.push((VIA.to_owned(), via));
     }
+}
+
+fn belongs_nowhere(topic: &str) -> Effect {
+    Effect::Refused(format!("a message on {topic:?} belongs to none of the bridge's `topics`"))
 }
 
 fn via<'a>(user_properties: impl IntoIterator<Item = &'a (String, String)>) -> String {
@@ -336,10 +345,13 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_nowhere_is_acknowledged_to_this_node() {
+    fn what_goes_nowhere_is_acknowledged_to_this_node_and_counted() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         let relay = relay(&topics, &mut unreleased, "n1");
         let effects = relay.on_local(Packet::Publish(publish("other", v5::QoS::AtLeastOnce, 4)));
-        assert_eq!(effects, [Effect::ToLocal(Packet::PubAck(PubAck::new(4, None)))]);
+        let [Effect::ToLocal(Packet::PubAck(ack)), Effect::Refused(reason)] = &effects[..] else {
+            panic!("{effects:?}");
+        };
+        assert_eq!((ack, reason.contains("\"other\"")), (&PubAck::new(4, None), true));
     }
 }

@@ -13,24 +13,40 @@ pub struct Topics {
 
 #[derive(Debug)]
 struct Rule {
+    from: End,
+    to: End,
+}
+
+/// One side of an entry.
+#[derive(Debug)]
+struct End {
     filter: TopicFilter,
     prefix: String,
-    other_prefix: String,
+}
+
+impl End {
+    fn local(section: &TopicSection) -> Option<Self> {
+        let filter = TopicFilter::new(section.local_filter()).ok()?;
+        Some(Self { filter, prefix: section.local_prefix.clone() })
+    }
+
+    fn remote(section: &TopicSection) -> Option<Self> {
+        let filter = TopicFilter::new(section.remote_filter()).ok()?;
+        Some(Self { filter, prefix: section.remote_prefix.clone() })
+    }
 }
 
 impl Topics {
     /// Of a bridge whose filters are valid.
     pub fn new(sections: &[TopicSection]) -> Self {
-        let rule = |filter: String, prefix: &str, other_prefix: &str| {
-            let (prefix, other_prefix) = (prefix.to_owned(), other_prefix.to_owned());
-            Some(Rule { filter: TopicFilter::new(filter).ok()?, prefix, other_prefix })
-        };
-        let out = sections.iter().filter(|section| section.direction.is_out()).filter_map(|section| {
-            rule(section.local_filter(), &section.local_prefix, &section.remote_prefix)
-        });
-        let into = sections.iter().filter(|section| section.direction.is_in()).filter_map(|section| {
-            rule(section.remote_filter(), &section.remote_prefix, &section.local_prefix)
-        });
+        let out = sections
+            .iter()
+            .filter(|section| section.direction.is_out())
+            .filter_map(|section| Some(Rule { from: End::local(section)?, to: End::remote(section)? }));
+        let into = sections
+            .iter()
+            .filter(|section| section.direction.is_in())
+            .filter_map(|section| Some(Rule { from: End::remote(section)?, to: End::local(section)? }));
         Self { out: out.collect(), into: into.collect() }
     }
 
@@ -46,11 +62,13 @@ impl Topics {
 }
 
 fn translate(rules: &[Rule], topic: &str) -> Option<String> {
-    let rule = rules.iter().find(|rule| rule.filter.matches(topic))?;
-    let rest = topic.strip_prefix(&rule.prefix)?;
-    let topic = format!("{}{rest}", rule.other_prefix);
-    // `prefix/#` also matches `prefix`, of which nothing may be left.
-    (!topic.is_empty()).then_some(topic)
+    rules.iter().find_map(|rule| {
+        let rest = rule.from.filter.matches(topic).then(|| topic.strip_prefix(&rule.from.prefix))??;
+        let topic = format!("{}{rest}", rule.to.prefix);
+        // `prefix/#` also matches `prefix`, of which nothing may be left. And what is under a prefix there may begin with
+        // `$` here, where topics do more than carry messages: `#` does not stand for these.
+        (!topic.is_empty() && rule.to.filter.matches(&topic)).then_some(topic)
+    })
 }
 
 #[cfg(test)]
@@ -79,5 +97,30 @@ mod tests {
         assert_eq!(topics.to_remote("cloud/a/b").as_deref(), Some("down/a/b"));
         assert_eq!(topics.to_local("x/cmd").as_deref(), Some("cmd"));
         assert_eq!(topics.to_remote("cmd"), None);
+    }
+
+    #[test]
+    fn wildcards_do_not_make_topics_of_the_broker_itself() {
+        let section = |filter: &str, local: &str, remote: &str| TopicSection {
+            filter: filter.into(),
+            direction: Direction::Both,
+            qos: BridgeQoS::default(),
+            local_prefix: local.into(),
+            remote_prefix: remote.into(),
+        };
+        let topics = Topics::new(&[
+            section("#", "", "sites/7/"),
+            section("+/fn/#", "", "other/"),
+            section("$faas/fn/f/invoke", "", "calls/"),
+        ]);
+        assert_eq!(topics.to_local("sites/7/a").as_deref(), Some("a"));
+        assert_eq!(topics.to_local("sites/7/$faas/fn/f/invoke"), None);
+        assert_eq!(topics.to_local("sites/7/$SYS/x"), None);
+        assert_eq!(topics.to_local("other/$faas/fn/f/invoke"), None);
+        assert_eq!(topics.to_remote("$SYS/x"), None);
+        // Where it is said, it is meant.
+        assert_eq!(topics.to_local("calls/$faas/fn/f/invoke").as_deref(), Some("$faas/fn/f/invoke"));
+        let topics = Topics::new(&[section("#", "sites/7/", "")]);
+        assert_eq!(topics.to_remote("sites/7/$SYS/x"), None);
     }
 }

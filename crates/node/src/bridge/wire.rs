@@ -5,7 +5,7 @@ use rumqttc::mqttbytes as v4;
 use rumqttc::v5::mqttbytes as v5;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAck, ConnectReturnCode, Packet, PingResp, PubAck, PubComp, PubRec, PubRel, Publish, SubAck,
-    SubscribeReasonCode,
+    SubscribeReasonCode, UnsubAck,
 };
 
 use super::config::BridgeVersion;
@@ -27,7 +27,58 @@ pub struct Wire {
 #[error("{0}")]
 pub struct WireError(String);
 
+/// What is at the start of some bytes, as far as its size goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Size {
+    /// It is taken, or is no PUBLISH.
+    Fine,
+    /// A PUBLISH that is too large, of which more is needed.
+    Unknown,
+    /// A PUBLISH that is too large.
+    TooLarge {
+        /// Of the whole packet.
+        bytes: usize,
+        /// Its topic.
+        topic: String,
+        /// Its acknowledgement, if it needs one.
+        ack: Option<Box<Packet>>,
+    },
+}
+
 impl Wire {
+    /// Whether the packet at the start of `bytes` is a PUBLISH that [`decode`](Self::decode) would fail on for its size.
+    /// MQTT 3.1.1 has no way to tell the other broker what is taken.
+    pub fn size(&self, bytes: &[u8]) -> Size {
+        let Some((first, rest)) = bytes.split_first().filter(|(first, _)| **first >> 4 == 3) else {
+            return Size::Fine;
+        };
+        let mut remaining = 0;
+        let mut head = 1;
+        for (index, byte) in rest.iter().take(4).enumerate() {
+            remaining |= usize::from(byte & 0x7f) << (7 * index);
+            if byte & 0x80 == 0 {
+                head += index + 1;
+                break;
+            }
+        }
+        if head == 1 || remaining <= self.max_packet_bytes as usize {
+            return Size::Fine;
+        }
+        let number = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let parsed = || {
+            let end = head + 2 + usize::from(number(head)?);
+            Some((bytes.get(head + 2..end)?, number(end)?))
+        };
+        let Some((topic, pkid)) = parsed() else { return Size::Unknown };
+        let ack = match first >> 1 & 3 {
+            0 => None,
+            1 => Some(Packet::PubAck(PubAck::new(pkid, None))),
+            _ => Some(Packet::PubRec(PubRec::new(pkid, None))),
+        };
+        let topic = String::from_utf8_lossy(topic).into_owned();
+        Size::TooLarge { bytes: head + remaining, topic, ack: ack.map(Box::new) }
+    }
+
     /// Takes a packet off the start of `bytes`, if it is all there.
     pub fn decode(&self, bytes: &mut BytesMut) -> Result<Option<Packet>, WireError> {
         match self.version {
@@ -124,6 +175,10 @@ fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
                 .collect(),
             properties: None,
         }),
+        // It says nothing about its filters: all are gone.
+        Old::UnsubAck(ack) => {
+            Packet::UnsubAck(UnsubAck { pkid: ack.pkid, reasons: Vec::new(), properties: None })
+        }
         Old::PingResp => Packet::PingResp(PingResp),
         other => return Err(WireError(format!("a broker must not send this: {other:?}"))),
     })
@@ -164,6 +219,9 @@ fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
                 .map(|filter| v4::v4::SubscribeFilter::new(filter.path, qos_down(filter.qos)))
                 .collect(),
         }),
+        Packet::Unsubscribe(unsubscribe) => {
+            Old::Unsubscribe(v4::v4::Unsubscribe { pkid: unsubscribe.pkid, topics: unsubscribe.filters })
+        }
         Packet::PingReq(_) => Old::PingReq,
         Packet::Disconnect(_) => Old::Disconnect,
         other => return Err(WireError(format!("not in MQTT 3.1.1: {other:?}"))),
@@ -191,6 +249,29 @@ mod tests {
     use rumqttc::v5::mqttbytes::v5::{Connect, Login};
 
     use super::*;
+
+    #[test]
+    fn a_publish_that_is_too_large_is_known_by_its_start() {
+        let wire = Wire { version: BridgeVersion::V311, max_packet_bytes: 1000 };
+        for (first, ack) in [
+            (0x30, None),
+            (0x32, Some(Packet::PubAck(PubAck::new(7, None)))),
+            (0x3d, Some(Packet::PubRec(PubRec::new(7, None)))),
+        ] {
+            // 2,000 bytes behind the header.
+            let packet = [first, 0xd0, 0x0f, 0, 3, b'a', b'/', b'b', 0, 7];
+            for known in 0..3 {
+                assert_eq!(wire.size(&packet[..known]), Size::Fine);
+            }
+            for known in 3..packet.len() {
+                assert_eq!(wire.size(&packet[..known]), Size::Unknown, "{known}");
+            }
+            let ack = ack.map(Box::new);
+            assert_eq!(wire.size(&packet), Size::TooLarge { bytes: 2003, topic: "a/b".into(), ack });
+        }
+        assert_eq!(wire.size(&[0x32, 0x7f, 0, 3, b'a', b'/', b'b', 0, 7]), Size::Fine);
+        assert_eq!(wire.size(&[0x92, 0xd0, 0x0f, 0, 3, b'a', b'/', b'b', 0, 7]), Size::Fine);
+    }
 
     #[test]
     fn a_bridge_says_so_in_the_protocol_level() {

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::connections::Visitor;
 use crate::access::replace_file;
 use crate::problem::{MEDIA_TYPE, Problem};
 
@@ -51,7 +52,11 @@ pub(super) fn guard(routes: Router, token: &str) -> Router {
     // Hashes are compared, which takes the same time wherever a guess goes wrong.
     let wanted = blake3::hash(token.as_bytes());
     routes.layer(from_fn(move |request: Request, next: Next| async move {
-        if OPEN_PATHS.contains(&request.uri().path()) || bears(request.headers(), &wanted) {
+        let bears = bears(request.headers(), &wanted);
+        if bears && let Some(visitor) = request.extensions().get::<Visitor>() {
+            visitor.is_known();
+        }
+        if bears || OPEN_PATHS.contains(&request.uri().path()) {
             return next.run(request).await;
         }
         refuse(request.headers())
@@ -62,14 +67,12 @@ fn bears(headers: &HeaderMap, wanted: &blake3::Hash) -> bool {
     bearer(headers).is_some_and(|token| blake3::hash(token.as_bytes()) == *wanted)
 }
 
-/// The token in `authorization: Bearer TOKEN`.
+/// The token in `authorization: Bearer TOKEN`; none if there are several such headers, which nobody can choose from.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim())
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once([' ', '\t'])?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn refuse(headers: &HeaderMap) -> Response {

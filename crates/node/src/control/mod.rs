@@ -1,6 +1,7 @@
 //! The control port: gRPC for the CLI, and metrics and health over plain HTTP.
 
 mod auth;
+mod connections;
 mod convert;
 mod endpoint;
 mod http;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use auth::{TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
+pub use connections::MAX_CONNECTIONS;
 pub use endpoint::ControlEndpoint;
 
 use crate::access::AccessControl;
@@ -24,7 +26,7 @@ use crate::metrics::{Metrics, NodeReading};
 use crate::node::Addresses;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
-use crate::tls::{Service, Tls, TlsListener};
+use crate::tls::Tls;
 use edgefaas_broker::Broker;
 
 /// Messages, server and client generated from `proto/edgefaas/control/v1/control.proto`.
@@ -104,25 +106,10 @@ pub async fn serve(
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
     grace: Duration,
-) -> Result<(), std::io::Error> {
+) {
     let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
     let guarded = auth::guard(routes, &parts.token);
-    let stopping = cancel.clone();
-    let stopped = async move { stopping.cancelled().await };
-    let serving = async {
-        match tls {
-            None => axum::serve(listener, guarded).with_graceful_shutdown(stopped).await,
-            Some(tls) => {
-                let listener = TlsListener::new(listener, Service::Control, tls);
-                axum::serve(listener, guarded).with_graceful_shutdown(stopped).await
-            }
-        }
-    };
-    tokio::pin!(serving);
-    tokio::select! {
-        ended = &mut serving => ended,
-        () = async { cancel.cancelled().await; tokio::time::sleep(grace).await } => Ok(()),
-    }
+    connections::serve(listener, tls, guarded, cancel, grace).await;
 }
 
 /// Resident memory of this process, in bytes; 0 where the system does not say.

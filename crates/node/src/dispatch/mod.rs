@@ -19,6 +19,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 pub use admission::{Admission, Ticket};
 pub use workers::Workers;
 
+use crate::ingress::body::BodyBudget;
 use crate::journal::InvocationJournal;
 
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
@@ -42,6 +43,7 @@ pub struct Dispatcher {
     broker: Broker,
     max_message_bytes: usize,
     event_bytes: Arc<AtomicUsize>,
+    bodies: BodyBudget,
     isolate_permits: Semaphore,
     draining: AtomicBool,
     under_way: TaskTracker,
@@ -138,6 +140,7 @@ impl Dispatcher {
             broker,
             max_message_bytes,
             event_bytes: Arc::default(),
+            bodies: BodyBudget::default(),
             draining: AtomicBool::new(false),
             under_way: TaskTracker::new(),
             invocations: AtomicU64::new(0),
@@ -478,6 +481,11 @@ impl Dispatcher {
     /// The largest message the broker takes, in bytes.
     pub fn max_message_bytes(&self) -> usize {
         self.max_message_bytes
+    }
+
+    /// Reads the bodies of requests.
+    pub fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     /// How many isolates run now.

@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use ulid::Ulid;
 
-use super::gateway_auth::GatewayAuth;
+use super::gateway_auth::{Caller, GatewayAuth};
 use super::http::{HttpReply, INVOCATION_ID, problem_reply, refused_reply, result_reply};
 use crate::dispatch::Dispatcher;
 use crate::invocation::Invocation;
@@ -68,9 +68,10 @@ pub(super) async fn accept(
     invocation: Invocation,
     wanted: Wanted,
     auth: HttpAuth,
+    caller: &Caller,
 ) -> HttpReply {
     let key = wanted.key.map(|key| {
-        let key = digest(&[b"http", function.name.as_bytes(), &key]);
+        let key = digest(&[b"http", function.name.as_bytes(), &caller_digest(caller, &invocation), &key]);
         (key, request_digest(&invocation))
     });
     let auth = match auth {
@@ -128,7 +129,7 @@ pub(super) async fn poll(
                 (None, Some(function)) => auth.of_function(function),
                 _ => HttpAuth::Token,
             };
-            auth.check(wanted, &asked.function, &mut request.headers().clone())
+            auth.check(wanted, &asked.function, &mut request.headers().clone()).map(drop)
         }
         Lookup::Gone | Lookup::Unknown => auth.check_default(request.headers()),
     };
@@ -208,6 +209,24 @@ fn pending_reply(id: Ulid) -> HttpReply {
 fn store_problem(error: &crate::store::StoreError) -> HttpReply {
     tracing::error!(%error, "an outcome cannot be read");
     problem_reply(&Problem::new(500, "Store failed", "the outcome could not be read; see the node's log"))
+}
+
+/// Stands for who asks: what one caller was answered is no other one's business. Those who had to prove nothing here may
+/// have to prove it to the function: what they show for that counts.
+fn caller_digest(caller: &Caller, invocation: &Invocation) -> Digest {
+    match caller {
+        Caller::Operator => digest(&[b"operator"]),
+        Caller::User(user) => digest(&[b"user", user.as_bytes()]),
+        Caller::Unknown => {
+            let headers = match &invocation.event.trigger {
+                Trigger::Http(request) => request.headers.as_slice(),
+                _ => &[],
+            };
+            let shown = headers.iter().filter(|(name, _)| ["authorization", "cookie"].contains(&&**name));
+            let shown = shown.flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+            digest(&[&b"unknown"[..]].into_iter().chain(shown).collect::<Vec<_>>())
+        }
+    }
 }
 
 /// Stands for all that has to be the same where an idempotency key is.

@@ -28,6 +28,17 @@ pub struct GatewayAuth {
     default: HttpAuth,
 }
 
+/// Who sends a request, as far as it has been proven.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Nothing was asked for.
+    Unknown,
+    /// Who has a token of the node.
+    Operator,
+    /// The user of a JSON Web Token.
+    User(String),
+}
+
 /// A request that is not let through.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -68,23 +79,34 @@ impl GatewayAuth {
         triggers.max().map_or(self.default, |strictest| strictest.max(self.default))
     }
 
-    /// Lets a request through, or says what it lacks. A token of the node is taken out of the headers: it is
-    /// no function's business.
+    /// Lets a request through, or says what it lacks. A token of the node is taken out of the headers, wherever it is in
+    /// them: it is no function's business.
     ///
     /// # Errors
-    /// 401 with the challenge, or 403.
-    pub fn check(&self, wanted: HttpAuth, function: &str, headers: &mut HeaderMap) -> Result<(), Refused> {
-        let token = bearer(headers);
-        if token.is_some_and(|token| self.is_own(token)) {
+    /// 401 with the challenge, 403, or 400 for more than one `authorization`.
+    pub fn check(
+        &self,
+        wanted: HttpAuth,
+        function: &str,
+        headers: &mut HeaderMap,
+    ) -> Result<Caller, Refused> {
+        let token = bearer(headers).map(str::to_owned);
+        let values = headers.get_all(AUTHORIZATION);
+        if values.iter().nth(1).is_some() {
+            let problem = Problem::new(400, "Bad request", "there is more than one `authorization` header");
+            return Err(Refused { problem: Box::new(problem), challenge: None });
+        }
+        let is_own = token.as_deref().is_some_and(|token| self.is_own(token));
+        if is_own || values.iter().any(|value| self.has_own(value)) {
             headers.remove(AUTHORIZATION);
-            return Ok(());
         }
         match (wanted, token) {
-            (HttpAuth::None, _) => Ok(()),
+            _ if is_own => Ok(Caller::Operator),
+            (HttpAuth::None, _) => Ok(Caller::Unknown),
             (HttpAuth::Token, None) => Err(missing(NODE_TOKEN)),
             (HttpAuth::Token, Some(_)) => Err(invalid("this is not the node's token")),
             (HttpAuth::Jwt, None) => Err(missing("a JSON Web Token")),
-            (HttpAuth::Jwt, Some(token)) => self.check_jwt(token, function),
+            (HttpAuth::Jwt, Some(token)) => self.check_jwt(&token, function).map(Caller::User),
         }
     }
 
@@ -109,8 +131,14 @@ impl GatewayAuth {
         self.tokens.iter().fold(false, |found, own| (*own == given) | found)
     }
 
-    /// Whoever may publish a call may make it here.
-    fn check_jwt(&self, token: &str, function: &str) -> Result<(), Refused> {
+    /// Whether a header has a token of the node somewhere in it, in whatever form.
+    fn has_own(&self, value: &HeaderValue) -> bool {
+        let mut words = value.as_bytes().split(|byte| b" \t,;=\"".contains(byte));
+        words.any(|word| std::str::from_utf8(word).is_ok_and(|word| self.is_own(word)))
+    }
+
+    /// Whoever may publish a call may make it here; gives the user.
+    fn check_jwt(&self, token: &str, function: &str) -> Result<String, Refused> {
         let claims = self.access.check_token(token.as_bytes()).map_err(|error| match error {
             Some(error) => invalid(&error.to_string()),
             None => invalid("this node takes no JSON Web Tokens: [access.jwt] is not configured"),
@@ -118,7 +146,7 @@ impl GatewayAuth {
         let who = Who { user: Some(&claims.subject), client_id: None };
         let topic = format!("$faas/fn/{function}/invoke");
         if self.access.policy().rules().allows(who, Action::Publish, &topic) {
-            return Ok(());
+            return Ok(claims.subject);
         }
         let detail =
             format!("the user of the token may not publish to {topic}, and so may not call `{function}`");

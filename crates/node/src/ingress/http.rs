@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
-use http::header::{
-    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,8 +16,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use super::body::{BODY_TIMEOUT, BodyError, MAX_BODY_BYTES};
 use super::durable_http;
-use super::gateway_auth::{GatewayAuth, Refused};
+use super::gateway_auth::{Caller, GatewayAuth, Refused};
 use super::websocket::{self, Upgrading};
 use super::write_timeout::WriteTimeout;
 use crate::answer::body_of;
@@ -33,12 +32,6 @@ use crate::registry::LiveFunction;
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 /// The longest time for which a client may leave its answer unread.
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-/// What is read of a body that is too large, and for how long: most clients look for an answer only when they have sent
-/// all, and would find the connection gone.
-const DRAIN_BYTES: usize = 1 << 20;
-const DRAIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
-/// The longest time for a request's body to come in.
-const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -73,7 +66,7 @@ pub async fn serve<S>(
         async move {
             Ok::<_, Infallible>(match request.uri().path() {
                 websocket::PATH => upgrade.answer(&mut request),
-                _ => handle(&dispatcher, &auth, request).await,
+                _ => handle(&dispatcher, &auth, &upgrade, request).await,
             })
         }
     });
@@ -98,26 +91,44 @@ pub async fn serve<S>(
     Box::pin(upgrading.serve(cancel)).await;
 }
 
-async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Request<Incoming>) -> HttpReply {
+async fn handle(
+    dispatcher: &Arc<Dispatcher>,
+    auth: &GatewayAuth,
+    upgrading: &Upgrading,
+    request: Request<Incoming>,
+) -> HttpReply {
     if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
         return durable_http::poll(dispatcher, auth, id, &request).await;
     }
-    let (function, path, wanted) = match route(dispatcher, auth, &request) {
+    let Routed { function, path, wanted, open } = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
         Err(reply) => return auth.check_default(request.headers()).map_or_else(refused_reply, |()| *reply),
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
-    if let Err(refused) = auth.check(wanted, &function.name, &mut head.headers) {
-        return refused_reply(refused);
+    let caller = match auth.check(wanted, &function.name, &mut head.headers) {
+        Ok(caller) => caller,
+        Err(refused) => return refused_reply(refused),
+    };
+    // It needs nothing since only this machine can send it; but pages from anywhere are read on this machine.
+    if caller == Caller::Unknown
+        && !open
+        && let Err(problem) = upgrading.check_page(&head.headers)
+    {
+        return problem_reply(&problem);
     }
-    let body = match read_body(&head.headers, body, limit_bytes).await {
+    let body = match dispatcher.bodies().read(&head.headers, body, limit_bytes).await {
         Ok(body) => body,
         Err(BodyError::TooLarge { actual_bytes }) => {
             let function = function.name.to_string();
             let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
             return problem_reply(&Problem::of(&error, None));
+        }
+        Err(BodyError::NoMemory) => {
+            let detail =
+                format!("the bodies of all requests have {MAX_BODY_BYTES} bytes together; try again");
+            return problem_reply(&Problem::new(503, "No memory for bodies", detail));
         }
         Err(BodyError::TooSlow) => {
             let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
@@ -145,7 +156,7 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
     if let Some(durable) = durable {
-        return durable_http::accept(dispatcher, function, invocation, durable, wanted).await;
+        return durable_http::accept(dispatcher, function, invocation, durable, wanted, &caller).await;
     }
     let id = invocation.id.clone();
     let outcome = match dispatcher.admit_to(function, invocation) {
@@ -156,18 +167,34 @@ async fn handle(dispatcher: &Arc<Dispatcher>, auth: &GatewayAuth, request: Reque
     result_reply(&id, result.map_err(|error| Problem::of(&error, Some(&id))), timing)
 }
 
-/// The function a request is for, the path it sees and what it needs, or the answer that there is none.
+/// What a request is for.
+struct Routed {
+    function: Arc<LiveFunction>,
+    /// As the function sees it.
+    path: String,
+    /// What the request needs.
+    wanted: HttpAuth,
+    /// The function's manifest says that it needs nothing.
+    open: bool,
+}
+
+/// What a request is for, or the answer that there is no such thing.
 fn route(
     dispatcher: &Dispatcher,
     auth: &GatewayAuth,
     request: &Request<Incoming>,
-) -> Result<(Arc<LiveFunction>, String, HttpAuth), Box<HttpReply>> {
+) -> Result<Routed, Box<HttpReply>> {
     let path = request.uri().path();
     let routes = dispatcher.registry().routes();
     if let Some(rest) = path.strip_prefix("/fn/") {
         let (name, rest) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
         return match routes.function(name) {
-            Some(function) => Ok((function.clone(), rest.to_owned(), auth.of_function(function))),
+            Some(function) => Ok(Routed {
+                function: function.clone(),
+                path: rest.to_owned(),
+                wanted: auth.of_function(function),
+                open: false,
+            }),
             None => {
                 let near = routes.near_functions(name);
                 let error = InvocationError::UnknownFunction { name: name.to_owned(), near };
@@ -183,7 +210,12 @@ fn route(
     };
     let method = request.method().as_str();
     match route.target(method) {
-        Some(target) => Ok((target.function.clone(), path.to_owned(), auth.of_trigger(target.auth))),
+        Some(target) => Ok(Routed {
+            function: target.function.clone(),
+            path: path.to_owned(),
+            wanted: auth.of_trigger(target.auth),
+            open: target.auth == Some(HttpAuth::None),
+        }),
         None => {
             let allowed = route.allowed();
             let detail = format!("{path} does not take {method}; it takes {allowed}");
@@ -194,46 +226,6 @@ fn route(
             Err(Box::new(reply))
         }
     }
-}
-
-enum BodyError {
-    TooLarge { actual_bytes: usize },
-    TooSlow,
-    Broken(String),
-}
-
-async fn read_body(
-    headers: &HeaderMap,
-    mut body: Incoming,
-    limit_bytes: usize,
-) -> Result<Bytes, BodyError> {
-    let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if let Some(actual_bytes) = declared.filter(|length| *length > limit_bytes) {
-        // Who asks first sends nothing when the answer is no.
-        if !headers.contains_key(EXPECT) {
-            drain(&mut body).await;
-        }
-        return Err(BodyError::TooLarge { actual_bytes });
-    }
-    if declared == Some(0) {
-        return Ok(Bytes::new());
-    }
-    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(&mut body, limit_bytes).collect()).await {
-        Err(_) => Err(BodyError::TooSlow),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            drain(&mut body).await;
-            Err(BodyError::TooLarge { actual_bytes: limit_bytes + 1 })
-        }
-        Ok(Err(error)) => Err(BodyError::Broken(error.to_string())),
-    }
-}
-
-async fn drain(body: &mut Incoming) {
-    let rest = Limited::new(body, DRAIN_BYTES);
-    tokio::pin!(rest);
-    let reading = async { while let Some(Ok(_)) = rest.frame().await {} };
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
 pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
@@ -297,7 +289,7 @@ pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
     let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
     *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
-    if problem.status == 429 {
+    if [429, 503].contains(&problem.status) {
         reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
     reply

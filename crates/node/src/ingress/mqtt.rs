@@ -3,40 +3,54 @@
 //! The hook sits in the broker's publish path. It decides at once and starts what is to run; it never
 //! waits for a function.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{
     Client, Message, Origin, PublishHook, Publishing, QoS, RejectReason, Verdict, Version,
 };
 use edgefaas_isolates::{Event, MqttMessage, Reply, Trigger};
+use parking_lot::Mutex;
+use ulid::Ulid;
 
 use crate::answer::Answer;
 use crate::dispatch::{Admitted, Dispatcher, Workers};
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal};
 use crate::journal::{
-    Acceptance, AnswerTo, Claim, ClientRecord, Durable, Keep, Lookup, NoRoom, Slot, digest,
+    Acceptance, AnswerTo, Claim, ClientRecord, Digest, Durable, Keep, Lookup, NoRoom, Slot, digest,
 };
-use crate::manifest::WhenFull;
+use crate::manifest::{NODE_TRIGGERS, WhenFull};
 use crate::problem::Problem;
 use crate::registry::LiveFunction;
 
 /// Topics that belong to the node.
 const FAAS_PREFIX: &str = "$faas/";
+/// Where the node says which durable invocations it has given up.
+const DEAD_PREFIX: &str = "$faas/dead/";
 /// Who publishes replies for functions that can't be named, in hooks and logs.
 const NODE: &str = "$node";
+/// Calls that were made again and wait for the answer of the first.
+const MOST_REPEATED: usize = 1024;
+/// Time between two looks whether an invocation has reached the disk, which takes as long as a sync.
+const CLAIM_WAIT: Duration = Duration::from_millis(5);
 
 /// Starts functions for the messages that pass.
 pub struct CoordinationHook {
     // The dispatcher owns the broker, and the broker this hook.
     dispatcher: OnceLock<Weak<Dispatcher>>,
     workers: Arc<Workers>,
+    repeated: Arc<Mutex<HashSet<Repeated>>>,
 }
+
+/// A call that was made again, and where its answer goes.
+type Repeated = (Ulid, Digest);
 
 impl CoordinationHook {
     /// A hook without a dispatcher yet: it forwards everything.
     pub fn new(workers: Arc<Workers>) -> Self {
-        Self { dispatcher: OnceLock::new(), workers }
+        Self { dispatcher: OnceLock::new(), workers, repeated: Arc::default() }
     }
 
     /// From now on functions are started.
@@ -44,7 +58,8 @@ impl CoordinationHook {
         let _ = self.dispatcher.set(Arc::downgrade(dispatcher));
     }
 
-    /// `$faas/…`: calls are taken, results pass if the node made them, nothing else is let through.
+    /// `$faas/…`: calls are taken, results pass if the node made them and dead letters and events run functions as well,
+    /// nothing else is let through.
     fn on_own_topic(
         &self,
         dispatcher: &Arc<Dispatcher>,
@@ -54,6 +69,7 @@ impl CoordinationHook {
         let (origin, message) = (publishing.origin(), publishing.message());
         let Some(call) = parse_call(topic) else {
             return match origin {
+                Origin::Node { .. } if has_triggers(topic) => self.on_topic(dispatcher, publishing),
                 Origin::Node { .. } => Verdict::Forward,
                 _ => Verdict::Reject(RejectReason::NotAuthorized),
             };
@@ -104,13 +120,16 @@ impl CoordinationHook {
         let origin = publishing.origin();
         let mut durable = Durable { answer: answer.as_ref().map(answer_record), ..Durable::default() };
         if let Some(request_id) = call.request_id {
-            let key = digest(&[b"mqtt", function.name.as_bytes(), request_id.as_bytes()]);
-            let id = ulid::Ulid::from_string(&invocation.id).unwrap_or_default();
+            let asker = asker_digest(origin);
+            let key = digest(&[b"mqtt", function.name.as_bytes(), &asker, request_id.as_bytes()]);
+            let id = Ulid::from_string(&invocation.id).unwrap_or_default();
             match dispatcher.journal().claim(key, digest(&[&invocation.event.body]), id) {
                 Ok(Claim::New(claim)) => durable.claim = Some(claim),
                 Ok(Claim::Known(id)) => {
-                    self.answer_again(dispatcher, function, id, answer);
-                    return Verdict::Consume;
+                    return match answer {
+                        Some(answer) => self.answer_again(dispatcher, function, id, answer),
+                        None => Verdict::Consume,
+                    };
                 }
                 Ok(Claim::Conflict) => {
                     let detail = format!("REQUEST-ID `{request_id}` was used with another payload before");
@@ -149,26 +168,40 @@ impl CoordinationHook {
         }
     }
 
-    /// A call that was made before is not made again: its answer is published again, once it is there.
+    /// A call that was made before is not made again: its answer is published here as well, once it is there.
     fn answer_again(
         &self,
         dispatcher: &Arc<Dispatcher>,
         function: &Arc<LiveFunction>,
-        id: ulid::Ulid,
-        answer: Option<Answer>,
-    ) {
-        let Some(answer) = answer else { return };
-        let (dispatcher, source) = (dispatcher.clone(), function.name.clone());
+        id: Ulid,
+        answer: Answer,
+    ) -> Verdict {
+        let to = digest(&[
+            answer.topic.as_str().as_bytes(),
+            answer.correlation_data.as_deref().unwrap_or_default(),
+        ]);
+        let mut repeated = self.repeated.lock();
+        if repeated.len() >= MOST_REPEATED {
+            let detail = format!("{MOST_REPEATED} calls that were made again wait for their answers");
+            let problem = Problem::new(429, "Too many repeated calls", detail);
+            drop(repeated);
+            send(dispatcher, &function.name, &answer, Err(problem));
+            return Verdict::Reject(RejectReason::QuotaExceeded);
+        }
+        if !repeated.insert((id, to)) {
+            return Verdict::Consume;
+        }
+        drop(repeated);
+        let (dispatcher, source, repeated) =
+            (dispatcher.clone(), function.name.clone(), self.repeated.clone());
         self.workers.spawn(async move {
-            match dispatcher.journal().lookup(id) {
-                Ok(Lookup::Done(_, outcome)) => {
-                    send(&dispatcher, &source, &answer, outcome.into_result(id).0);
-                }
-                // It publishes its answer itself when it ends.
-                Ok(_) => {}
-                Err(error) => tracing::error!(%error, "an answer cannot be published again"),
+            let result = first_result(&dispatcher, id, &answer).await;
+            repeated.lock().remove(&(id, to));
+            if let Some(result) = result {
+                send(&dispatcher, &source, &answer, result);
             }
         });
+        Verdict::Consume
     }
 
     /// Any other topic: every trigger that matches gets the message.
@@ -179,8 +212,13 @@ impl CoordinationHook {
         let mut accepted = Vec::new();
         let mut plain: Vec<(Arc<LiveFunction>, bool)> = Vec::new();
         let mut refused = None;
+        let given_up = message.topic().as_str().strip_prefix(DEAD_PREFIX);
         // First whether there is room for all that are to be kept: where one has none, nothing is to have happened.
         routes.for_each_mqtt(message.topic().as_str(), |route| {
+            // What it could not do it would not do better with its own dead letter, and again and again.
+            if given_up == Some(&*route.function.name) {
+                return;
+            }
             if message.qos().min(route.qos) == QoS::AtMostOnce {
                 plain.push((route.function.clone(), route.consume));
             } else if refused.is_none() {
@@ -295,11 +333,51 @@ fn is_open(topic: &str) -> bool {
     !topic.starts_with('$')
 }
 
+/// True if triggers may have topics like this one of the node's.
+fn has_triggers(topic: &str) -> bool {
+    NODE_TRIGGERS.iter().any(|prefix| topic.starts_with(prefix))
+}
+
+/// How the first call ended of which this is a repetition; nothing if that goes to the same place by itself.
+async fn first_result(
+    dispatcher: &Dispatcher,
+    id: Ulid,
+    answer: &Answer,
+) -> Option<Result<Reply, Problem>> {
+    let journal = dispatcher.journal();
+    loop {
+        let ended = journal.ended(id);
+        let claimed = journal.is_claimed(id);
+        match journal.lookup(id) {
+            Ok(Lookup::Done(_, outcome)) => return Some(outcome.into_result(id).0),
+            Ok(Lookup::Pending(_)) => {
+                let first = journal.answer_to(id);
+                let is_same = first.is_some_and(|to| {
+                    to.topic == answer.topic.as_str() && to.correlation_data == answer.correlation_data
+                });
+                if is_same || ended.await.is_err() {
+                    return None;
+                }
+            }
+            Ok(Lookup::Unknown) if claimed => tokio::time::sleep(CLAIM_WAIT).await,
+            Ok(Lookup::Unknown | Lookup::Gone) => {
+                let detail = "the first call with this REQUEST-ID could not be taken; make it again";
+                return Some(Err(Problem::new(503, "Not accepted", detail)));
+            }
+            Err(error) => {
+                tracing::error!(%error, "an answer cannot be published again");
+                return None;
+            }
+        }
+    }
+}
+
 /// What a publisher is told in its acknowledgement.
 fn reject_reason(error: &InvocationError) -> RejectReason {
     match error.status() {
         404 => RejectReason::TopicNameInvalid,
-        413 | 429 => RejectReason::QuotaExceeded,
+        // What is too large will be no smaller later.
+        429 => RejectReason::QuotaExceeded,
         _ => RejectReason::ImplementationSpecific,
     }
 }
@@ -412,6 +490,20 @@ fn requester(origin: &Origin) -> Option<Arc<Client>> {
         Origin::Client(client) => Some(client.clone()),
         Origin::Node { requester, .. } => requester.clone(),
         _ => None,
+    }
+}
+
+/// Stands for who asks: what one asker was answered is no other one's business. Without a name a client is who it says
+/// it is.
+fn asker_digest(origin: &Origin) -> Digest {
+    match origin {
+        Origin::Client(client) => match &client.username {
+            Some(name) => digest(&[b"user", name.as_bytes()]),
+            None => digest(&[b"client", client.client_id.as_bytes()]),
+        },
+        Origin::Node { source, .. } => digest(&[b"function", source.as_bytes()]),
+        Origin::Bridge { client_id } => digest(&[b"bridge", client_id.as_bytes()]),
+        _ => digest(&[b"node"]),
     }
 }
 

@@ -1,16 +1,13 @@
 //! MQTT over WebSocket, at `/mqtt` of the gateway (MQTT 5, section 6; RFC 6455).
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use edgefaas_broker::{Broker, Peer, Transport};
-use futures_util::{Sink, SinkExt, Stream};
 use http::header::{
     ALLOW, CONNECTION, HOST, HeaderName, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -21,11 +18,11 @@ use http_body_util::Full;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
+use super::frames::PacketStream;
 use super::http::problem_reply;
 use crate::problem::Problem;
 
@@ -35,10 +32,6 @@ pub const PATH: &str = "/mqtt";
 const SUBPROTOCOL: &str = "mqtt";
 /// Appended to the key (RFC 6455, section 1.3).
 const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// A message may be larger than the largest packet where that is very small: several packets may share one.
-const LEAST_MESSAGE_BYTES: usize = 64 * 1024;
-/// Most that is put into one message.
-const SENT_BYTES: usize = 64 * 1024;
 /// How long the client may take to say goodbye, too.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long what it still sends is read: unread bytes would reset the connection, and it would not learn why.
@@ -56,32 +49,58 @@ pub struct WebSocketSection {
 pub struct WebSocketGateway {
     broker: Broker,
     allowed_origins: Vec<String>,
-    max_packet_bytes: usize,
     /// The gateway speaks TLS.
     secure: bool,
+    /// MQTT clients show certificates, which nobody does here.
+    certificates_required: bool,
 }
 
 impl WebSocketGateway {
     /// For a gateway in front of this broker.
-    pub fn new(broker: Broker, section: &WebSocketSection, max_packet_bytes: usize, secure: bool) -> Self {
+    pub fn new(
+        broker: Broker,
+        section: &WebSocketSection,
+        secure: bool,
+        certificates_required: bool,
+    ) -> Self {
         let allowed = section.allowed_origins.iter();
         let allowed_origins = allowed.map(|origin| origin.trim_end_matches('/').to_ascii_lowercase());
-        Self { broker, allowed_origins: allowed_origins.collect(), max_packet_bytes, secure }
+        Self { broker, allowed_origins: allowed_origins.collect(), secure, certificates_required }
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
         let listed = self.allowed_origins.iter().any(|allowed| allowed == "*" || *allowed == origin);
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if listed || is_own_origin(&origin, &host.to_ascii_lowercase(), self.secure) {
+        if listed || is_own_origin(&origin, &host_of(headers), self.secure) {
             return Ok(());
         }
         let detail = format!(
-            "pages of {origin:?} may not connect to this broker; add the origin to `allowed_origins` under \
+            "pages of {origin:?} may not talk to this node; add the origin to `allowed_origins` under \
              [websocket] in the node's configuration if they are to"
         );
         Err(Problem::new(403, "Origin not allowed", detail))
+    }
+
+    /// A plain gateway is reached by an address or `localhost`: any other name may have been made to lead here by a
+    /// page that came from there (DNS rebinding), and requests of that page for itself have no origin.
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = host_of(headers);
+        let of_allowed = |origin: &String| {
+            origin == "*" || origin.split_once("://").is_some_and(|(_, allowed)| allowed == host)
+        };
+        if host.is_empty()
+            || self.secure
+            || is_own_name(&host)
+            || self.allowed_origins.iter().any(of_allowed)
+        {
+            return Ok(());
+        }
+        let detail = format!(
+            "this gateway is not known as {host:?}; use its address or `localhost`, or add the origin, such as \
+             \"https://{host}\", to `allowed_origins` under [websocket] in the node's configuration"
+        );
+        Err(Problem::new(403, "Host not allowed", detail))
     }
 }
 
@@ -99,6 +118,15 @@ impl Upgrading {
         Self { gateway, peer, accepted: Arc::default() }
     }
 
+    /// Whether a request that needs no credential may come from the page that it comes from, if it comes from one.
+    ///
+    /// # Errors
+    /// 403.
+    pub fn check_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        self.gateway.check_host(headers)?;
+        self.gateway.check_origin(headers)
+    }
+
     /// Answers a request for [`PATH`]: switches protocols, or says what is wrong.
     pub fn answer<B>(&self, request: &mut Request<B>) -> Response<Full<Bytes>> {
         let accept = match check_request(request.method(), request.headers()) {
@@ -110,6 +138,11 @@ impl Upgrading {
                 return reply;
             }
         };
+        if self.gateway.certificates_required {
+            let detail = "this node asks MQTT clients for certificates (`client_certificates` under [tls]), which the \
+                          gateway cannot; connect to `mqtts`";
+            return problem_reply(&Problem::new(403, "Certificate required", detail));
+        }
         if let Err(problem) = self.gateway.check_origin(request.headers()) {
             return problem_reply(&problem);
         }
@@ -136,23 +169,14 @@ impl Upgrading {
             }
         };
         let gateway = self.gateway;
-        let most_bytes = gateway.max_packet_bytes.max(LEAST_MESSAGE_BYTES);
-        let mut socket = PacketStream {
-            socket: ServerBuilder::new()
-                .limits(Limits::default().max_payload_len(Some(most_bytes)))
-                .config(Config::default().frame_size(SENT_BYTES))
-                .serve(stream),
-            unread: Bytes::new(),
-            pong_due: false,
-            ended: false,
-        };
+        let mut socket = PacketStream::new(stream);
         let transport = if gateway.secure { Transport::SecureWebSocket } else { Transport::WebSocket };
         let peer = Peer { address: self.peer, transport, certificate: None };
         gateway.broker.serve(&mut socket, peer, cancel).await;
-        let _ = timeout(CLOSE_TIMEOUT, socket.socket.close()).await;
+        let _ = timeout(CLOSE_TIMEOUT, socket.shutdown()).await;
         let _ = timeout(LINGER, async {
             let mut ignored = [0; 4096];
-            while let Ok(1..) = socket.socket.get_mut().read(&mut ignored).await {}
+            while let Ok(1..) = socket.get_mut().read(&mut ignored).await {}
         })
         .await;
     }
@@ -207,99 +231,22 @@ fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
     let Ok(host) = Authority::from_str(host) else { return false };
     let (expected, default_port) = if secure { ("https", 443) } else { ("http", 80) };
     let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
-    let name = host.host().trim_start_matches('[').trim_end_matches(']');
     scheme == expected
         && authority.host() == host.host()
         && port(authority) == port(&host)
-        && (secure || name == "localhost" || name.parse::<std::net::IpAddr>().is_ok())
+        && (secure || is_own_name(host.as_str()))
 }
 
-/// The bytes in the binary messages of a WebSocket, as one stream: packets may span messages and share them (MQTT 5,
-/// section 6.0, [MQTT-6.0.0-2]).
-struct PacketStream<S> {
-    socket: WebSocketStream<S>,
-    unread: Bytes,
-    /// The answer to a ping has to leave before more is read, or pings would pile up.
-    pong_due: bool,
-    ended: bool,
+/// True for an address or `localhost`, with or without a port.
+fn is_own_name(host: &str) -> bool {
+    let Ok(host) = Authority::from_str(host) else { return false };
+    let name = host.host().trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok()
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PacketStream<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let this = self.get_mut();
-        let mut socket = Pin::new(&mut this.socket);
-        while this.unread.is_empty() && !this.ended {
-            if this.pong_due {
-                ready!(socket.as_mut().poll_flush(context)).map_err(io_error)?;
-                this.pong_due = false;
-            }
-            let close = match ready!(socket.as_mut().poll_next(context)) {
-                Some(Ok(message)) if message.is_binary() => {
-                    this.unread = message.into_payload().into();
-                    continue;
-                }
-                Some(Ok(message)) if message.is_text() => {
-                    Message::close(Some(CloseCode::UNSUPPORTED_DATA), "MQTT comes in binary messages")
-                }
-                Some(Ok(message)) => {
-                    this.pong_due |= message.is_ping();
-                    continue;
-                }
-                Some(Err(Error::PayloadTooLong { max_len, .. })) => {
-                    Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &format!("over {max_len} bytes"))
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "a WebSocket failed");
-                    this.ended = true;
-                    break;
-                }
-                None => {
-                    this.ended = true;
-                    break;
-                }
-            };
-            // Refused where the close is under way already.
-            let _ = socket.as_mut().start_send(close);
-            this.ended = true;
-        }
-        let bytes = this.unread.len().min(buffer.remaining());
-        buffer.put_slice(&this.unread[..bytes]);
-        this.unread.advance(bytes);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let mut socket = Pin::new(&mut self.socket);
-        ready!(socket.as_mut().poll_ready(context)).map_err(io_error)?;
-        let bytes = &bytes[..bytes.len().min(SENT_BYTES)];
-        socket.start_send(Message::binary(Bytes::copy_from_slice(bytes))).map_err(io_error)?;
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context).map_err(io_error)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_close(context).map_err(io_error)
-    }
-}
-
-fn io_error(error: Error) -> std::io::Error {
-    match error {
-        Error::Io(error) => error,
-        other => std::io::Error::other(other),
-    }
+fn host_of(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
+    host.unwrap_or_default().to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -389,6 +389,15 @@ impl InvocationJournal {
         })
     }
 
+    /// Where the answer of a pending invocation goes, if it is on the disk already and has one.
+    pub fn answer_to(&self, id: Ulid) -> Option<AnswerTo> {
+        let known: Known = self.get("an outcome", &record::known_key(id)).ok()??;
+        let KnownState::Pending(sequence) = known.state else { return None };
+        let key = record::pending_key(&known.function, sequence);
+        let pending: Pending = self.get("a pending invocation", &key).ok()??;
+        pending.answer
+    }
+
     /// Completes when an invocation has ended. To be called before it is looked up whether it has.
     pub fn ended(&self, id: Ulid) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
@@ -478,8 +487,12 @@ impl InvocationJournal {
             || self.kept_bytes.load(Ordering::Relaxed) > self.limits.bytes
     }
 
-    /// Forgets outcomes whose time is over, and the oldest of too many.
+    /// Forgets outcomes whose time is over, and the oldest of too many; and who waited and has gone away.
     async fn tidy(&self) -> Result<(), CommitError> {
+        self.waiters.lock().retain(|_, waiting| {
+            waiting.retain(|tell| !tell.is_closed());
+            !waiting.is_empty()
+        });
         loop {
             let page = self.page(&[record::EXPIRY], record::EXPIRY);
             let page = page.map_err(|error| CommitError::Failed(error.to_string()))?;

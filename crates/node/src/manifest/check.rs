@@ -12,6 +12,9 @@ const PATTERN_BYTES: usize = 256;
 /// What the gateway answers itself under.
 const RESERVED_PATHS: [&str; 4] = ["fn", "workflows", "invocations", "mqtt"];
 
+/// What the topics of the node start with whose messages run functions.
+pub const NODE_TRIGGERS: [&str; 2] = ["$faas/dead/", "$faas/events/"];
+
 /// How names of apps and functions look, for messages.
 pub(super) const NAME_RULE: &str =
     "a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a letter or a digit";

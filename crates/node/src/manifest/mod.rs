@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+pub use check::{NODE_TRIGGERS, is_name, is_secret_name, parse_cron};
 pub(crate) use check::{glob_error, glob_matches};
-pub use check::{is_name, is_secret_name, parse_cron};
 pub use diagnostic::{ManifestError, Problem};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
 pub use single_file::{SingleFileError, single_file, single_file_name};

@@ -8,7 +8,7 @@ use edgefaas_broker::TopicFilter;
 use edgefaas_broker::topic::validate_filter;
 use toml::de::DeTable;
 
-use super::check::{NAME_RULE, http_path_error, is_name, is_secret_name, parse_cron};
+use super::check::{NAME_RULE, NODE_TRIGGERS, http_path_error, is_name, is_secret_name, parse_cron};
 use super::diagnostic::{ManifestError, Problems};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
@@ -264,6 +264,13 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
     if filter.starts_with("$share/") {
         let help = "a trigger runs its function once per message anyway; write the filter alone";
         problems.add(&main.span, "a trigger cannot be a shared subscription".into(), Some(help.into()));
+        return None;
+    }
+    if filter.starts_with('$') && !NODE_TRIGGERS.iter().any(|prefix| filter.starts_with(prefix)) {
+        let message =
+            format!("no message on `{filter}` runs a function: topics with `$` are the broker's own");
+        let help = "of these, a trigger can have filters that start with `$faas/dead/` or `$faas/events/`";
+        problems.add(&main.span, message, Some(help.into()));
         return None;
     }
     Some(Trigger::Mqtt { filter: filter.to_owned(), consume, qos, ordered })

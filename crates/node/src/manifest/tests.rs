@@ -143,6 +143,16 @@ fn bad_values_say_where_and_what_to_do() {
             "4:22 a trigger cannot be a shared subscription / a trigger runs its function once per \
              message anyway; write the filter alone",
         ),
+        (
+            "triggers = [{ mqtt = \"$SYS/#\" }]",
+            "4:22 no message on `$SYS/#` runs a function: topics with `$` are the broker's own / of these, a \
+             trigger can have filters that start with `$faas/dead/` or `$faas/events/`",
+        ),
+        (
+            "triggers = [{ mqtt = \"$faas/+/f\" }]",
+            "4:22 no message on `$faas/+/f` runs a function: topics with `$` are the broker's own / of these, a \
+             trigger can have filters that start with `$faas/dead/` or `$faas/events/`",
+        ),
         ("triggers = [{ mqtt = \"a\", qos = 3 }]", "4:33 `qos` must be from 0 to 2 / it is 3 here"),
         (
             "triggers = [{ http = \"greenhouse\" }]",

@@ -152,6 +152,75 @@ async fn http_triggers_say_what_a_request_needs() {
     assert_eq!(text(&bearing(&node, "/open", Some("mine")).await), "Bearer mine");
 }
 
+#[tokio::test]
+async fn an_idempotency_key_is_its_callers_own() {
+    let (platform, _now) = platform();
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = TestNode::start_on(platform, dir, with_secret).await.unwrap();
+    let triggers = r#"triggers = [
+        { http = "/jwt", auth = "jwt", methods = ["POST"] },
+        { http = "/open", auth = "none", methods = ["POST"] },
+    ]"#;
+    let source = "let n = 0; export default (event) => Math.random().toString()";
+    node.deploy_one("f", triggers, source).await;
+    let ada = hs256(&json!({"sub": "ada", "exp": NOW + 600}));
+    let ada_later = hs256(&json!({"sub": "ada", "exp": NOW + 700}));
+    let bob = hs256(&json!({"sub": "bob", "exp": NOW + 600}));
+    let ask = async |path: &str, token: Option<&str>| {
+        let mut request = Request::post(path).header("idempotency-key", "order-1");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let response = node.send(request.body(Full::default()).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::OK, "{}", text(&response));
+        text(&response).to_owned()
+    };
+    let first = ask("/jwt", Some(&ada)).await;
+    assert_eq!(ask("/jwt", Some(&ada_later)).await, first, "the user counts, not the token");
+    assert_ne!(ask("/jwt", Some(&bob)).await, first);
+    let operator = ask("/open", Some(&node.token)).await;
+    let anyone = ask("/open", None).await;
+    assert_ne!(operator, anyone);
+    assert_eq!(ask("/open", None).await, anyone);
+    assert_eq!(ask("/open", Some(&node.token)).await, operator);
+    // What is shown to the function alone may be who it is to the function.
+    let shown = ask("/open", Some("session-1")).await;
+    assert_ne!(shown, anyone);
+    assert_ne!(ask("/open", Some("session-2")).await, shown);
+}
+
+#[tokio::test]
+async fn no_form_of_a_token_of_the_node_is_shown_to_functions() {
+    let mut node = TestNode::start().await;
+    let source = "export default (event) => event.headers.get('authorization') ?? 'none'";
+    node.deploy_one("f", "triggers = [{ http = \"/open\", auth = \"none\" }]", source).await;
+    let ask = async |values: &[String]| {
+        let mut request = Request::get("/open");
+        for value in values {
+            request = request.header("authorization", value);
+        }
+        let response = node.send(request.body(Full::default()).unwrap()).await;
+        (response.status().as_u16(), text(&response).to_owned())
+    };
+    let token = &node.token;
+    for value in [
+        format!("Bearer {token}"),
+        format!("bearer\t {token}"),
+        token.clone(),
+        format!("Basic x, Bearer {token}"),
+    ] {
+        assert_eq!(ask(&[value.clone()]).await, (200, "none".into()), "{value}");
+    }
+    assert_eq!(ask(&["Basic x".into()]).await, (200, "Basic x".into()));
+    for values in
+        [["Basic x".into(), format!("Bearer {token}")], [format!("Bearer {token}"), "Basic x".into()]]
+    {
+        let (status, body) = ask(&values).await;
+        assert_eq!(status, 400, "{body}");
+        assert!(!body.contains(token.as_str()));
+    }
+}
+
 /// A key pair and a token, by openssl.
 fn openssl(dir: &Path, key: &[&str], sign: impl Fn(&mut Command), header: &str) -> (String, String) {
     let run = |command: &mut Command| {

@@ -113,6 +113,54 @@ async fn logs_are_kept_and_followed() {
 }
 
 #[tokio::test]
+async fn strangers_who_say_nothing_keep_nobody_out_for_long() {
+    use tokio::io::AsyncReadExt;
+    let mut node = TestNode::start().await;
+    node.deploy_one("talk", "", "export default (event) => console.log(event.text())").await;
+    let request = proto::LogsRequest { function: "talk".into(), follow: true, tail: 0 };
+    let mut lines = node.control.logs(request).await.unwrap().into_inner();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(node.addresses.control).await.unwrap());
+    }
+    // Whoever is known already is not concerned.
+    node.invoke("talk", "one").await;
+    assert_eq!(in_time(lines.message()).await.unwrap().unwrap().message, "one");
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        // Closed, most of them at once and the others after some seconds.
+        let _ = in_time(stream.read_to_end(&mut rest)).await;
+    }
+    let health = || Request::get("/healthz").body(Full::default()).unwrap();
+    assert_eq!(in_time(send(node.addresses.control, health())).await.status(), StatusCode::OK);
+    node.invoke("talk", "two").await;
+    assert_eq!(in_time(lines.message()).await.unwrap().unwrap().message, "two");
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_tls_handshakes() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpSocket, TcpStream};
+    let node = TestNode::start_with(|config| config.mqtts = Some(([127, 0, 0, 1], 0).into())).await;
+    let mqtts = node.addresses.mqtts.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(mqtts).await.unwrap());
+    }
+    // What is no TLS is answered by an alert, where anything is answered.
+    let answer = async |mut stream: TcpStream| {
+        let mut answer = Vec::new();
+        let _ = stream.write_all(b"this is no TLS").await;
+        let _ = in_time(stream.read_to_end(&mut answer)).await;
+        answer.first().copied()
+    };
+    assert_eq!(answer(silent.pop().unwrap()).await, None, "its address has its share");
+    let other = TcpSocket::new_v4().unwrap();
+    other.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    assert_eq!(answer(other.connect(mqtts).await.unwrap()).await, Some(0x15));
+}
+
+#[tokio::test]
 async fn a_node_that_stops_finishes_what_runs_and_takes_nothing_new() {
     let mut node = TestNode::start().await;
     let source = "export default (e) => new Promise((done) => setTimeout(() => done('finished'), 500))";

@@ -206,6 +206,136 @@ async fn a_request_id_that_is_sent_again_runs_nothing_new() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_repeated_before_its_answer_is_there_gets_it_where_it_asks_for_it() {
+    use rumqttc::v5::mqttbytes::v5::PublishProperties;
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, PATIENT).await;
+    let mut client = Mqtt5::connect_with(&node, "c", |options| {
+        options.set_credentials("ada", "");
+    })
+    .await;
+    client.subscribe("reply/#").await;
+    let to = |topic: &str, correlation: &'static str| PublishProperties {
+        response_topic: Some(topic.to_owned()),
+        correlation_data: Some(correlation.into()),
+        ..PublishProperties::default()
+    };
+    // The first again, two others, and one of these again: nobody is told twice.
+    for (topic, correlation) in
+        [("reply/one", "1"), ("reply/two", "1"), ("reply/one", "1"), ("reply/two", "2"), ("reply/two", "1")]
+    {
+        client.publish_with("$faas/fn/work/invoke/r", "x", to(topic, correlation)).await;
+        assert_eq!(client.puback().await, PubAckReason::Success);
+    }
+    node.post("/fn/gate", "").await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let answer = client.message().await;
+        assert_eq!(answer.payload, r#"{"got":"x","n":1}"#);
+        let correlation = answer.properties.unwrap().correlation_data.unwrap();
+        answers.push((answer.topic.to_vec(), correlation.to_vec()));
+    }
+    answers.sort();
+    let expected = [("reply/one", "1"), ("reply/two", "1"), ("reply/two", "2")];
+    assert_eq!(answers, expected.map(|(topic, correlation)| (topic.into(), correlation.into())));
+    client.publish("reply/end", "").await;
+    assert_eq!(client.message().await.topic, "reply/end");
+}
+
+#[tokio::test]
+async fn a_request_id_is_its_askers_own() {
+    let mut node = TestNode::start().await;
+    deploy_work(&mut node, "").await;
+    node.post("/fn/gate", "").await;
+    let mut watcher = Mqtt5::connect(&node, "watcher").await;
+    watcher.subscribe("$faas/fn/work/result/+").await;
+    let mut ask = async |client_id: &str, payload: &str| {
+        let mut client = Mqtt5::connect(&node, client_id).await;
+        client.publish("$faas/fn/work/invoke/1", payload).await;
+        assert_eq!(client.puback().await, PubAckReason::Success);
+        String::from_utf8(watcher.message().await.payload.to_vec()).unwrap()
+    };
+    assert_eq!(ask("a", "x").await, r#"{"got":"x","n":1}"#);
+    assert_eq!(ask("b", "x").await, r#"{"got":"x","n":2}"#);
+    assert_eq!(ask("c", "y").await, r#"{"got":"y","n":3}"#);
+    assert_eq!(ask("a", "x").await, r#"{"got":"x","n":1}"#);
+}
+
+#[tokio::test]
+async fn dead_letters_run_functions_but_not_the_one_they_are_of() {
+    let mut node = TestNode::start().await;
+    let manifest = r#"
+        app = "a"
+        [functions.bad]
+        main = "bad.js"
+        triggers = [{ mqtt = "jobs/#", qos = 1 }]
+        [functions.undertaker]
+        main = "undertaker.js"
+        permissions = { publish = ["seen"] }
+        triggers = [{ mqtt = "$faas/dead/#", qos = 1 }]
+    "#;
+    let bad = "export default () => { throw new Error('never') }";
+    let undertaker = r#"
+        export default async (event, context) => {
+            await context.publish("seen", event.topic + " " + event.text(), { qos: 1 });
+            if (event.text() === "both") throw new Error("overworked");
+        };"#;
+    node.deploy(manifest, &[("bad", bad), ("undertaker", undertaker)]).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.subscribe("seen").await;
+    client.subscribe("$faas/dead/+").await;
+    let next = async |client: &mut Mqtt5| {
+        let message = client.message().await;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (text(&message.topic), text(&message.payload))
+    };
+    let pair = |topic: &str, payload: &str| (topic.to_owned(), payload.to_owned());
+    client.publish("jobs/1", "one").await;
+    assert_eq!(next(&mut client).await, pair("$faas/dead/bad", "one"));
+    assert_eq!(next(&mut client).await, pair("seen", "$faas/dead/bad one"));
+    // It fails too: its own dead letter is one for others.
+    client.publish("jobs/2", "both").await;
+    assert_eq!(next(&mut client).await, pair("$faas/dead/bad", "both"));
+    assert_eq!(next(&mut client).await, pair("$faas/dead/undertaker", "both"));
+    client.publish("jobs/3", "three").await;
+    assert_eq!(next(&mut client).await, pair("$faas/dead/bad", "three"));
+    assert_eq!(next(&mut client).await, pair("seen", "$faas/dead/bad three"));
+    assert_eq!(figure(&node, "durable_dead_lettered_total").await, 4);
+    // Clients do not make any.
+    client.publish("$faas/dead/bad", "forged").await;
+    assert_eq!(client.puback().await, PubAckReason::NotAuthorized);
+}
+
+#[tokio::test]
+async fn two_functions_that_fail_with_each_others_dead_letters_come_to_an_end() {
+    let mut node = TestNode::start().await;
+    let manifest = r#"
+        app = "a"
+        [functions.one]
+        main = "one.js"
+        triggers = [{ mqtt = "jobs/#", qos = 1 }, { mqtt = "$faas/dead/two", qos = 1 }]
+        [functions.two]
+        main = "two.js"
+        triggers = [{ mqtt = "$faas/dead/one", qos = 1 }]
+    "#;
+    let bad = "export default () => { throw new Error('never') }";
+    node.deploy(manifest, &[("one", bad), ("two", bad)]).await;
+    let mut client = Mqtt5::connect(&node, "c").await;
+    client.publish("jobs/1", "x").await;
+    client.puback().await;
+    in_time(async {
+        // The last of them is not taken any more.
+        while !node.logged("two").await.iter().chain(&node.logged("one").await).any(|l| l.contains("deep"))
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(figure(&node, "durable_dead_lettered_total").await, 17);
+    assert_eq!(figure(&node, "durable_pending").await, 0);
+}
+
+#[tokio::test]
 async fn after_the_last_failure_there_is_a_dead_letter_and_an_outcome() {
     let mut node = TestNode::start().await;
     let extra = r#"

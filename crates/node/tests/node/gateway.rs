@@ -105,7 +105,7 @@ async fn a_body_over_its_limit_is_a_413_whether_its_length_is_declared_or_not() 
 
     let chunk = format!("400\r\n{0}\r\n400\r\n{0}\r\n0\r\n\r\n", "x".repeat(1024));
     let request = format!(
-        "POST /fn/small HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"
+        "POST /fn/small HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"
     );
     let answer = raw(&node, request.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
@@ -122,6 +122,81 @@ async fn a_request_that_is_no_http_is_refused_and_the_next_one_is_served() {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
     assert_eq!(text(&node.get("/fn/hello").await), "hello");
+}
+
+#[tokio::test]
+async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
+    let mut node = TestNode::start_with(|config| {
+        config.websocket.allowed_origins = vec!["https://app.example".into()];
+    })
+    .await;
+    let triggers = r#"triggers = [{ http = "/default" }, { http = "/open", auth = "none" }]"#;
+    node.deploy_one("f", triggers, "export default () => 'ran'").await;
+    let own = node.addresses.http.to_string();
+    let own_origin = format!("http://{own}");
+    let token = format!("Bearer {}", node.token);
+    let ask = async |path: &str, headers: &[(&str, &str)]| {
+        let mut request = Request::post(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = node.send(request.body(Full::default()).unwrap()).await;
+        (response.status().as_u16(), text(&response).to_owned())
+    };
+    for (path, headers, status) in [
+        ("/fn/f", &[("host", &*own)][..], 200),
+        ("/fn/f", &[("host", "localhost:1")], 200),
+        ("/fn/f", &[("host", &own), ("origin", &own_origin)], 200),
+        ("/fn/f", &[("host", "app.example"), ("origin", "https://app.example")], 200),
+        ("/fn/f", &[("host", &own), ("origin", "http://evil.example")], 403),
+        ("/fn/f", &[("host", &own), ("origin", "null")], 403),
+        // DNS rebinding, with and without an origin.
+        ("/fn/f", &[("host", "evil.example"), ("origin", "http://evil.example")], 403),
+        ("/fn/f", &[("host", "evil.example")], 403),
+        ("/default", &[("host", &own), ("origin", "http://evil.example")], 403),
+        // The manifest says that anybody may.
+        ("/open", &[("host", &own), ("origin", "http://evil.example")], 200),
+        ("/open", &[("host", "evil.example")], 200),
+        // A page that knows the token was told.
+        ("/fn/f", &[("host", &own), ("origin", "http://evil.example"), ("authorization", &token)], 200),
+    ] {
+        let (found, body) = ask(path, headers).await;
+        assert_eq!(found, status, "{path} {headers:?}: {body}");
+        assert!(status == 200 || body.contains("allowed_origins"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_on_their_way_are_bounded_in_sum() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut node = TestNode::start().await;
+    node.deploy_one("big", r#"limits = { payload = "32MiB" }"#, "export default () => 'ran'").await;
+    let head = "POST /fn/big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 33554432\r\n\r\n";
+    let mut slow = Vec::new();
+    let refused = loop {
+        let mut stream = tokio::net::TcpStream::connect(node.addresses.http).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // All but a little of it; it may be cut off in the middle.
+        let sent = stream.write_all(&vec![b'x'; 33_554_432 - 500]).await;
+        let mut answer = [0; 12];
+        let answered =
+            tokio::time::timeout(std::time::Duration::from_secs(5), stream.read_exact(&mut answer));
+        match answered.await {
+            Ok(Ok(_)) => break answer,
+            Ok(Err(error)) => panic!("{error}; sent: {sent:?}"),
+            Err(_) => slow.push(stream),
+        }
+        assert!(slow.len() < 4, "nothing bounds them");
+    };
+    assert_eq!(&refused, b"HTTP/1.1 503");
+    // When they are gone there is room again.
+    drop(slow);
+    crate::support::in_time(async {
+        while node.post("/fn/big", vec![b'x'; 30 << 20]).await.status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 async fn raw(node: &TestNode, bytes: &[u8]) -> String {

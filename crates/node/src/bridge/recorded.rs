@@ -1,0 +1,144 @@
+//! What bridges remember in the store, beside their sessions.
+//!
+//! ```text
+//! b NAME 0 IDENTIFIER   a QoS 2 message of the other broker that waits for PUBREL
+//! f NAME 0 FILTER       a subscription in the session at the other broker
+//! ```
+//!
+//! In the key space of hooks, where these tags are the bridges' own. IDENTIFIER is 2 bytes, big-endian; there are no values.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use edgefaas_broker::{Broker, Change, Space, Storage, StorageError};
+
+use super::config::BridgeSection;
+
+const IDENTIFIER: u8 = b'b';
+const FILTER: u8 = b'f';
+/// Entries that are read at a time.
+const PAGE: usize = 1024;
+
+/// What was recorded of one bridge.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// QoS 2 messages that wait for PUBREL.
+    pub unreleased: HashSet<u16>,
+    /// What is subscribed at the other broker.
+    pub subscribed: BTreeSet<String>,
+}
+
+/// Records that a QoS 2 message with this identifier was taken, or that it is done with.
+pub fn identifier(bridge: &str, pkid: u16, taken: bool) -> Change {
+    change(IDENTIFIER, bridge, &pkid.to_be_bytes(), taken)
+}
+
+/// Records that this filter is subscribed at the other broker, or that it no longer is.
+pub fn filter(bridge: &str, filter: &str, subscribed: bool) -> Change {
+    change(FILTER, bridge, filter.as_bytes(), subscribed)
+}
+
+fn change(tag: u8, bridge: &str, rest: &[u8], there: bool) -> Change {
+    let key = [&[tag], bridge.as_bytes(), &[0], rest].concat();
+    Change { space: Space::Hook, key, value: there.then(Vec::new) }
+}
+
+/// What was recorded, by bridge. What is of bridges that are gone is deleted.
+///
+/// # Errors
+/// The store can't be read.
+pub fn load(
+    broker: &Broker,
+    storage: &dyn Storage,
+    sections: &[BridgeSection],
+) -> Result<HashMap<String, Recorded>, StorageError> {
+    let mut recorded: HashMap<String, Recorded> = HashMap::new();
+    let mut gone = Vec::new();
+    let mut left_behind = BTreeSet::new();
+    for tag in [IDENTIFIER, FILTER] {
+        for key in keys(storage, tag)? {
+            let known =
+                parse(&key).filter(|(name, _)| sections.iter().any(|section| section.name == *name));
+            match known {
+                Some((name, Entry::Identifier(pkid))) => {
+                    recorded.entry(name.to_owned()).or_default().unreleased.insert(pkid);
+                }
+                Some((name, Entry::Filter(filter))) => {
+                    recorded.entry(name.to_owned()).or_default().subscribed.insert(filter.to_owned());
+                }
+                None => {
+                    if let Some((name, Entry::Filter(_))) = parse(&key) {
+                        left_behind.insert(name.to_owned());
+                    }
+                    gone.push(Change { space: Space::Hook, key, value: None });
+                }
+            }
+        }
+    }
+    for bridge in left_behind {
+        tracing::warn!(
+            bridge,
+            "the bridge is gone from the configuration; its session at the other broker is still there and collects \
+             messages until it is removed there"
+        );
+    }
+    if !gone.is_empty() {
+        broker.record(gone);
+    }
+    Ok(recorded)
+}
+
+enum Entry<'a> {
+    Identifier(u16),
+    Filter(&'a str),
+}
+
+fn parse(key: &[u8]) -> Option<(&str, Entry<'_>)> {
+    let (tag, rest) = key.split_first()?;
+    // Names have no zero in them.
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    let (name, rest) = (std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]);
+    let entry = match *tag {
+        IDENTIFIER => Entry::Identifier(u16::from_be_bytes(rest.try_into().ok()?)),
+        _ => Entry::Filter(std::str::from_utf8(rest).ok()?),
+    };
+    Some((name, entry))
+}
+
+fn keys(storage: &dyn Storage, tag: u8) -> Result<Vec<Vec<u8>>, StorageError> {
+    let mut keys = Vec::new();
+    let mut from = vec![tag];
+    loop {
+        let page = storage.scan(Space::Hook, &from, PAGE)?;
+        let complete = page.len() < PAGE;
+        for (key, _) in page {
+            if key.first() != Some(&tag) {
+                return Ok(keys);
+            }
+            // The one after it.
+            from = [&key[..], &[0]].concat();
+            keys.push(key);
+        }
+        if complete {
+            return Ok(keys);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_were_written() {
+        for pkid in [0, 1, 0x0100, u16::MAX] {
+            let key = identifier("b-1", pkid, true).key;
+            assert!(matches!(parse(&key), Some(("b-1", Entry::Identifier(found))) if found == pkid));
+        }
+        let key = filter("b-1", "a/+/#", true).key;
+        assert!(matches!(parse(&key), Some(("b-1", Entry::Filter("a/+/#")))));
+        assert!(filter("b-1", "a", false).value.is_none());
+        for bad in [&b"b"[..], b"bname", b"bname\0\x01", b"fname\0\xff"] {
+            assert!(parse(bad).is_none(), "{bad:?}");
+        }
+    }
+}

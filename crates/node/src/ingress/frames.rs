@@ -1,0 +1,397 @@
+//! The binary messages of a WebSocket as one stream of bytes (RFC 6455, the server's side, without extensions).
+//!
+//! Frames are passed on as they come, whatever their size: packets may span frames and messages and share them (MQTT 5,
+//! section 6.0, [MQTT-6.0.0-2]), and nothing of a frame has to be kept.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Most that is put into one frame.
+const SENT_BYTES: usize = 64 * 1024;
+/// What is read at a time.
+const READ_BYTES: usize = 16 * 1024;
+/// What a control frame may carry (section 5.5).
+const CONTROL_BYTES: usize = 125;
+
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+const FINAL: u8 = 0x80;
+
+const NORMAL: u16 = 1000;
+const PROTOCOL_ERROR: u16 = 1002;
+const UNSUPPORTED_DATA: u16 = 1003;
+
+/// What comes next in what a client sent.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Nothing before more is there.
+    Starved,
+    /// So many bytes at the start of the input are payload, and can be read.
+    Payload(usize),
+    /// To be answered with the same payload.
+    Ping(Bytes),
+    /// Of no meaning.
+    Pong,
+    /// The client closes, with what it says about that.
+    Close(Bytes),
+    /// The client is to be sent away, with this status and reason.
+    Wrong(u16, &'static str),
+}
+
+/// Takes frames apart.
+#[derive(Debug, Default)]
+struct Decoder {
+    /// Bytes of the frame that are still to come.
+    left: u64,
+    mask: [u8; 4],
+    /// A message has begun whose final frame has not.
+    in_message: bool,
+}
+
+impl Decoder {
+    /// Takes the next step off the start of `input`; of payload only the mask, in place.
+    fn next(&mut self, input: &mut BytesMut) -> Step {
+        if self.left > 0 {
+            let bytes = input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+            if bytes == 0 {
+                return Step::Starved;
+            }
+            unmask(&mut input[..bytes], self.mask);
+            self.mask.rotate_left(bytes % 4);
+            self.left -= bytes as u64;
+            return Step::Payload(bytes);
+        }
+        let [first, second, ..] = input[..] else { return Step::Starved };
+        let (kind, is_final) = (first & 0x0f, first & FINAL != 0);
+        if first & 0x70 != 0 {
+            return Step::Wrong(PROTOCOL_ERROR, "reserved bits are set");
+        }
+        if second & 0x80 == 0 {
+            return Step::Wrong(PROTOCOL_ERROR, "a client masks its frames");
+        }
+        let extended = match second & 0x7f {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        let head = 2 + extended + 4;
+        if input.len() < head {
+            return Step::Starved;
+        }
+        let length = match extended {
+            0 => u64::from(second & 0x7f),
+            _ => input[2..2 + extended].iter().fold(0, |length, byte| length << 8 | u64::from(*byte)),
+        };
+        let mut mask = [0; 4];
+        mask.copy_from_slice(&input[head - 4..head]);
+        if kind >= CLOSE {
+            return self.control(input, kind, is_final, head, length, mask);
+        }
+        match (kind, self.in_message) {
+            (TEXT, false) => return Step::Wrong(UNSUPPORTED_DATA, "MQTT comes in binary messages"),
+            (BINARY, false) | (CONTINUATION, true) => {}
+            _ => return Step::Wrong(PROTOCOL_ERROR, "this frame does not follow the one before"),
+        }
+        if length >> 63 != 0 {
+            return Step::Wrong(PROTOCOL_ERROR, "the length is none");
+        }
+        input.advance(head);
+        self.in_message = !is_final;
+        (self.left, self.mask) = (length, mask);
+        self.next(input)
+    }
+
+    fn control(
+        &self,
+        input: &mut BytesMut,
+        kind: u8,
+        is_final: bool,
+        head: usize,
+        length: u64,
+        mask: [u8; 4],
+    ) -> Step {
+        if !is_final || length > CONTROL_BYTES as u64 {
+            return Step::Wrong(PROTOCOL_ERROR, "control frames are short and whole");
+        }
+        let length = length as usize;
+        if input.len() < head + length {
+            return Step::Starved;
+        }
+        input.advance(head);
+        let mut payload = input.split_to(length);
+        unmask(&mut payload, mask);
+        match kind {
+            PING => Step::Ping(payload.freeze()),
+            PONG => Step::Pong,
+            CLOSE if length != 1 => Step::Close(payload.freeze()),
+            _ => Step::Wrong(PROTOCOL_ERROR, "there is no such frame"),
+        }
+    }
+}
+
+fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
+    let wide = u64::from_ne_bytes([mask, mask].concat().try_into().unwrap_or_default());
+    let mut chunks = bytes.chunks_exact_mut(8);
+    for chunk in &mut chunks {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        chunk.copy_from_slice(&(u64::from_ne_bytes(word) ^ wide).to_ne_bytes());
+    }
+    for (byte, mask) in chunks.into_remainder().iter_mut().zip(mask.into_iter().cycle()) {
+        *byte ^= mask;
+    }
+}
+
+/// Appends a frame as a server sends them.
+fn put_frame(out: &mut BytesMut, kind: u8, payload: &[u8]) {
+    out.reserve(payload.len() + 10);
+    out.put_u8(FINAL | kind);
+    match payload.len() {
+        length @ 0..126 => out.put_u8(length as u8),
+        length @ 126..65536 => {
+            out.put_u8(126);
+            out.put_u16(length as u16);
+        }
+        length => {
+            out.put_u8(127);
+            out.put_u64(length as u64);
+        }
+    }
+    out.put_slice(payload);
+}
+
+/// The bytes in the binary messages of a WebSocket that a client has opened.
+#[derive(Debug)]
+pub struct PacketStream<S> {
+    stream: S,
+    decoder: Decoder,
+    input: BytesMut,
+    /// At the start of the input.
+    readable: usize,
+    output: BytesMut,
+    /// The answer to a ping has to leave before more is read, or pings would pile up.
+    pong_due: bool,
+    /// Nothing more is read.
+    ended: bool,
+    /// Nothing more is sent behind the close.
+    closed: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
+    /// Over a connection that has switched protocols.
+    pub fn new(stream: S) -> Self {
+        Self {
+            stream,
+            decoder: Decoder::default(),
+            input: BytesMut::new(),
+            readable: 0,
+            output: BytesMut::new(),
+            pong_due: false,
+            ended: false,
+            closed: false,
+        }
+    }
+
+    /// What the frames go over.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    fn close(&mut self, payload: &[u8]) {
+        if !self.closed {
+            put_frame(&mut self.output, CLOSE, payload);
+            self.closed = true;
+        }
+        self.ended = true;
+    }
+
+    /// Sends what is to be sent, down to so many bytes.
+    fn poll_drain(&mut self, context: &mut Context<'_>, most_left: usize) -> Poll<io::Result<()>> {
+        while self.output.len() > most_left {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(context, &self.output))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.output.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Starved | Step::Pong => {}
+            Step::Payload(bytes) => self.readable = bytes,
+            Step::Ping(payload) => {
+                if !self.closed {
+                    put_frame(&mut self.output, PONG, &payload);
+                    self.pong_due = true;
+                }
+            }
+            // The status goes back, the reason does not.
+            Step::Close(payload) => self.close(&payload[..payload.len().min(2)]),
+            Step::Wrong(status, reason) => {
+                self.close(&[&status.to_be_bytes(), reason.as_bytes()].concat());
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PacketStream<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.readable == 0 && !this.ended {
+            if this.pong_due {
+                ready!(this.poll_drain(context, 0))?;
+                ready!(Pin::new(&mut this.stream).poll_flush(context))?;
+                this.pong_due = false;
+            }
+            let step = this.decoder.next(&mut this.input);
+            if step != Step::Starved {
+                this.take(step);
+                continue;
+            }
+            this.input.reserve(READ_BYTES);
+            let read = tokio_util::io::poll_read_buf(Pin::new(&mut this.stream), context, &mut this.input);
+            this.ended = ready!(read)? == 0;
+        }
+        let bytes = this.readable.min(buffer.remaining());
+        buffer.put_slice(&this.input[..bytes]);
+        this.input.advance(bytes);
+        this.readable -= bytes;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(this.poll_drain(context, SENT_BYTES))?;
+        let bytes = &bytes[..bytes.len().min(SENT_BYTES)];
+        put_frame(&mut this.output, BINARY, bytes);
+        // What can leave does; the rest does with the next call.
+        if let Poll::Ready(Err(error)) = this.poll_drain(context, 0) {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(context, 0))?;
+        Pin::new(&mut this.stream).poll_flush(context)
+    }
+
+    /// Says goodbye, and that nothing follows.
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.close(&NORMAL.to_be_bytes());
+        ready!(this.poll_drain(context, 0))?;
+        Pin::new(&mut this.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A frame as a client sends them.
+    fn frame(first: u8, mask: [u8; 4], payload: &[u8]) -> Vec<u8> {
+        let mut frame = BytesMut::new();
+        put_frame(&mut frame, 0, payload);
+        frame[0] = first;
+        frame[1] |= 0x80;
+        let mut masked = payload.to_vec();
+        masked.iter_mut().zip(mask.into_iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+        let head = frame.len() - payload.len();
+        [&frame[..head], &mask, &masked].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn payloads_come_out_as_they_went_in_however_they_are_cut(
+            messages in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 4]>(), any::<bool>()), 0..8),
+            cuts in prop::collection::vec(1_usize..80, 1..20),
+        ) {
+            let (mut sent, mut expected, mut in_message) = (Vec::new(), Vec::new(), false);
+            for (payload, mask, is_final) in &messages {
+                let kind = if in_message { CONTINUATION } else { BINARY };
+                sent.extend(frame(kind | if *is_final { FINAL } else { 0 }, *mask, payload));
+                // Pings come in between, also inside of messages.
+                sent.extend(frame(FINAL | PING, *mask, b"p"));
+                expected.extend_from_slice(payload);
+                in_message = !is_final;
+            }
+            let (mut decoder, mut input, mut got, mut pings) = (Decoder::default(), BytesMut::new(), Vec::new(), 0);
+            let (mut rest, mut cuts) = (&sent[..], cuts.iter().cycle());
+            while !rest.is_empty() {
+                let cut = rest.len().min(*cuts.next().unwrap());
+                input.extend_from_slice(&rest[..cut]);
+                rest = &rest[cut..];
+                loop {
+                    match decoder.next(&mut input) {
+                        Step::Starved => break,
+                        Step::Payload(bytes) => got.extend_from_slice(&input.split_to(bytes)),
+                        Step::Ping(payload) => { prop_assert_eq!(&payload[..], b"p"); pings += 1; }
+                        other => prop_assert!(false, "{:?}", other),
+                    }
+                }
+            }
+            prop_assert_eq!(got, expected);
+            prop_assert_eq!(pings, messages.len());
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_loop(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let (mut decoder, mut input) = (Decoder::default(), BytesMut::from(&bytes[..]));
+            for _ in 0..=bytes.len() {
+                match decoder.next(&mut input) {
+                    Step::Payload(bytes) => input.advance(bytes),
+                    Step::Ping(_) | Step::Pong => {}
+                    Step::Starved | Step::Close(_) | Step::Wrong(..) => return Ok(()),
+                }
+            }
+            prop_assert!(false, "there is no end");
+        }
+    }
+
+    #[test]
+    fn what_is_against_the_protocol_is_told_apart() {
+        for (bytes, status) in [
+            (&b"\x82\x01x"[..], PROTOCOL_ERROR),
+            (b"\xc2\x80\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x80\x80\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x02\x80\0\0\0\0\x82\x80\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x09\x80\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x89\xfe\0\x7e\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x88\x81\0\0\0\0x", PROTOCOL_ERROR),
+            (b"\x83\x80\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x82\xff\x80\0\0\0\0\0\0\0\0\0\0\0", PROTOCOL_ERROR),
+            (b"\x81\x80\0\0\0\0", UNSUPPORTED_DATA),
+        ] {
+            let found = Decoder::default().next(&mut BytesMut::from(bytes));
+            assert!(matches!(found, Step::Wrong(found, _) if found == status), "{bytes:?}: {found:?}");
+        }
+    }
+}
