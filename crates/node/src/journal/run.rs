@@ -344,16 +344,24 @@ impl Dispatcher {
         let mut outgoing = vec![dead_letter(name, &pending, &problem, self.max_message_bytes())];
         outgoing.extend(self.answer_of(name, &pending, Err(problem.clone())));
         let outcome = StoredOutcome::new(Err(problem), pending.attempt, timing);
-        let mut batch = Batch::default();
-        let committed = self.end(&mut batch, name, sequence, &pending, Some(outcome), outgoing);
-        match committed.commit(self, batch).await {
+        let committed = loop {
+            let mut batch = Batch::default();
+            let (outcome, outgoing) = (Some(outcome.clone()), outgoing.clone());
+            let ending = self.end(&mut batch, name, sequence, &pending, outcome, outgoing);
+            match ending.commit(self, batch).await {
+                // It has had its last run; only the word about it waits for room.
+                Err(CommitError::DiskFull { .. }) if !self.is_draining() => {
+                    tokio::time::sleep(OVERLOADED_WAIT).await;
+                }
+                committed => break committed,
+            }
+        };
+        match committed {
             Ok(committed) => {
                 self.journal().dead_lettered.fetch_add(1, Ordering::Relaxed);
                 committed.follow(self, name, sequence, &pending);
             }
-            Err(CommitError::DiskFull { .. }) => {
-                self.journal().retry_at(name, sequence, Instant::now() + OVERLOADED_WAIT);
-            }
+            // On the disk it is pending still.
             Err(_) => self.journal().finish(name, sequence),
         }
         let id = id.to_string();
