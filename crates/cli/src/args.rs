@@ -94,6 +94,8 @@ pub struct Compile {
     pub max_isolates: u32,
     /// `isolates.max_memory` of the node, in bytes
     pub max_memory_bytes: usize,
+    /// `isolates.compile_memory` of the node, in bytes
+    pub compile_memory_bytes: u64,
     /// What is compiled
     pub kind: CodeKind,
 }

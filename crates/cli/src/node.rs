@@ -79,8 +79,10 @@ fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
         args::COMPILE.to_owned(),
         config.isolates.max.to_string(),
         config.isolates.max_memory.as_u64().to_string(),
+        config.isolates.compile_memory.as_u64().to_string(),
     ];
-    Ok(Compiler::Child { program, arguments })
+    let memory_bytes = config.isolates.compile_memory.as_u64();
+    Ok(Compiler::Child { program, arguments, memory_bytes })
 }
 
 /// Allows this process as many open files as it may have: each connection is one.
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_compiler_is_the_program_that_runs() {
-        let Compiler::Child { program, arguments } = compiler(&NodeConfig::default()).unwrap() else {
+        let Compiler::Child { program, arguments, .. } = compiler(&NodeConfig::default()).unwrap() else {
             panic!("it compiles in a child");
         };
         assert_eq!(program, PathBuf::from("/proc/self/exe"), "not a path that an upgrade replaces");

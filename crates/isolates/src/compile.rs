@@ -1,20 +1,16 @@
-//! WebAssembly to native code, and the cache that keeps it.
+//! WebAssembly to native code.
 //!
-//! Native code is a cache: it is made on this machine, from sources that are kept elsewhere, and only
-//! files that carry this node's own authentication code are ever loaded. Compiling leaves tens of
-//! megabytes behind, so that a node lets a short-lived process of the same binary do it.
+//! Compiling leaves tens of megabytes behind, and nobody knows beforehand how many it takes: a node lets a short-lived
+//! process of the same binary do it, which has a limit on its memory and one on its time.
 
-use std::hash::{Hash, Hasher};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use wasmtime::component::Component;
-use wasmtime::{Engine, Module};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use wasmtime::Engine;
 
 /// Where compiling happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +23,8 @@ pub enum Compiler {
         program: PathBuf,
         /// Its arguments; the kind (`module` or `component`) is added.
         arguments: Vec<String>,
+        /// The limit that it sets itself with [`limit_memory`], for errors.
+        memory_bytes: u64,
     },
 }
 
@@ -79,10 +77,24 @@ pub enum CompileError {
         /// How long it had.
         limit: Duration,
     },
+    /// The compiling process wanted more memory than it may have.
+    #[error(
+        "compiling it takes more than {} MiB of memory; make the module smaller (build with opt-level = \"s\" and \
+         strip = true), or raise isolates.compile_memory",
+        memory_bytes >> 20
+    )]
+    OutOfMemory {
+        /// What it may have.
+        memory_bytes: u64,
+    },
 }
 
 /// How long the compiling process may take.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a process says last that has no memory left.
+const OUT_OF_MEMORY: [&str; 4] =
+    ["memory allocation of", "Cannot allocate memory", "out of memory", "failed to spawn thread"];
 
 /// How often is looked whether it has ended.
 const CHILD_POLL: Duration = Duration::from_millis(5);
@@ -94,6 +106,16 @@ pub fn compile(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Vec<u8>, 
         CodeKind::Component => engine.precompile_component(wasm),
     };
     native.map_err(|error| CompileError::Invalid(format!("{error:#}")))
+}
+
+/// Bounds what this process may allocate: address space that is only reserved does not count.
+///
+/// # Errors
+/// The system refuses.
+pub fn limit_memory(bytes: u64) -> std::io::Result<()> {
+    let limit = getrlimit(Resource::Data);
+    let most = limit.maximum.map_or(bytes, |maximum| maximum.min(bytes));
+    Ok(setrlimit(Resource::Data, Rlimit { current: Some(most), ..limit })?)
 }
 
 /// The compiling process: WebAssembly from stdin, native code to stdout.
@@ -116,72 +138,17 @@ pub fn compile_stdio(engine: &Engine, kind: CodeKind) -> std::process::ExitCode 
     }
 }
 
-/// Compiles what is not in its folder yet and loads what is.
-#[derive(Debug)]
-pub struct CodeCache {
-    compiler: Compiler,
-    /// Files and the key they are authenticated with; without it nothing is kept.
-    folder: Option<(PathBuf, [u8; 32])>,
-}
-
-impl CodeCache {
-    /// A cache in `folder`, whose files are authenticated with `key`.
-    pub fn new(compiler: Compiler, folder: Option<(PathBuf, [u8; 32])>) -> Self {
-        Self { compiler, folder }
-    }
-
-    /// The core module, compiled now or earlier. Blocks for as long as compiling takes.
-    pub fn module(&self, engine: &Engine, wasm: &[u8]) -> Result<Module, CompileError> {
-        self.load(engine, CodeKind::Module, wasm, load_module)
-    }
-
-    /// The component, compiled now or earlier. Blocks for as long as compiling takes.
-    pub fn component(&self, engine: &Engine, wasm: &[u8]) -> Result<Component, CompileError> {
-        self.load(engine, CodeKind::Component, wasm, load_component)
-    }
-
-    fn load<T>(
-        &self,
-        engine: &Engine,
-        kind: CodeKind,
-        wasm: &[u8],
-        load: fn(&Engine, &[u8]) -> wasmtime::Result<T>,
-    ) -> Result<T, CompileError> {
-        let entry = self.folder.as_ref().map(|(folder, key)| {
-            let name = entry_name(engine, kind, wasm);
-            Entry { path: folder.join(&name), name, key }
-        });
-        if let Some(entry) = &entry
-            && let Some(native) = entry.read()
-        {
-            match load(engine, &native) {
-                Ok(code) => return Ok(code),
-                Err(error) => {
-                    let path = entry.path.display();
-                    tracing::warn!(%path, %error, "compiled code does not load; compiling anew");
-                    // If it stays, the new one replaces it.
-                    let _ = std::fs::remove_file(&entry.path);
-                }
-            }
-        }
-        let native = self.compile(engine, kind, wasm)?;
-        let code = load(engine, &native).map_err(|error| CompileError::Invalid(format!("{error:#}")))?;
-        // Kept only now that it has loaded. A cache that can't be written costs time at the next start,
-        // nothing else.
-        if let Some(entry) = &entry
-            && let Err(error) = entry.write(&native)
-        {
-            tracing::warn!(path = %entry.path.display(), %error, "compiled code could not be kept");
-        }
-        Ok(code)
-    }
-
-    fn compile(&self, engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
-        match &self.compiler {
-            Compiler::InProcess => compile(engine, kind, wasm),
-            Compiler::Child { program, arguments } => {
-                compile_in_child(program, arguments, kind, wasm, COMPILE_TIMEOUT)
-            }
+/// Compiles where `compiler` says. Blocks.
+pub(crate) fn compile_with(
+    compiler: &Compiler,
+    engine: &Engine,
+    kind: CodeKind,
+    wasm: &[u8],
+) -> Result<Vec<u8>, CompileError> {
+    match compiler {
+        Compiler::InProcess => compile(engine, kind, wasm),
+        Compiler::Child { program, arguments, memory_bytes } => {
+            compile_in_child(program, arguments, kind, wasm, COMPILE_TIMEOUT, *memory_bytes)
         }
     }
 }
@@ -192,6 +159,7 @@ fn compile_in_child(
     kind: CodeKind,
     wasm: &[u8],
     limit: Duration,
+    memory_bytes: u64,
 ) -> Result<Vec<u8>, CompileError> {
     let deadline = Instant::now() + limit;
     let program_name = || program.display().to_string();
@@ -238,6 +206,10 @@ fn compile_in_child(
     let reason = String::from_utf8_lossy(&reason).trim().to_owned();
     match status.code() {
         Some(1) => Err(CompileError::Invalid(reason)),
+        // The allocator ends the process, or a thread can't be started.
+        _ if OUT_OF_MEMORY.iter().any(|words| reason.contains(words)) => {
+            Err(CompileError::OutOfMemory { memory_bytes })
+        }
         _ => Err(failed(format!("it ended with {status}: {reason}"))),
     }
 }
@@ -267,130 +239,13 @@ fn read_all(mut from: impl Read) -> std::io::Result<Vec<u8>> {
     from.read_to_end(&mut bytes).map(|_| bytes)
 }
 
-/// Files are named by all that the code depends on: source, engine settings and version, processor.
-fn entry_name(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> String {
-    let mut settings = std::hash::DefaultHasher::new();
-    engine.precompile_compatibility_hash().hash(&mut settings);
-    let mut digest = blake3::Hasher::new();
-    digest.update(kind.as_str().as_bytes());
-    digest.update(&settings.finish().to_le_bytes());
-    digest.update(wasm);
-    format!("{}.native", digest.finalize().to_hex())
-}
-
-const CODE_BYTES: usize = blake3::OUT_LEN;
-
-/// A file of the cache: the authentication code of name and content, then the content.
-struct Entry<'a> {
-    name: String,
-    path: PathBuf,
-    key: &'a [u8; 32],
-}
-
-impl Entry<'_> {
-    /// With the name, so that one entry cannot take another's place. All names are equally long.
-    fn code(&self, native: &[u8]) -> blake3::Hash {
-        blake3::Hasher::new_keyed(self.key).update(self.name.as_bytes()).update(native).finalize()
-    }
-
-    fn read(&self) -> Option<Vec<u8>> {
-        let mut file = std::fs::read(&self.path).ok()?;
-        let authentic = file.split_at_checked(CODE_BYTES).is_some_and(|(code, native)| {
-            <[u8; CODE_BYTES]>::try_from(code).is_ok_and(|code| self.code(native) == code)
-        });
-        if !authentic {
-            tracing::warn!(path = %self.path.display(), "compiled code is damaged or foreign; compiling anew");
-            return None;
-        }
-        file.drain(..CODE_BYTES);
-        Some(file)
-    }
-
-    fn write(&self, native: &[u8]) -> std::io::Result<()> {
-        static WRITES: AtomicU64 = AtomicU64::new(0);
-        let write = WRITES.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.path.with_extension(format!("{}-{write}.tmp", std::process::id()));
-        let written = self.write_to(&temporary, native);
-        if written.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        written
-    }
-
-    fn write_to(&self, temporary: &Path, native: &[u8]) -> std::io::Result<()> {
-        let mut file = std::fs::OpenOptions::new();
-        let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
-        file.write_all(self.code(native).as_bytes())?;
-        file.write_all(native)?;
-        drop(file);
-        std::fs::rename(temporary, &self.path)
-    }
-}
-
-#[allow(unsafe_code)]
-fn load_module(engine: &Engine, native: &[u8]) -> wasmtime::Result<Module> {
-    // SAFETY: the bytes were made by `compile` on this machine: just now, or earlier and authenticated
-    // with the node's own key. wasmtime checks that version and settings match.
-    unsafe { Module::deserialize(engine, native) }
-}
-
-#[allow(unsafe_code)]
-fn load_component(engine: &Engine, native: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: as for modules.
-    unsafe { Component::deserialize(engine, native) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KEY: [u8; 32] = [7; 32];
-    const EMPTY: &[u8] = b"\0asm\x01\0\0\0";
-    /// An empty module with an empty custom section "a".
-    const OTHER: &[u8] = b"\0asm\x01\0\0\0\x00\x02\x01a";
-
-    fn entry<'a>(engine: &Engine, folder: &Path, wasm: &[u8]) -> Entry<'a> {
-        let name = entry_name(engine, CodeKind::Module, wasm);
-        Entry { path: folder.join(&name), name, key: &KEY }
-    }
-
-    /// A cache that cannot compile: what it gives was kept.
-    fn only_kept(folder: &Path) -> CodeCache {
-        let compiler = Compiler::Child { program: "/no/such/compiler".into(), arguments: Vec::new() };
-        CodeCache::new(compiler, Some((folder.to_owned(), KEY)))
-    }
-
-    #[test]
-    fn an_entry_that_does_not_load_is_compiled_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = Engine::default();
-        let cache = CodeCache::new(Compiler::InProcess, Some((folder.path().to_owned(), KEY)));
-        let entry = entry(&engine, folder.path(), EMPTY);
-        entry.write(b"authentic, but no code").unwrap();
-        only_kept(folder.path()).module(&engine, EMPTY).unwrap_err();
-        assert!(!entry.path.exists());
-        entry.write(b"authentic, but no code").unwrap();
-        cache.module(&engine, EMPTY).unwrap();
-        only_kept(folder.path()).module(&engine, EMPTY).unwrap();
-        let names = std::fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(names, 1, "no temporary file stays");
-    }
-
-    #[test]
-    fn an_entry_cannot_take_the_place_of_another() {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = Engine::default();
-        let cache = CodeCache::new(Compiler::InProcess, Some((folder.path().to_owned(), KEY)));
-        cache.module(&engine, EMPTY).unwrap();
-        let (here, there) = (entry(&engine, folder.path(), EMPTY), entry(&engine, folder.path(), OTHER));
-        std::fs::copy(&here.path, &there.path).unwrap();
-        assert!(here.read().is_some());
-        assert_eq!(there.read(), None);
-    }
-
     fn shell(script: &str, wasm: &[u8], limit: Duration) -> Result<Vec<u8>, CompileError> {
         let arguments = ["-c".to_owned(), script.to_owned()];
-        compile_in_child(Path::new("/bin/sh"), &arguments, CodeKind::Module, wasm, limit)
+        compile_in_child(Path::new("/bin/sh"), &arguments, CodeKind::Module, wasm, limit, 7 << 20)
     }
 
     #[test]
@@ -410,5 +265,7 @@ mod tests {
         assert_eq!(error, CompileError::Invalid("bad".to_owned()));
         let error = shell("exit 3", &wasm, limit).unwrap_err();
         assert!(matches!(error, CompileError::Process { .. }), "{error:?}");
+        let error = shell("echo 'memory allocation of 8 bytes failed' >&2; exit 134", &wasm, limit).unwrap_err();
+        assert_eq!(error, CompileError::OutOfMemory { memory_bytes: 7 << 20 });
     }
 }

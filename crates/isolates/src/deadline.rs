@@ -5,22 +5,27 @@
 //! ended by a timer. Both need the [`crate::engine::EpochClock`] to be running.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Instant;
 
 use wasmtime::{Store, UpdateDeadline};
+
+use crate::busy::Busy;
 
 /// The deadline has passed: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the deadline has passed")]
 pub struct DeadlinePassed;
 
-/// Makes the code of `store` yield at every tick, and end with [`DeadlinePassed`] after `deadline`.
-pub fn arm<T>(store: &mut Store<T>, deadline: Instant) {
+/// Makes the code of `store` yield at every tick, and end with [`DeadlinePassed`] after `deadline` or with
+/// [`TimeUsed`](crate::busy::TimeUsed) when it has computed for long enough.
+pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(move |_| {
         if Instant::now() >= deadline {
             return Err(DeadlinePassed.into());
         }
+        busy.check()?;
         // The runtime's own yield lets its sockets and timers have their turn; a bare wake-up would only
         // let the tasks that are ready already.
         Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))

@@ -5,6 +5,8 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
+mod busy;
+mod code_cache;
 pub mod compile;
 pub mod component;
 mod deadline;
@@ -16,6 +18,7 @@ mod outcome;
 mod pool;
 mod source;
 
+pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, MqttMessage, ObjectChange, Reply, Trigger,

@@ -22,13 +22,20 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// Wall-clock time from start to answer.
     pub timeout: Duration,
+    /// Time on its thread, within `timeout`: what it computes, and not what it waits for.
+    pub cpu: Duration,
     /// Size of the answer in bytes.
     pub reply_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_bytes: 64 << 20, timeout: Duration::from_secs(30), reply_bytes: 8 << 20 }
+        Self {
+            memory_bytes: 64 << 20,
+            timeout: Duration::from_secs(30),
+            cpu: Duration::MAX,
+            reply_bytes: 8 << 20,
+        }
     }
 }
 
@@ -41,6 +48,8 @@ pub struct Completion {
     pub start: Duration,
     /// In the function, host calls included.
     pub execution: Duration,
+    /// How long it had its thread: of `start` and `execution`, what was not waited for.
+    pub cpu: Duration,
     /// Linear memory at the end, in bytes.
     pub memory_bytes: usize,
 }
@@ -61,6 +70,12 @@ pub enum RunError {
     /// It ran past its deadline.
     #[error("timed out after {limit:?}; raise limits.timeout or do less")]
     TimedOut {
+        /// The limit it hit.
+        limit: Duration,
+    },
+    /// It computed for longer than it may.
+    #[error("used more than {limit:?} of processor time; raise limits.cpu or compute less")]
+    CpuTimeUsed {
         /// The limit it hit.
         limit: Duration,
     },

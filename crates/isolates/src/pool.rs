@@ -1,6 +1,5 @@
 //! All isolates of a node: one engine, one pool, one clock, two languages.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use wasmtime::Engine;
 
-use crate::compile::{CodeCache, CompileError, Compiler};
+use crate::code_cache::{CacheFolder, CodeCache};
+use crate::compile::{CompileError, Compiler};
 use crate::component::{ComponentError, ComponentProgram, ComponentRunner, check_header};
 use crate::engine::{self, EngineError, EpochClock, PoolConfig};
 use crate::event::Event;
@@ -25,8 +25,8 @@ pub struct IsolatesConfig {
     pub pool: PoolConfig,
     /// Where compiling happens.
     pub compiler: Compiler,
-    /// Where compiled code is kept, and the node's key for it; nowhere without.
-    pub code_cache: Option<(PathBuf, [u8; 32])>,
+    /// Where compiled code is kept; nowhere without.
+    pub code_cache: Option<CacheFolder>,
 }
 
 /// What a function is made of.

@@ -90,11 +90,20 @@ pub struct IsolatesSection {
     pub max: u32,
     /// The most memory an isolate may have; functions' own limits are at most this.
     pub max_memory: ByteSize,
+    /// The most memory that compiling a function may take, in a process of its own.
+    pub compile_memory: ByteSize,
+    /// Files of compiled code that are kept, together; those not used for longest go first.
+    pub code_cache: ByteSize,
 }
 
 impl Default for IsolatesSection {
     fn default() -> Self {
-        Self { max: 1000, max_memory: ByteSize::mib(256) }
+        Self {
+            max: 1000,
+            max_memory: ByteSize::mib(256),
+            compile_memory: ByteSize::mib(512),
+            code_cache: ByteSize::mib(256),
+        }
     }
 }
 
@@ -336,6 +345,10 @@ impl NodeConfig {
             |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
         if !(1..=100_000).contains(&self.isolates.max) {
             return out_of_range("isolates.max", self.isolates.max.to_string(), "1 to 100000");
+        }
+        let compile_memory = self.isolates.compile_memory;
+        if !(ByteSize::mib(32)..=ByteSize::gib(64)).contains(&compile_memory) {
+            return out_of_range("isolates.compile_memory", compile_memory.to_string(), "32MiB to 64GiB");
         }
         let memory = self.isolates.max_memory;
         if !(ByteSize::mib(1)..=ByteSize::gib(4)).contains(&memory) {

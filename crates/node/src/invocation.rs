@@ -201,7 +201,7 @@ impl InvocationError {
             Self::TooDeep { .. } => 508,
             Self::Draining => 503,
             Self::NotRunnable { .. } => 500,
-            Self::Run { error: RunError::TimedOut { .. }, .. } => 504,
+            Self::Run { error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, .. } => 504,
             Self::Run { error: RunError::NoCapacity { .. }, .. } => 429,
             Self::Run { .. } => 500,
             Self::Commit { error: CommitError::DiskFull { .. }, .. } => 507,
@@ -224,6 +224,7 @@ impl InvocationError {
             Self::Run { error, .. } => match error {
                 RunError::Failed { .. } => "Function failed",
                 RunError::TimedOut { .. } => "Function timed out",
+                RunError::CpuTimeUsed { .. } => "Function used its processor time",
                 RunError::OutOfMemory { .. } => "Function ran out of memory",
                 RunError::StackOverflow { .. } => "Function overflowed its stack",
                 RunError::Trapped { .. } => "Function trapped",
@@ -267,6 +268,7 @@ impl InvocationError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Run { error: RunError::TimedOut { .. }, .. } | Self::QueueTimeout { .. } => "timeout",
+            Self::Run { error: RunError::CpuTimeUsed { .. }, .. } => "cpu_time",
             Self::Run { error: RunError::OutOfMemory { .. }, .. } => "out_of_memory",
             Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",
             Self::Run { error: RunError::Trapped { .. }, .. } => "trap",

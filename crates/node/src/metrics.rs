@@ -25,6 +25,9 @@ struct FunctionLabel {
     function: String,
 }
 
+/// Seconds that may be added to from any thread.
+type CpuSeconds = Counter<f64, AtomicU64>;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     function: String,
@@ -37,6 +40,8 @@ pub struct Metrics {
     outcomes: Family<OutcomeLabels, Counter>,
     durations: Family<FunctionLabel, Histogram, fn() -> Histogram>,
     queue_durations: Family<FunctionLabel, Histogram, fn() -> Histogram>,
+    cpu: Family<FunctionLabel, CpuSeconds>,
+    memory_peaks: Family<FunctionLabel, Gauge>,
     gauges: NodeGauges,
 }
 
@@ -109,6 +114,8 @@ pub struct FunctionMetrics {
     succeeded: Counter<u64, AtomicU64>,
     duration: Histogram,
     queue_duration: Histogram,
+    cpu: CpuSeconds,
+    memory_peak: Gauge,
 }
 
 impl Default for Metrics {
@@ -117,6 +124,7 @@ impl Default for Metrics {
         let outcomes = Family::default();
         let durations = Family::new_with_constructor(histogram);
         let queue_durations = Family::new_with_constructor(histogram);
+        let (cpu, memory_peaks) = (Family::default(), Family::default());
         let gauges = NodeGauges::default();
         let mut registry = Registry::with_prefix("edgefaas");
         registry.register("invocations", "Invocations by how they ended", outcomes.clone());
@@ -131,6 +139,18 @@ impl Default for Metrics {
             "Waiting for the turn",
             Unit::Seconds,
             queue_durations.clone(),
+        );
+        registry.register_with_unit(
+            "invocation_cpu",
+            "Time on a thread: what functions computed",
+            Unit::Seconds,
+            cpu.clone(),
+        );
+        registry.register_with_unit(
+            "function_memory_peak",
+            "The most linear memory that one invocation had",
+            Unit::Bytes,
+            memory_peaks.clone(),
         );
         let node = &gauges;
         for (name, help, gauge) in [
@@ -183,7 +203,7 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        Self { registry, outcomes, durations, queue_durations, gauges }
+        Self { registry, outcomes, durations, queue_durations, cpu, memory_peaks, gauges }
     }
 }
 
@@ -198,6 +218,8 @@ impl Metrics {
             succeeded: self.outcomes.get_or_create(&ok).clone(),
             duration: self.durations.get_or_create(&label).clone(),
             queue_duration: self.queue_durations.get_or_create(&label).clone(),
+            cpu: self.cpu.get_or_create(&label).clone(),
+            memory_peak: self.memory_peaks.get_or_create(&label).clone(),
         }
     }
 
@@ -206,6 +228,8 @@ impl Metrics {
         let label = FunctionLabel { function: function.to_owned() };
         self.durations.remove(&label);
         self.queue_durations.remove(&label);
+        self.cpu.remove(&label);
+        self.memory_peaks.remove(&label);
         for outcome in OUTCOMES {
             self.outcomes.remove(&OutcomeLabels { function: function.to_owned(), outcome });
         }
@@ -259,8 +283,8 @@ impl Metrics {
 }
 
 /// Every label that [`InvocationError::label`](crate::invocation::InvocationError::label) gives, and `ok`.
-const OUTCOMES: [&str; 8] =
-    ["ok", "error", "timeout", "out_of_memory", "stack_overflow", "trap", "commit", "rejected"];
+const OUTCOMES: [&str; 9] =
+    ["ok", "error", "timeout", "cpu_time", "out_of_memory", "stack_overflow", "trap", "commit", "rejected"];
 
 impl FunctionMetrics {
     /// Counts an invocation that ran.
@@ -274,6 +298,13 @@ impl FunctionMetrics {
         self.duration.observe((start + execution).as_secs_f64());
     }
 
+    /// Counts what an invocation used, however it ended.
+    pub fn record_use(&self, cpu: Duration, memory_bytes: usize) {
+        self.cpu.inc_by(cpu.as_secs_f64());
+        let bytes = i64::try_from(memory_bytes).unwrap_or(i64::MAX);
+        self.memory_peak.inner().fetch_max(bytes, Ordering::Relaxed);
+    }
+
     /// Counts an invocation that was turned away.
     pub fn record_rejected(&self) {
         self.counter("rejected").inc();
@@ -283,7 +314,7 @@ impl FunctionMetrics {
     pub fn totals(&self) -> (u64, u64, u64) {
         let count = |outcome: &'static str| self.counter(outcome).get();
         let rejected = count("rejected");
-        let failures: u64 = OUTCOMES[1..7].iter().map(|outcome| count(outcome)).sum();
+        let failures: u64 = OUTCOMES[1..8].iter().map(|outcome| count(outcome)).sum();
         (self.succeeded.get() + failures, failures, rejected)
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport, WhenQueueFull};
 use edgefaas_isolates::engine::{EngineError, PoolConfig};
-use edgefaas_isolates::{Isolates, IsolatesConfig};
+use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -614,19 +614,20 @@ fn max_message_bytes(config: &NodeConfig) -> usize {
 }
 
 /// The folder for compiled code and the key that says it was compiled here.
-fn code_cache(config: &NodeConfig) -> Result<(PathBuf, [u8; 32]), BuildError> {
+fn code_cache(config: &NodeConfig) -> Result<CacheFolder, BuildError> {
     let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
     let failed = |reason| BuildError::Cache { path: path.clone(), reason };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+    let max_bytes = config.isolates.code_cache.as_u64();
     // Beside the store and not in the cache, which may lie where others write.
     let file = config.data_dir.join("cache-key");
     if let Some(key) = std::fs::read(&file).ok().and_then(|key| key.try_into().ok()) {
-        return Ok((path, key));
+        return Ok(CacheFolder { path, key, max_bytes });
     }
     // Without its old key the cache is worth nothing, and is made anew.
     let key: [u8; 32] = rand::random();
     let mut open = std::fs::OpenOptions::new();
     open.write(true).create(true).truncate(true).mode(0o600);
     std::io::Write::write_all(&mut open.open(&file).map_err(failed)?, &key).map_err(failed)?;
-    Ok((path, key))
+    Ok(CacheFolder { path, key, max_bytes })
 }

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use edgefaas_isolates::compile::{self, compile_stdio};
+use edgefaas_isolates::compile::{self, compile_stdio, limit_memory};
 use edgefaas_isolates::engine::{self, PoolConfig};
 
 use crate::args::{CodeKind, Compile};
 
 pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
+    limit_memory(args.compile_memory_bytes)?;
     let pool = PoolConfig { max_isolates: args.max_isolates, max_memory_bytes: args.max_memory_bytes };
     let engine = engine::build(pool)?;
     let kind = match args.kind {

@@ -34,6 +34,26 @@ fn a_rust_function_that_misbehaves_is_contained_and_told() {
 }
 
 #[test]
+fn compiling_has_a_bound_on_its_memory() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("node.toml");
+    std::fs::write(&config, "[isolates]\ncompile_memory = \"32MiB\"\n").unwrap();
+    let data = home.path().join("data");
+    let node = Running::start(&data, &["--config", config.to_str().unwrap()]);
+    let app = home.path().join("hello.js");
+    std::fs::write(&app, "export default () => 'hello'").unwrap();
+    let output = crate::support::edgefaas(&data)
+        .args(["--node", &node.control, "deploy", app.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(stderr.contains("more than 32 MiB") && stderr.contains("isolates.compile_memory"), "{stderr}");
+    // Another function is none the worse.
+    assert_eq!(node.http("GET", "/fn/hello", "").0, 404);
+}
+
+#[test]
 fn a_new_rust_app_is_deployed_and_called() {
     if !has_wasm_target() {
         return skipped("the target wasm32-wasip2 (rustup target add wasm32-wasip2)");

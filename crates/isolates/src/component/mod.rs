@@ -12,6 +12,7 @@ use wasmtime::component::{Component, HasSelf, Linker, ResourceTable};
 use wasmtime::{Engine, ResourceLimiter, Store};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use crate::busy::{Busy, Counted, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::event::{Event, Reply};
 use crate::host::Host;
@@ -127,7 +128,8 @@ impl ComponentRunner {
         let deadline = started + limits.timeout;
         let mut store = Store::new(&self.engine, ComponentState::new(host, limits));
         store.limiter(|state| state);
-        deadline::arm(&mut store, deadline);
+        let busy = Busy::new(limits.cpu);
+        deadline::arm(&mut store, deadline, busy.clone());
 
         let mut entered = started;
         let run = async {
@@ -137,7 +139,8 @@ impl ComponentRunner {
             instance.call_handle(&mut store, &meta, &event).await
         };
         // Boxed: the future is large, and every future around it would be moved with it.
-        let result = deadline::limit(deadline, Box::pin(run)).await;
+        let run = Counted { busy: busy.clone(), run: Box::pin(run) };
+        let result = deadline::limit(deadline, run).await;
         let ended = Instant::now();
 
         let state = store.data_mut();
@@ -147,6 +150,7 @@ impl ComponentRunner {
             Ok(Ok(Err(failure))) => {
                 Err(RunError::Failed { message: failure.message, location: None, stack: None })
             }
+            Ok(Err(error)) if error.is::<TimeUsed>() => Err(RunError::CpuTimeUsed { limit: limits.cpu }),
             Ok(Err(error)) if !error.is::<DeadlinePassed>() => {
                 Err(failure::classify(&error, state, limits))
             }
@@ -156,6 +160,7 @@ impl ComponentRunner {
             result,
             start: entered - started,
             execution: ended - entered,
+            cpu: busy.spent(),
             memory_bytes: store.data().memory_bytes,
         }
     }

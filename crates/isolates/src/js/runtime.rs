@@ -11,6 +11,7 @@ use super::calls::{self, Stage, State};
 use super::messages;
 use super::program::{JsEngine, JsProgram, Picture, externs};
 use super::stack::Files;
+use crate::busy::{Busy, Counted, TimeUsed};
 use crate::component::check_reply;
 use crate::deadline::{self, DeadlinePassed};
 use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
@@ -31,10 +32,12 @@ impl JsEngine {
         let began = Instant::now();
         let deadline = began + limits.timeout;
         let mut store = self.store(Stage::Run(host), limits.memory_bytes, program.files.clone());
-        deadline::arm(&mut store, deadline);
+        let busy = Busy::new(limits.cpu);
+        deadline::arm(&mut store, deadline, busy.clone());
         let mut started = None;
         // Boxed: the future is large, and every future around it would be moved with it.
         let run = Box::pin(handle(self, program, &mut store, meta, &event, limits, &mut started));
+        let run = Counted { busy: busy.clone(), run };
         let result = match deadline::limit(deadline, run).await {
             Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
             Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
@@ -45,6 +48,7 @@ impl JsEngine {
             result,
             start: started - began,
             execution: ended - started,
+            cpu: busy.spent(),
             memory_bytes: store.data().memory.map_or(0, |memory| memory.data_size(&store)),
         }
     }
@@ -156,6 +160,9 @@ fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -
 fn run_error(engine: &JsEngine, error: &wasmtime::Error, store: &Store<State>, limits: Limits) -> RunError {
     if error.downcast_ref::<DeadlinePassed>().is_some() {
         return RunError::TimedOut { limit: limits.timeout };
+    }
+    if error.downcast_ref::<TimeUsed>().is_some() {
+        return RunError::CpuTimeUsed { limit: limits.cpu };
     }
     if error.downcast_ref::<PoolConcurrencyLimitError>().is_some() {
         return RunError::NoCapacity { limit: engine.pool.max_isolates };

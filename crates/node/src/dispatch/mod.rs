@@ -330,6 +330,7 @@ impl Dispatcher {
         let run_limits = Limits {
             memory_bytes: limits.memory_bytes,
             timeout: limits.timeout.saturating_sub(timing.queue),
+            cpu: limits.cpu.unwrap_or(Duration::MAX),
             reply_bytes: limits.reply_bytes,
         };
         let meta = edgefaas_isolates::InvocationMeta {
@@ -345,6 +346,7 @@ impl Dispatcher {
         drop(isolate);
         timing.start = completion.start;
         timing.execution = completion.execution;
+        function.metrics.record_use(completion.cpu, completion.memory_bytes);
         let reply = completion.result.map_err(|error| {
             let error = match error {
                 // The limit that the user set, not what was left of it.

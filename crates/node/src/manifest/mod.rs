@@ -189,6 +189,8 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// Wall-clock time of an invocation: 30 s by default, from 1 ms to 1 h.
     pub timeout: Duration,
+    /// Time on its thread, within `timeout`: none by default, from 1 ms to 1 h.
+    pub cpu: Option<Duration>,
     /// Invocations at the same time: 64 by default, from 1 to 10,000.
     pub concurrency: u32,
     /// The body of an event: 1 MiB by default, from 1 B to 32 MiB.
@@ -204,6 +206,7 @@ impl Default for Limits {
         Self {
             memory_bytes: 64 << 20,
             timeout: Duration::from_secs(30),
+            cpu: None,
             concurrency: 64,
             payload_bytes: 1 << 20,
             reply_bytes: 8 << 20,

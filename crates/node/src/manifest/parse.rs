@@ -349,7 +349,7 @@ impl HttpPaths {
 }
 
 fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
-    const KNOWN: [&str; 6] = ["memory", "timeout", "concurrency", "payload", "reply", "queue"];
+    const KNOWN: [&str; 7] = ["memory", "timeout", "cpu", "concurrency", "payload", "reply", "queue"];
     let default = Limits::default();
     let Some(table) = item.table("in `limits`", &KNOWN, problems) else { return default };
     let mut size = |key, allowed, default| {
@@ -359,10 +359,12 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
     let payload_bytes = size("payload", BODY_BYTES, default.payload_bytes);
     let reply_bytes = size("reply", BODY_BYTES, default.reply_bytes);
     let timeout = table.get("timeout").and_then(|item| item.duration(TIMEOUT, problems));
+    let cpu = table.get("cpu").and_then(|item| item.duration(TIMEOUT, problems));
     let concurrency = table.get("concurrency").and_then(|item| item.count(CONCURRENCY, problems));
     Limits {
         memory_bytes,
         timeout: timeout.unwrap_or(default.timeout),
+        cpu,
         concurrency: concurrency.unwrap_or(default.concurrency),
         payload_bytes,
         reply_bytes,

@@ -14,7 +14,7 @@ triggers = [
     { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "token" },
     { cron = "*/5 * * * * *" },
 ]
-limits = { memory = "32MiB", timeout = "1m 30s", concurrency = 16, payload = "64KiB", reply = "2MB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
+limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, payload = "64KiB", reply = "2MB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
 permissions = { publish = ["a/+/b/#"], call = ["average*"], objects = ["greenhouse/*"], http = [] }
 config = { target_c = 24.0, rooms = ["a", "b"], since = 2026-01-02, deep = { on = true, n = 0x10 } }
 secrets = ["api_key", "other.key"]
@@ -61,6 +61,7 @@ fn every_supported_key() {
         Limits {
             memory_bytes: 32 << 20,
             timeout: Duration::from_secs(90),
+            cpu: Some(Duration::from_millis(200)),
             concurrency: 16,
             payload_bytes: 64 << 10,
             reply_bytes: 2_000_000,

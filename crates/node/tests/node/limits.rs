@@ -33,6 +33,41 @@ async fn a_loop_is_ended_at_its_deadline() {
 }
 
 #[tokio::test]
+async fn a_loop_is_ended_when_its_processor_time_is_used_and_waiting_uses_none() {
+    let limits = r#"limits = { timeout = "20s", cpu = "100ms" }"#;
+    let title = "Function used its processor time";
+    check(limits, "export default () => { for (;;); }", 504, title, "limits.cpu").await;
+    let mut node = TestNode::start().await;
+    let source = "export default async () => {
+        for (let i = 0; i < 10; i++) await new Promise((resolve) => setTimeout(resolve, 30));
+        return 'done';
+    }";
+    node.deploy_one("patient", limits, source).await;
+    assert_eq!(text(&node.get("/fn/patient").await), "done");
+}
+
+#[tokio::test]
+async fn what_functions_use_is_in_the_figures() {
+    let mut node = TestNode::start().await;
+    let source = "export default () => { const until = Date.now() + 50; while (Date.now() < until); return 'done'; }";
+    node.deploy_one("busy", "", source).await;
+    node.deploy_one("idle", "", WELL).await;
+    assert_eq!(text(&node.get("/fn/busy").await), "done");
+    let bearer = format!("Bearer {}", node.token);
+    let request = http::Request::get("/metrics").header("authorization", bearer);
+    let request = request.body(Default::default()).unwrap();
+    let page = in_time(crate::support::send(node.addresses.control, request)).await;
+    let figure = |name: &str, function: &str| -> f64 {
+        let start = format!("edgefaas_{name}{{function=\"{function}\"}} ");
+        let line = text(&page).lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("no {start} in {}", text(&page))).parse().unwrap()
+    };
+    assert!((0.045..10.0).contains(&figure("invocation_cpu_seconds_total", "busy")));
+    assert_eq!(figure("invocation_cpu_seconds_total", "idle"), 0.0);
+    assert!(figure("function_memory_peak_bytes", "busy") > 65536.0);
+}
+
+#[tokio::test]
 async fn waiting_is_ended_at_the_deadline_as_well() {
     let limits = r#"limits = { timeout = "100ms" }"#;
     let source = "export default () => new Promise((resolve) => setTimeout(resolve, 60_000))";

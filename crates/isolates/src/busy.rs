@@ -1,0 +1,92 @@
+//! Time on a thread: what an invocation computes, and not what it waits for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// How long an isolate had its thread so far. Measured on the clock: where the system gives the core to another process in
+/// between, that counts as well.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    origin: Instant,
+    limit: Duration,
+    spent_ns: AtomicU64,
+    /// When it got the thread, since `origin`.
+    entered_ns: AtomicU64,
+}
+
+/// It computed for longer than it may: the root cause of the error that ends the isolate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it has used its time")]
+pub(crate) struct TimeUsed;
+
+impl Busy {
+    /// None so far, and no more than `limit` in all.
+    pub fn new(limit: Duration) -> Arc<Self> {
+        let none = || AtomicU64::new(0);
+        Arc::new(Self { origin: Instant::now(), limit, spent_ns: none(), entered_ns: none() })
+    }
+
+    /// All of it, up to the last time it gave the thread back.
+    pub fn spent(&self) -> Duration {
+        Duration::from_nanos(self.spent_ns.load(Relaxed))
+    }
+
+    /// To be called while it has the thread.
+    ///
+    /// # Errors
+    /// It had it for longer than it may.
+    pub fn check(&self) -> Result<(), TimeUsed> {
+        let running = self.now_ns().saturating_sub(self.entered_ns.load(Relaxed));
+        let spent = self.spent() + Duration::from_nanos(running);
+        if spent > self.limit { Err(TimeUsed) } else { Ok(()) }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A run whose time on the thread is counted.
+pub(crate) struct Counted<F> {
+    pub busy: Arc<Busy>,
+    pub run: F,
+}
+
+impl<F: Future + Unpin> Future for Counted<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let entered_ns = self.busy.now_ns();
+        self.busy.entered_ns.store(entered_ns, Relaxed);
+        let polled = Pin::new(&mut self.run).poll(context);
+        let ran_ns = self.busy.now_ns().saturating_sub(entered_ns);
+        self.busy.spent_ns.fetch_add(ran_ns, Relaxed);
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_is_not_counted() {
+        let busy = Busy::new(Duration::from_millis(20));
+        let run = Box::pin(async {
+            let until = Instant::now() + Duration::from_millis(5);
+            while Instant::now() < until {}
+            busy.check().unwrap();
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            busy.check().unwrap();
+            let until = Instant::now() + Duration::from_millis(30);
+            while Instant::now() < until {}
+            busy.check()
+        });
+        assert_eq!(Counted { busy: busy.clone(), run }.await, Err(TimeUsed));
+        assert!((35..3000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
+    }
+}
