@@ -209,7 +209,7 @@ async fn no_form_of_a_token_of_the_node_is_shown_to_functions() {
         token.clone(),
         format!("Basic x, Bearer {token}"),
     ] {
-        assert_eq!(ask(&[value.clone()]).await, (200, "none".into()), "{value}");
+        assert_eq!(ask(std::slice::from_ref(&value)).await, (200, "none".into()), "{value}");
     }
     assert_eq!(ask(&["Basic x".into()]).await, (200, "Basic x".into()));
     for values in
