@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use edgefaas_isolates::{
-    DirectCall, Event, FunctionSource, Host, HostError, HostFuture, InvocationMeta, LogLevel, Module,
-    ModuleGraph, PublishRequest, Reply, Trigger,
+    DirectCall, Event, FunctionSource, Host, HostError, HostFuture, IncomingResponse, InvocationMeta,
+    LogLevel, Module, ModuleGraph, OutgoingRequest, PublishRequest, Reply, Trigger,
 };
 
 use crate::{repository, target_folder};
@@ -66,6 +66,13 @@ impl Host for NoHost {
     }
 
     fn call(&mut self, _: String, _: Bytes) -> Result<HostFuture<Result<Reply, HostError>>, HostError> {
+        nothing()
+    }
+
+    fn fetch(
+        &mut self,
+        _: OutgoingRequest,
+    ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
         nothing()
     }
 

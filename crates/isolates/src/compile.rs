@@ -265,7 +265,8 @@ mod tests {
         assert_eq!(error, CompileError::Invalid("bad".to_owned()));
         let error = shell("exit 3", &wasm, limit).unwrap_err();
         assert!(matches!(error, CompileError::Process { .. }), "{error:?}");
-        let error = shell("echo 'memory allocation of 8 bytes failed' >&2; exit 134", &wasm, limit).unwrap_err();
+        let error =
+            shell("echo 'memory allocation of 8 bytes failed' >&2; exit 134", &wasm, limit).unwrap_err();
         assert_eq!(error, CompileError::OutOfMemory { memory_bytes: 7 << 20 });
     }
 }

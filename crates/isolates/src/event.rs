@@ -137,3 +137,45 @@ pub struct HttpResponse {
     /// The body.
     pub body: Bytes,
 }
+
+/// A request of a function to another server. Bodies are held whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutgoingRequest {
+    /// The method; a token (RFC 9110, section 5.6.2).
+    pub method: String,
+    /// The absolute URL, http or https.
+    pub url: String,
+    /// Header names and values, in order.
+    pub headers: Vec<(String, String)>,
+    /// The body; empty if there is none.
+    pub body: Bytes,
+    /// What to do with a redirection.
+    pub redirect: Redirect,
+}
+
+/// What becomes of an answer that points elsewhere (status 301, 302, 303, 307 or 308).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Redirect {
+    /// It is followed, to where the function may call only.
+    #[default]
+    Follow,
+    /// The request fails.
+    Error,
+    /// It is the answer.
+    Manual,
+}
+
+/// The answer to an [`OutgoingRequest`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IncomingResponse {
+    /// Status code, 100 to 599.
+    pub status: u16,
+    /// Header names in lower case and values, in the order received.
+    pub headers: Vec<(String, String)>,
+    /// The whole body, decoded from its transfer coding; a content coding (gzip) is the function's to undo.
+    pub body: Bytes,
+    /// Where it came from in the end.
+    pub url: String,
+    /// Whether a redirection led there.
+    pub redirected: bool,
+}

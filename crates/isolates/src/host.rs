@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
-use crate::event::Reply;
+use crate::event::{IncomingResponse, OutgoingRequest, Reply};
 
 /// A future that a host call hands back; it owns what it needs.
 pub type HostFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -25,6 +25,16 @@ pub trait Host: Send + 'static {
         function: String,
         data: Bytes,
     ) -> Result<HostFuture<Result<Reply, HostError>>, HostError>;
+
+    /// Starts a request to another server. Dropping the future closes its connection.
+    ///
+    /// # Errors
+    /// At once: a URL that is none, a host that is not permitted, too many requests. From the future: no connection, no
+    /// answer in time, an answer that is too large or of another protocol.
+    fn fetch(
+        &mut self,
+        request: OutgoingRequest,
+    ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError>;
 
     /// Adds `amount` to a counter of an object.
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError>;

@@ -21,8 +21,8 @@ mod source;
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
-    CronTick, DirectCall, Event, HttpRequest, HttpResponse, MqttMessage, ObjectChange, Reply, Trigger,
-    WorkflowStep,
+    CronTick, DirectCall, Event, HttpRequest, HttpResponse, IncomingResponse, MqttMessage, ObjectChange,
+    OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
 };
 pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};

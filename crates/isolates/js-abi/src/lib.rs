@@ -39,7 +39,7 @@ pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// An invocation up to this size needs no allocation in the isolate.
 pub const INPUT_BYTES: usize = 4096;
@@ -280,8 +280,31 @@ pub struct Message<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Start<'a> {
-    Call { function: &'a str, data: &'a [u8] },
-    Sleep { duration_ms: u64 },
+    Call {
+        function: &'a str,
+        data: &'a [u8],
+    },
+    Sleep {
+        duration_ms: u64,
+    },
+    /// The answer is [`Answer::Fetched`].
+    Fetch {
+        method: &'a str,
+        url: &'a str,
+        #[serde(borrow)]
+        headers: Pairs<'a>,
+        body: &'a [u8],
+        redirect: Redirect,
+    },
+}
+
+/// What `fetch` does with a redirection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Redirect {
+    Follow,
+    Error,
+    Manual,
 }
 
 /// What the host says to a [`Request`] or, later, to a [`Start`].
@@ -294,7 +317,19 @@ pub enum Answer<'a> {
     Bytes(&'a [u8]),
     Names(#[serde(borrow)] Vec<&'a str>),
     Reply(#[serde(borrow)] Reply<'a>),
-    Refused { code: Code, message: &'a str },
+    Fetched {
+        status: u16,
+        #[serde(borrow)]
+        headers: Pairs<'a>,
+        body: &'a [u8],
+        /// Where the answer came from in the end.
+        url: &'a str,
+        redirected: bool,
+    },
+    Refused {
+        code: Code,
+        message: &'a str,
+    },
 }
 
 /// Why a host call failed; functions see it as `error.code`.

@@ -272,6 +272,7 @@ fn start(state: &mut State, request: &Start<'_>) -> Result<i32, Vec<u8>> {
         return Err(deploying(match request {
             Start::Call { .. } => "call",
             Start::Sleep { .. } => "setTimeout",
+            Start::Fetch { .. } => "fetch",
         }));
     };
     if !tickets.has_room() {
@@ -284,6 +285,11 @@ fn start(state: &mut State, request: &Start<'_>) -> Result<i32, Vec<u8>> {
             let call = host.call((*function).to_owned(), Bytes::copy_from_slice(data));
             let call = call.map_err(|error| messages::refusal(&error))?;
             Ok(tickets.open(call.map(|result| messages::call_answer(&result))))
+        }
+        Start::Fetch { method, url, headers, body, redirect } => {
+            let fetch = host.fetch(messages::outgoing_request(method, url, headers, body, *redirect));
+            let fetch = fetch.map_err(|error| messages::refusal(&error))?;
+            Ok(tickets.open(fetch.map(|result| messages::fetch_answer(&result))))
         }
         Start::Sleep { duration_ms } => {
             let duration = Duration::from_millis(*duration_ms);

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use edgefaas_js_abi as abi;
 
-use crate::{Event, HostError, HttpResponse, InvocationMeta, LogLevel, PublishRequest, Reply, Trigger};
+use crate::{
+    Event, HostError, HttpResponse, IncomingResponse, InvocationMeta, LogLevel, OutgoingRequest,
+    PublishRequest, Redirect, Reply, Trigger,
+};
 
 /// An invocation as the engine takes it.
 pub fn invocation<'a>(meta: &'a InvocationMeta, event: &'a Event, seed: u64) -> abi::Invocation<'a> {
@@ -75,6 +78,41 @@ pub fn call_answer(result: &Result<Reply, HostError>) -> Vec<u8> {
         Err(error) => return refusal(error),
     };
     encode(&answer)
+}
+
+/// A request to another server.
+pub fn outgoing_request(
+    method: &str,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+    redirect: abi::Redirect,
+) -> OutgoingRequest {
+    OutgoingRequest {
+        method: method.to_owned(),
+        url: url.to_owned(),
+        headers: owned_pairs(headers),
+        body: Bytes::copy_from_slice(body),
+        redirect: match redirect {
+            abi::Redirect::Follow => Redirect::Follow,
+            abi::Redirect::Error => Redirect::Error,
+            abi::Redirect::Manual => Redirect::Manual,
+        },
+    }
+}
+
+/// The encoded answer for a request to another server.
+pub fn fetch_answer(result: &Result<IncomingResponse, HostError>) -> Vec<u8> {
+    match result {
+        Ok(response) => encode(&abi::Answer::Fetched {
+            status: response.status,
+            headers: pairs(&response.headers),
+            body: &response.body,
+            url: &response.url,
+            redirected: response.redirected,
+        }),
+        Err(error) => refusal(error),
+    }
 }
 
 /// The encoded answer for a host call that was refused or failed.

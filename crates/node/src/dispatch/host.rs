@@ -7,7 +7,8 @@ use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_crdt::FieldType;
 use edgefaas_isolates::{
-    DirectCall, Event, Host, HostError, HostFuture, LogLevel, PublishRequest, Reply, Trigger,
+    DirectCall, Event, Host, HostError, HostFuture, IncomingResponse, LogLevel, OutgoingRequest,
+    PublishRequest, Reply, Trigger,
 };
 use parking_lot::Mutex;
 
@@ -143,6 +144,13 @@ impl Host for InvocationHost {
         let dispatcher = self.dispatcher.clone();
         let admitted = dispatcher.admit(call).map_err(call_error)?;
         Ok(Box::pin(async move { dispatcher.run(admitted).await.result.map_err(call_error) }))
+    }
+
+    fn fetch(
+        &mut self,
+        request: OutgoingRequest,
+    ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
+        Err(HostError::NotPermitted(format!("no requests yet, and so none to {}", request.url)))
     }
 
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
