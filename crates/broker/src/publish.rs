@@ -275,7 +275,10 @@ impl Shared {
                     }
                 }
                 Entry::Group(group) => {
-                    group.deliver(|member| deliver(&member.mailbox, member.delivery(message), figures))
+                    let weight = message.weight();
+                    group.deliver(weight, |member| {
+                        deliver(&member.mailbox, member.delivery(message), figures)
+                    });
                 }
             }
         });

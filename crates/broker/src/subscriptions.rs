@@ -202,15 +202,17 @@ impl Subscriber {
 }
 
 impl Group {
-    /// Offers a message to the members, the next one in turn first: those who are connected and have room, then those
-    /// whose session waits for them, then whoever is left. `offer` says whether it was taken.
-    pub(crate) fn deliver(&self, mut offer: impl FnMut(&Subscriber) -> bool) {
+    /// Offers a message of this weight to the members, the next one in turn first: those who are connected and have room, then
+    /// those whose session waits for them and has room, then those who would lose another message for it, then whoever is left.
+    /// `offer` says whether it was taken.
+    pub(crate) fn deliver(&self, weight: usize, mut offer: impl FnMut(&Subscriber) -> bool) {
         let members = self.members.read();
         let turn = self.turn.fetch_add(1, Relaxed);
         let in_turn = || (0..members.len()).map(|at| &members[(turn + at) % members.len()]);
         let ready = in_turn().find(|member| member.mailbox.is_ready());
-        let kept = || in_turn().find(|member| member.mailbox.is_stored());
-        let chosen = ready.or_else(kept).or_else(|| in_turn().next());
+        let stored = || in_turn().filter(|member| member.mailbox.is_stored());
+        let with_room = || stored().find(|member| !member.mailbox.is_stored_full(weight));
+        let chosen = ready.or_else(with_room).or_else(|| stored().next()).or_else(|| in_turn().next());
         if let Some(member) = chosen
             && !offer(member)
         {

@@ -74,6 +74,12 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
         Ok(())
     }
 
+    /// Nobody will take what is to be written.
+    pub(super) fn discard(&mut self) {
+        (self.sent, self.unflushed) = (0, false);
+        release(&mut self.outbound, 0);
+    }
+
     /// Gives the read buffer back when nothing is in it.
     pub(super) fn settle(&mut self) {
         if self.inbound.is_empty() {

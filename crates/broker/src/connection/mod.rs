@@ -55,6 +55,9 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 /// How long a message that a hook has no room for waits for being offered again, at most.
 const BLOCKED_RETRY: Duration = Duration::from_secs(1);
 
+/// How long what a client sent before it went may wait for its turn.
+const LAST_PACKETS: Duration = Duration::from_secs(60);
+
 /// Longest wait of the timer when nothing else is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -153,6 +156,17 @@ struct Connection<'a, S> {
     /// Since when there is something to write and nothing of it was taken.
     unsent_since: Option<Instant>,
     pressure: bool,
+    /// The client has gone, and some of what it sent before has still to be handled.
+    gone: Option<Gone>,
+}
+
+/// How the connection ended, while the client's last packets are handled.
+struct Gone {
+    detail: String,
+    /// When the rest of them is given up.
+    until: Instant,
+    /// It may still read: it has only said that it sends no more.
+    listens: bool,
 }
 
 /// A message that is to be offered to the hooks again.
@@ -209,7 +223,7 @@ impl<'a> Attached<'a> {
 
     /// Ends the subscriptions that the hooks do not allow any more.
     pub(super) fn recheck(&mut self) {
-        let Attached { shared, mailbox, client, filters, .. } = self;
+        let Attached { shared, mailbox, client, filters, replays, .. } = self;
         filters.retain(|filter| {
             let allowed = shared.authorize(client, filter, QoS::ExactlyOnce).is_ok();
             if !allowed {
@@ -218,6 +232,7 @@ impl<'a> Attached<'a> {
             }
             allowed
         });
+        replays.retain(|replay| filters.contains(&replay.filter));
     }
 }
 
@@ -303,6 +318,7 @@ where
             stopped: false,
             unsent_since: None,
             pressure: false,
+            gone: None,
         }
     }
 
@@ -368,10 +384,21 @@ where
             if let Err(end) = self.process(&now) {
                 return end;
             }
+            if let Some(gone) = self.gone.take_if(|_| !self.stopped) {
+                return End::lost(gone.detail);
+            }
             if let Err(end) = self.release_acks() {
                 return end;
             }
-            let replaying = self.collect(&now);
+            let replaying = match &self.gone {
+                None => self.collect(&now),
+                Some(gone) => {
+                    if !gone.listens {
+                        self.io.discard();
+                    }
+                    false
+                }
+            };
             if self.waiting.is_empty() {
                 room = None;
             } else if room.is_none() {
@@ -408,19 +435,38 @@ where
             tokio::select! {
                 written = write_or_flush(writer, &outbound[*sent..]), if unflushed || *sent < outbound.len() => match written {
                     Ok(0) if *sent == outbound.len() => self.io.unflushed = false,
-                    Ok(0) => return End::lost("the client closed the connection"),
+                    Ok(0) => {
+                        now = Moment::now();
+                        if let Some(end) = self.leaves("the client closed the connection".to_owned(), false, &now) {
+                            return end;
+                        }
+                    }
                     Ok(bytes) => {
                         if let Err(error) = self.io.written(bytes).await {
-                            return End::lost(format!("write failed: {error}"));
+                            now = Moment::now();
+                            if let Some(end) = self.leaves(format!("write failed: {error}"), false, &now) {
+                                return end;
+                            }
                         }
                         self.shared.counters.bytes_out.add(bytes as u64);
                         now = Moment::now();
                         self.unsent_since = (self.io.unsent() > 0).then_some(now.instant);
                     }
-                    Err(error) => return End::lost(format!("write failed: {error}")),
+                    Err(error) => {
+                        now = Moment::now();
+                        if let Some(end) = self.leaves(format!("write failed: {error}"), false, &now) {
+                            return end;
+                        }
+                    }
                 },
                 read = read(reader, inbound), if readable => match read {
-                    Ok(0) => return End::lost("the client closed the connection without DISCONNECT"),
+                    Ok(0) => {
+                        now = Moment::now();
+                        let detail = "the client closed the connection without DISCONNECT";
+                        if let Some(end) = self.leaves(detail.to_owned(), true, &now) {
+                            return end;
+                        }
+                    }
                     Ok(bytes) => {
                         self.shared.counters.bytes_in.add(bytes as u64);
                         now = Moment::now();
@@ -429,7 +475,12 @@ where
                             self.last_read = now.instant;
                         }
                     }
-                    Err(error) => return End::lost(format!("read failed: {error}")),
+                    Err(error) => {
+                        now = Moment::now();
+                        if let Some(end) = self.leaves(format!("read failed: {error}"), false, &now) {
+                            return end;
+                        }
+                    }
                 },
                 () = wake.as_mut() => {
                     wake.set(mailbox.wake.notified());
@@ -492,6 +543,17 @@ where
                 }
             }
         }
+    }
+
+    /// The client is gone. What it sent before, perhaps a DISCONNECT, is handled first, as it would have been had its turn
+    /// come at once.
+    fn leaves(&mut self, detail: String, listens: bool, now: &Moment) -> Option<End> {
+        if !self.stopped || self.io.inbound.is_empty() {
+            return Some(End::lost(detail));
+        }
+        let until = self.gone.as_ref().map_or(now.instant + LAST_PACKETS, |gone| gone.until);
+        self.gone = Some(Gone { detail, until, listens });
+        None
     }
 
     /// Handles what was read, as far as it may be handled now.
@@ -776,13 +838,15 @@ where
     /// Fetches what others want this client to get, once what was fetched before is written; true if there are more
     /// retained messages to look for.
     fn collect(&mut self, now: &Moment) -> bool {
-        let more = self.continue_replay(now);
+        let mut more = self.continue_replay(now);
         if self.io.unsent() < TAKE_BELOW_BYTES {
             let progress = self.shared.journal.progress();
             let mut transaction = self.shared.journal.begin();
             let out = &mut self.io.outbound;
             let taken = self.attached.mailbox.take(out, now.instant, progress, &mut transaction);
             self.shared.counters.messages_dropped.add(taken.lost);
+            // What was lost has left room, and nothing that is written will wake this connection for it.
+            more |= taken.lost > 0 && !self.replay.is_empty();
             self.awaits_store = taken.awaits_store;
             if let Some(page) = taken.page {
                 let storage = self.shared.journal.storage().clone();
@@ -904,7 +968,7 @@ where
 
     /// Whether bytes are read: a little also while nothing is handled, so that it is noticed when the client goes.
     fn reads(&self) -> bool {
-        self.is_readable() || self.io.inbound.len() < STOPPED_BYTES
+        self.gone.is_none() && (self.is_readable() || self.io.inbound.len() < STOPPED_BYTES)
     }
 
     /// When the timer has to look next.
@@ -915,7 +979,8 @@ where
         let write = self.unsent_since.map(|since| since + self.shared.config.write_timeout);
         let waiting = (!self.waiting.is_empty()).then_some(self.waiting_until);
         let blocked = self.blocked.as_ref().map(|blocked| blocked.retry_at);
-        [keepalive, write, waiting, blocked, self.slowed_until]
+        let gone = self.gone.as_ref().map(|gone| gone.until);
+        [keepalive, write, waiting, blocked, gone, self.slowed_until]
             .into_iter()
             .flatten()
             .fold(idle, Instant::min)
@@ -927,6 +992,9 @@ where
     }
 
     fn overdue(&mut self, now: &Moment) -> Option<End> {
+        if let Some(gone) = self.gone.take_if(|gone| now.instant >= gone.until) {
+            return Some(End::lost(gone.detail));
+        }
         if !self.waiting.is_empty() && now.instant >= self.waiting_until {
             for waiting in self.waiting.drain(..) {
                 let (shared, figures) = (self.shared, &waiting.figures);

@@ -19,6 +19,10 @@ pub(super) struct Backlog {
     /// The messages after those in `slots`.
     pub(super) spilled: VecDeque<Spilled>,
     pub(super) spilled_messages: usize,
+    /// How many of these were in flight when the client went. They take no room, and count for no bound.
+    pub(super) spilled_in_flight: usize,
+    /// Below this number nothing waits that could be [given up](Self::oldest).
+    pub(super) waits_from: u64,
     /// By which filters they came.
     pub(super) sources: Vec<Arc<Figures>>,
     /// Position in `sources`, by address.
@@ -47,6 +51,11 @@ pub(super) struct Spilled {
 
 impl Spilled {
     pub(super) const GONE: Spilled = Spilled { weight: 0, source: 0 };
+
+    /// Whether it was sent when the client went: what waits weighs more.
+    pub(super) fn is_in_flight(self) -> bool {
+        self.weight == 1
+    }
 }
 
 impl Backlog {
@@ -57,6 +66,8 @@ impl Backlog {
             totals,
             spilled: VecDeque::new(),
             spilled_messages: 0,
+            spilled_in_flight: 0,
+            waits_from: 0,
             sources: Vec::new(),
             source_of: HashMap::new(),
             waiting_bytes: 0,
@@ -120,9 +131,10 @@ impl Backlog {
     }
 
     /// A message does not wait in the store only any more; gives the filter it came by.
-    pub(super) fn unspill(&mut self, source: u32) -> Option<Arc<Figures>> {
+    pub(super) fn unspill(&mut self, spilled: Spilled) -> Option<Arc<Figures>> {
         self.spilled_messages -= 1;
-        let figures = self.sources.get(source as usize).cloned();
+        self.spilled_in_flight -= usize::from(spilled.is_in_flight());
+        let figures = self.sources.get(spilled.source as usize).cloned();
         if let Some(figures) = &figures {
             figures.unqueued(1);
         }
@@ -161,14 +173,50 @@ impl Backlog {
         let Some(figures) = figures else { return self.spilled.push_front(Spilled::GONE) };
         let spilled = Spilled { weight: weight.max(1), source: self.source(&figures) };
         self.spilled_messages += 1;
+        self.spilled_in_flight += usize::from(spilled.is_in_flight());
         self.spilled.push_front(spilled);
+        self.waits_from = 0;
+    }
+
+    /// How many messages wait in the store only.
+    pub(super) fn spilled_waiting(&self) -> usize {
+        self.spilled_messages - self.spilled_in_flight
+    }
+
+    /// The position of the oldest message that waits in the store only; the first there has the number `from`.
+    pub(super) fn oldest(&mut self, from: u64) -> Option<usize> {
+        let start = from.max(self.waits_from).max(self.sent_before);
+        let skipped = usize::try_from(start - from).unwrap_or(usize::MAX);
+        let waits = |spilled: &Spilled| spilled.weight > 1;
+        match self.spilled.iter().skip(skipped).position(waits) {
+            Some(at) => {
+                self.waits_from = start + at as u64;
+                Some(skipped + at)
+            }
+            // Also what was perhaps sent on an earlier connection.
+            None => self.spilled.iter().position(waits),
+        }
+    }
+
+    /// Gives up the message at a position, the first having the number `from`; says by which filter it came.
+    pub(super) fn give_up(
+        &mut self,
+        from: u64,
+        at: usize,
+        transaction: &mut Transaction<'_>,
+    ) -> Option<Arc<Figures>> {
+        let spilled = std::mem::replace(&mut self.spilled[at], Spilled::GONE);
+        let figures = self.unspill(spilled);
+        self.weigh(-i64::from(spilled.weight));
+        self.change(from + at as u64, None, false, transaction);
+        figures
     }
 
     /// The session is over.
     pub(super) fn forget(&mut self) {
         for spilled in std::mem::take(&mut self.spilled) {
             if spilled.weight > 0 {
-                self.unspill(spilled.source);
+                self.unspill(spilled);
             }
         }
         let bytes = i64::try_from(self.waiting_bytes).unwrap_or(i64::MAX);

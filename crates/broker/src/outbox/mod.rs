@@ -46,6 +46,8 @@ const PACKET_IDS: u64 = 65_535;
 const LARGEST_SPAN: usize = 60_000;
 /// Numbers that may be gone between messages of a stored session; each costs a few bytes of memory.
 const LARGEST_GAP: u64 = 1 << 20;
+/// The same while the client is away.
+const LARGEST_GAP_AWAY: u64 = 4096;
 /// Messages of a stored session that wait in memory; more are fetched when they have been sent.
 const MEMORY_MESSAGES: usize = 512;
 /// Bytes of them.
@@ -198,7 +200,7 @@ impl Outbox {
         }
         let next = self.first + stored.spilled.len() as u64;
         // A damaged number far off would be paid for with memory.
-        if number < next || number - next > LARGEST_GAP {
+        if number < next || number - next > LARGEST_GAP + LARGEST_SPAN as u64 {
             tracing::warn!(
                 session = stored.session,
                 number,
@@ -214,8 +216,12 @@ impl Outbox {
 
     /// Once all is [restored](Self::restore): messages with smaller numbers may have been sent.
     pub(crate) fn restore_mark(&mut self, mark: u64) {
-        if let Some(stored) = self.stored.as_mut().filter(|stored| !stored.spilled.is_empty()) {
+        if let Some(stored) = &mut self.stored {
             (stored.sent_before, stored.marked) = (mark, mark);
+            if stored.spilled.is_empty() {
+                // New messages come after all that were sent.
+                self.first = mark;
+            }
         }
     }
 
@@ -348,7 +354,7 @@ impl Outbox {
     /// Whether one more message for a session that is kept would cost an older one.
     pub(crate) fn is_stored_full(&self, weight: usize) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
-            let messages = self.waiting_in_memory() + stored.spilled_messages;
+            let messages = self.waiting_in_memory() + stored.spilled_waiting();
             messages >= self.bounds.stored_messages
                 || (messages > 0 && stored.waiting_bytes + weight as u64 > self.bounds.stored_bytes)
                 || stored.totals.is_stored_full(stored.waiting_bytes, weight)
@@ -358,7 +364,7 @@ impl Outbox {
     /// Whether a session that is kept has more than it may have.
     fn is_over(&self) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
-            let messages = self.waiting_in_memory() + stored.spilled_messages;
+            let messages = self.waiting_in_memory() + stored.spilled_waiting();
             messages > self.bounds.stored_messages
                 || (messages > 1 && stored.waiting_bytes > self.bounds.stored_bytes)
                 || stored.totals.is_stored_full(stored.waiting_bytes, 0)
@@ -497,18 +503,10 @@ impl Outbox {
         }
         let from = self.first + self.slots.len() as u64;
         // What is in flight takes no room, and ends what the client has begun.
-        let waits =
-            |(at, spilled): (usize, &Spilled)| spilled.weight > 1 && from + at as u64 >= stored.sent_before;
-        let spilled = || stored.spilled.iter();
-        let at = spilled().enumerate().position(waits);
-        let Some(at) = at.or_else(|| spilled().position(|spilled| spilled.weight > 1)) else {
-            return false;
-        };
-        let Spilled { weight, source } = std::mem::replace(&mut stored.spilled[at], Spilled::GONE);
-        stored.unspill(source);
-        stored.weigh(-i64::from(weight));
-        stored.change(from + at as u64, None, false, transaction);
-        if at as u64 >= LARGEST_GAP {
+        let Some(at) = stored.oldest(from) else { return false };
+        stored.give_up(from, at, transaction);
+        let most = if self.link.is_some() { LARGEST_GAP } else { LARGEST_GAP_AWAY };
+        if at as u64 >= most {
             // The client has left messages unacknowledged while so many after them were dropped.
             self.give_up_in_flight(transaction);
         }
@@ -527,6 +525,16 @@ impl Outbox {
         }
         self.open = 0;
         self.shrink();
+        let from = self.first + self.slots.len() as u64;
+        let Some(stored) = &mut self.stored else { return };
+        let perhaps_sent = usize::try_from(stored.sent_before.saturating_sub(from)).unwrap_or(usize::MAX);
+        for at in 0..perhaps_sent.min(stored.spilled.len()) {
+            if stored.spilled[at].weight > 0
+                && let Some(figures) = stored.give_up(from, at, transaction)
+            {
+                figures.lost(1);
+            }
+        }
     }
 
     /// Numbers at the front that the store has not any more are not waited for.
@@ -575,6 +583,10 @@ impl Outbox {
         let Some(link) = &mut self.link else { return taken };
         if link.buffer.is_empty() {
             self.totals.release(std::mem::take(&mut self.taken_bytes));
+            if self.slots.len() == self.sent {
+                // Claimed for a message that could not be sent.
+                self.totals.release(std::mem::take(&mut self.claimed_bytes));
+            }
             // What waited may have expired, which makes room too.
             taken.awaited = !is_full && std::mem::take(&mut link.awaited);
             return taken;
@@ -620,8 +632,8 @@ impl Outbox {
         });
         let mut next = entries.next();
         for number in from..from + page.messages as u64 {
-            let Some(Spilled { weight, source }) = stored.spilled.pop_front() else { break };
-            let figures = (weight > 0).then(|| stored.unspill(source)).flatten();
+            let Some(spilled @ Spilled { weight, .. }) = stored.spilled.pop_front() else { break };
+            let figures = (weight > 0).then(|| stored.unspill(spilled)).flatten();
             while next.is_some_and(|(found, _)| found < number) {
                 next = entries.next();
             }
@@ -716,7 +728,7 @@ impl Outbox {
     pub(crate) fn waiting(&self) -> (u64, u64) {
         let in_memory = self.waiting_in_memory();
         match &self.stored {
-            Some(stored) => ((in_memory + stored.spilled_messages) as u64, stored.waiting_bytes),
+            Some(stored) => ((in_memory + stored.spilled_waiting()) as u64, stored.waiting_bytes),
             None => (in_memory as u64, self.memory_bytes as u64),
         }
     }
