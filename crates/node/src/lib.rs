@@ -17,6 +17,7 @@ pub mod manifest;
 pub mod metrics;
 mod node;
 pub mod objects;
+pub mod outgoing;
 pub mod platform;
 pub mod problem;
 pub mod registry;

@@ -16,7 +16,11 @@ use super::Dispatcher;
 use super::effects::{Effects, EffectsFull, Pending};
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::objects::{FieldKey, MAX_VALUE_BYTES, name_error, read_field};
+use crate::outgoing;
 use crate::registry::LiveFunction;
+
+/// What a line of the log counts at least.
+const LINE_BYTES: usize = 16;
 
 /// Answers a function while it runs, and holds back what it does.
 pub struct InvocationHost {
@@ -26,6 +30,9 @@ pub struct InvocationHost {
     trace_parent: Option<String>,
     depth: u8,
     effects: Arc<Mutex<Effects>>,
+    calls_left: u32,
+    log_bytes_left: usize,
+    log_is_full: bool,
 }
 
 impl InvocationHost {
@@ -36,6 +43,7 @@ impl InvocationHost {
         invocation: &Invocation,
         effects: Arc<Mutex<Effects>>,
     ) -> Self {
+        let limits = function.spec.limits;
         Self {
             dispatcher,
             function,
@@ -43,7 +51,23 @@ impl InvocationHost {
             trace_parent: invocation.trace_parent.clone(),
             depth: invocation.depth,
             effects,
+            calls_left: limits.calls,
+            log_bytes_left: limits.log_bytes,
+            log_is_full: false,
         }
+    }
+
+    /// Counts a call of a function, or a request.
+    fn count_call(&mut self) -> Result<(), HostError> {
+        let most = self.function.spec.limits.calls;
+        let left = self.calls_left.checked_sub(1);
+        self.calls_left = left.ok_or_else(|| {
+            HostError::Overloaded(format!(
+                "an invocation of `{}` may make at most {most} calls and requests (limits.calls)",
+                self.function.name
+            ))
+        })?;
+        Ok(())
     }
 
     fn key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
@@ -134,6 +158,7 @@ impl Host for InvocationHost {
         if !self.function.spec.permissions.allows_call(&function) {
             return Err(self.not_permitted("function", &function, "call"));
         }
+        self.count_call()?;
         let caller = self.function.name.to_string();
         let event =
             Event { trigger: Trigger::Call(DirectCall { caller: Some(caller.clone()) }), body: data };
@@ -150,7 +175,11 @@ impl Host for InvocationHost {
         &mut self,
         request: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
-        Err(HostError::NotPermitted(format!("no requests yet, and so none to {}", request.url)))
+        let allowed = self.function.spec.permissions.http.clone();
+        let request = outgoing::check(request, &allowed, self.trace_parent.as_deref())?;
+        self.count_call()?;
+        let dispatcher = self.dispatcher.clone();
+        Ok(Box::pin(async move { Ok(dispatcher.http.fetch(request, allowed).await?) }))
     }
 
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
@@ -214,6 +243,21 @@ impl Host for InvocationHost {
     }
 
     fn log(&mut self, level: LogLevel, message: String) {
+        // Lines without text cost something as well.
+        let bytes = message.len().max(LINE_BYTES);
+        if bytes > self.log_bytes_left {
+            // Whatever else comes is left out too, so that what is there has no gaps.
+            self.log_bytes_left = 0;
+            if !std::mem::replace(&mut self.log_is_full, true) {
+                let most = self.function.spec.limits.log_bytes;
+                let message = format!(
+                    "the log of this invocation is over {most} bytes (limits.log); the rest is left out"
+                );
+                self.dispatcher.logs.add(&self.function.name, &self.invocation, LogLevel::Warn, message);
+            }
+            return;
+        }
+        self.log_bytes_left -= bytes;
         let message = self.dispatcher.secrets.mask(&self.function.spec.secrets, message);
         self.dispatcher.logs.add(&self.function.name, &self.invocation, level, message);
     }

@@ -24,6 +24,7 @@ use crate::journal::InvocationJournal;
 
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
 use crate::logs::Logs;
+use crate::outgoing::HttpClient;
 use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
 use crate::secrets::Secrets;
@@ -44,6 +45,7 @@ pub struct Dispatcher {
     max_message_bytes: usize,
     event_bytes: Arc<AtomicUsize>,
     bodies: BodyBudget,
+    http: HttpClient,
     isolate_permits: Semaphore,
     draining: AtomicBool,
     under_way: TaskTracker,
@@ -141,6 +143,7 @@ impl Dispatcher {
             max_message_bytes,
             event_bytes: Arc::default(),
             bodies: BodyBudget::default(),
+            http: HttpClient::default(),
             draining: AtomicBool::new(false),
             under_way: TaskTracker::new(),
             invocations: AtomicU64::new(0),

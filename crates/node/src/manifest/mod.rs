@@ -4,6 +4,7 @@
 
 mod check;
 mod diagnostic;
+mod hosts;
 mod parse;
 mod permissions;
 mod reader;
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub use check::{NODE_TRIGGERS, is_name, is_secret_name, parse_cron};
 pub(crate) use check::{glob_error, glob_matches};
 pub use diagnostic::{ManifestError, Problem};
+pub use hosts::{HttpPattern, TcpTarget, is_guarded, is_local_name};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
 pub use single_file::{SingleFileError, single_file, single_file_name};
 
@@ -197,6 +199,10 @@ pub struct Limits {
     pub payload_bytes: usize,
     /// The answer: 8 MiB by default, from 1 B to 32 MiB.
     pub reply_bytes: usize,
+    /// Calls of functions and requests to servers that one invocation may make: 1,000 by default, from 0 to 100,000.
+    pub calls: u32,
+    /// What one invocation may log: 256 KiB by default, from 0 to 16 MiB.
+    pub log_bytes: usize,
     /// Invocations that wait because `concurrency` of them run.
     pub queue: Queue,
 }
@@ -210,6 +216,8 @@ impl Default for Limits {
             concurrency: 64,
             payload_bytes: 1 << 20,
             reply_bytes: 8 << 20,
+            calls: 1000,
+            log_bytes: 256 << 10,
             queue: Queue::default(),
         }
     }

@@ -25,6 +25,8 @@ const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::f
 const BACKOFF: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
 /// Half of the control API's message limit, so that a deployed function can be invoked with it.
 const BODY_BYTES: RangeInclusive<u64> = 1..=32 << 20;
+const CALLS: RangeInclusive<u32> = 0..=100_000;
+const LOG_BYTES: RangeInclusive<u64> = 0..=16 << 20;
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
 const QUEUE_CAPACITY: RangeInclusive<u32> = 1..=100_000;
 const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
@@ -349,7 +351,8 @@ impl HttpPaths {
 }
 
 fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
-    const KNOWN: [&str; 7] = ["memory", "timeout", "cpu", "concurrency", "payload", "reply", "queue"];
+    const KNOWN: [&str; 9] =
+        ["memory", "timeout", "cpu", "concurrency", "payload", "reply", "calls", "log", "queue"];
     let default = Limits::default();
     let Some(table) = item.table("in `limits`", &KNOWN, problems) else { return default };
     let mut size = |key, allowed, default| {
@@ -358,6 +361,8 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
     let memory_bytes = size("memory", MEMORY_BYTES, default.memory_bytes);
     let payload_bytes = size("payload", BODY_BYTES, default.payload_bytes);
     let reply_bytes = size("reply", BODY_BYTES, default.reply_bytes);
+    let log_bytes = size("log", LOG_BYTES, default.log_bytes);
+    let calls = table.get("calls").and_then(|item| item.count(CALLS, problems));
     let timeout = table.get("timeout").and_then(|item| item.duration(TIMEOUT, problems));
     let cpu = table.get("cpu").and_then(|item| item.duration(TIMEOUT, problems));
     let concurrency = table.get("concurrency").and_then(|item| item.count(CONCURRENCY, problems));
@@ -368,6 +373,8 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
         concurrency: concurrency.unwrap_or(default.concurrency),
         payload_bytes,
         reply_bytes,
+        calls: calls.unwrap_or(default.calls),
+        log_bytes,
         queue: table.get("queue").map(|item| queue(&item, problems)).unwrap_or_default(),
     }
 }
@@ -396,17 +403,10 @@ fn queue(item: &Item<'_>, problems: &mut Problems) -> Queue {
 }
 
 fn permissions(item: &Item<'_>, problems: &mut Problems) -> Permissions {
-    let known = ["publish", "call", "objects", "http"];
+    let known = ["publish", "call", "objects", "http", "tcp"];
     let Some(table) = item.table("in `permissions`", &known, problems) else {
         return Permissions::default();
     };
-    if let Some(item) = table.get("http")
-        && !item.texts(problems).is_empty()
-    {
-        let message = "`permissions.http` is not supported yet".into();
-        let help = "functions cannot make HTTP requests; remove the key";
-        problems.add(&item.key_span, message, Some(help.into()));
-    }
     let mut patterns = |kind: PermissionKind| {
         let texts = table.get(kind.as_str()).map(|item| item.texts(problems)).unwrap_or_default();
         let mut patterns = Vec::with_capacity(texts.len());
@@ -423,6 +423,8 @@ fn permissions(item: &Item<'_>, problems: &mut Problems) -> Permissions {
         publish: publish.filter_map(Result::ok).collect(),
         call: patterns(PermissionKind::Call),
         objects: patterns(PermissionKind::Objects),
+        http: patterns(PermissionKind::Http).iter().filter_map(|pattern| pattern.parse().ok()).collect(),
+        tcp: patterns(PermissionKind::Tcp).iter().filter_map(|target| target.parse().ok()).collect(),
     }
 }
 

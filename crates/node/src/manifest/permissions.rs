@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use edgefaas_broker::TopicFilter;
 use edgefaas_broker::topic::validate_filter;
 
 use super::check::{glob_error, glob_matches};
+use super::hosts::{HttpPattern, TcpTarget};
 use super::reader::suggestion;
 
 /// The permissions of one function.
@@ -18,6 +20,10 @@ pub struct Permissions {
     pub call: Vec<String>,
     /// Patterns of object names, in which `*` stands for any characters, `/` among them.
     pub objects: Vec<String>,
+    /// Servers it may send HTTP requests to.
+    pub http: Arc<[HttpPattern]>,
+    /// Servers it may open TCP connections to.
+    pub tcp: Arc<[TcpTarget]>,
 }
 
 impl Permissions {
@@ -55,10 +61,14 @@ pub enum PermissionKind {
     Call,
     /// Objects to read and write.
     Objects,
+    /// Servers to send HTTP requests to.
+    Http,
+    /// Servers to open TCP connections to.
+    Tcp,
 }
 
 impl PermissionKind {
-    const ALL: [Self; 3] = [Self::Publish, Self::Call, Self::Objects];
+    pub(super) const ALL: [Self; 5] = [Self::Publish, Self::Call, Self::Objects, Self::Http, Self::Tcp];
 
     /// Its key in the manifest.
     pub fn as_str(self) -> &'static str {
@@ -66,6 +76,8 @@ impl PermissionKind {
             Self::Publish => "publish",
             Self::Call => "call",
             Self::Objects => "objects",
+            Self::Http => "http",
+            Self::Tcp => "tcp",
         }
     }
 
@@ -74,6 +86,8 @@ impl PermissionKind {
         match self {
             Self::Publish => validate_filter(pattern).err().map(|error| error.to_string()),
             Self::Call | Self::Objects => glob_error(pattern).map(str::to_owned),
+            Self::Http => pattern.parse::<HttpPattern>().err(),
+            Self::Tcp => pattern.parse::<TcpTarget>().err(),
         }
     }
 }
@@ -101,12 +115,6 @@ pub enum PermissionError {
         /// What there is.
         help: String,
     },
-    /// The kind exists but cannot be granted yet.
-    #[error("the permission `{kind}` is not supported yet")]
-    NotSupported {
-        /// Which one.
-        kind: String,
-    },
     /// The part after `=` is no good.
     #[error("the pattern `{pattern}` of the permission `{kind}` is no good: {reason}")]
     Pattern {
@@ -125,9 +133,6 @@ impl FromStr for Permission {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (kind, pattern) =
             text.split_once('=').ok_or_else(|| PermissionError::Form { text: text.into() })?;
-        if kind == "http" {
-            return Err(PermissionError::NotSupported { kind: kind.into() });
-        }
         let known = PermissionKind::ALL.map(PermissionKind::as_str);
         let kind = PermissionKind::ALL
             .into_iter()

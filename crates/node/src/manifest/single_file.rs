@@ -29,7 +29,7 @@ pub fn single_file(name: &str, main: &str, allow: &[Permission]) -> String {
     use toml::{Table, Value};
     let mut function = Table::from_iter([("main".to_owned(), Value::from(main))]);
     let mut permissions = Table::new();
-    for kind in [PermissionKind::Publish, PermissionKind::Call, PermissionKind::Objects] {
+    for kind in PermissionKind::ALL {
         let patterns: Vec<Value> = allow
             .iter()
             .filter(|permission| permission.kind == kind)

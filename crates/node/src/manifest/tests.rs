@@ -14,8 +14,8 @@ triggers = [
     { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "token" },
     { cron = "*/5 * * * * *" },
 ]
-limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, payload = "64KiB", reply = "2MB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
-permissions = { publish = ["a/+/b/#"], call = ["average*"], objects = ["greenhouse/*"], http = [] }
+limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, payload = "64KiB", reply = "2MB", calls = 0, log = "1KiB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
+permissions = { publish = ["a/+/b/#"], call = ["average*"], objects = ["greenhouse/*"], http = ["*.example.com"], tcp = ["plc.local:502"] }
 config = { target_c = 24.0, rooms = ["a", "b"], since = 2026-01-02, deep = { on = true, n = 0x10 } }
 secrets = ["api_key", "other.key"]
 isolation = "fresh"
@@ -65,6 +65,8 @@ fn every_supported_key() {
             concurrency: 16,
             payload_bytes: 64 << 10,
             reply_bytes: 2_000_000,
+            calls: 0,
+            log_bytes: 1024,
             queue: Queue { capacity: 10, order: QueueOrder::Lifo, when_full: WhenFull::DropOldest },
         }
     );
@@ -81,6 +83,8 @@ fn every_supported_key() {
     assert!(!comfort.permissions.allows_call("comfort"));
     assert!(comfort.permissions.allows_object("greenhouse/room/1"));
     assert!(!comfort.permissions.allows_object("house"));
+    assert_eq!(comfort.permissions.http[0].to_string(), "*.example.com");
+    assert_eq!(comfort.permissions.tcp[0].to_string(), "plc.local:502");
 
     let average = &manifest.functions["average"];
     assert_eq!(average.source_kind(), SourceKind::Crate);
@@ -286,7 +290,6 @@ fn what_is_not_there_yet_is_refused_with_its_line() {
         ("triggers = [{ mqtt = \"a\", order_by = \"topic\" }]", "4:38 `order_by` needs a `qos` of 1 or 2"),
         ("triggers = [{ object = \"room-*\", field = \"n\" }]", "4:15 `object` is not supported yet"),
         ("triggers = [{ http = \"/a\", auth = \"basic\" }]", "4:35 `auth` cannot be `basic`"),
-        ("permissions = { http = [\"api.example.com\"] }", "4:17 `permissions.http` is not supported yet"),
         ("placement = \"near\"", "4:1 `placement` is not supported yet"),
         ("isolation = \"reuse\"", "4:13 `isolation = \"reuse\"` is not supported yet"),
         ("isolation = \"shared\"", "4:13 `isolation = \"shared\"` is not supported yet"),
@@ -364,9 +367,17 @@ fn bad_permissions_on_a_command_line() {
         (
             "publsh=a",
             "`publsh` is no kind of permission; did you mean `publish`? Known are `publish`, `call`, \
-             `objects`",
+             `objects`, `http`, `tcp`",
         ),
-        ("http=a.example", "the permission `http` is not supported yet"),
+        (
+            "http=a.example/x",
+            "the pattern `a.example/x` of the permission `http` is no good: it names more than a host; write \
+             `api.example.com` or `https://api.example.com:8443`",
+        ),
+        (
+            "tcp=plc",
+            "the pattern `plc` of the permission `tcp` is no good: it has no port; write `HOST:PORT`",
+        ),
         ("call=", "the pattern `` of the permission `call` is no good: it is empty"),
     ] {
         assert_eq!(text.parse::<Permission>().unwrap_err().to_string(), expected);
