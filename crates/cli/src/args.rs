@@ -94,6 +94,8 @@ pub struct Compile {
     pub max_isolates: u32,
     /// `isolates.max_memory` of the node, in bytes
     pub max_memory_bytes: usize,
+    /// The address space that each isolate reserves, in bytes
+    pub reservation_bytes: u64,
     /// `isolates.compile_memory` of the node, in bytes
     pub compile_memory_bytes: u64,
     /// What is compiled

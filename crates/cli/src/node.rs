@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use edgefaas_isolates::Compiler;
+use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Node, Platform};
@@ -61,13 +62,14 @@ fn is_taken(address: SocketAddr) -> bool {
 
 /// Opens the data directory and the listeners.
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
-    let compiler = compiler(&config)?;
-    let platform = Platform { compiler, ..Platform::system() };
+    let platform = Platform::system();
+    let compiler = compiler(&config, config.isolates.pool(&platform.machine))?;
+    let platform = Platform { compiler, ..platform };
     Node::build(config, platform).await.context("the node cannot start")
 }
 
 /// Compiling leaves tens of megabytes behind, so that it happens in a child of this same program.
-fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
+fn compiler(config: &NodeConfig, pool: PoolConfig) -> anyhow::Result<Compiler> {
     // What runs here, even when the file on disk has been replaced by a later version.
     let running = PathBuf::from("/proc/self/exe");
     let program = match running.exists() {
@@ -77,8 +79,9 @@ fn compiler(config: &NodeConfig) -> anyhow::Result<Compiler> {
     // The engine's choices, which native code depends on, follow from these.
     let arguments = vec![
         args::COMPILE.to_owned(),
-        config.isolates.max.to_string(),
-        config.isolates.max_memory.as_u64().to_string(),
+        pool.max_isolates.to_string(),
+        pool.max_memory_bytes.to_string(),
+        pool.reservation_bytes.to_string(),
         config.isolates.compile_memory.as_u64().to_string(),
     ];
     let memory_bytes = config.isolates.compile_memory.as_u64();
@@ -158,7 +161,9 @@ mod tests {
 
     #[test]
     fn the_compiler_is_the_program_that_runs() {
-        let Compiler::Child { program, arguments, .. } = compiler(&NodeConfig::default()).unwrap() else {
+        let Compiler::Child { program, arguments, .. } =
+            compiler(&NodeConfig::default(), PoolConfig::default()).unwrap()
+        else {
             panic!("it compiles in a child");
         };
         assert_eq!(program, PathBuf::from("/proc/self/exe"), "not a path that an upgrade replaces");

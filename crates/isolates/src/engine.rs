@@ -18,9 +18,12 @@ pub const MAX_TABLE_ELEMENTS: usize = 20_000;
 const CLOCK_IDLE: Duration = Duration::from_secs(1);
 
 /// 4 GiB of reservation lets the compiler leave out bounds checks on 32-bit memories.
-const FULL_RESERVATION_BYTES: u64 = 4 << 30;
+pub(crate) const FULL_RESERVATION_BYTES: u64 = 4 << 30;
+/// What is not mapped behind each.
+pub(crate) const GUARD_BYTES: u64 = 32 << 20;
 /// Where address space is short, bounds are checked against this much.
-const SMALL_RESERVATION_BYTES: u64 = 64 << 20;
+pub(crate) const SMALL_RESERVATION_BYTES: u64 = 64 << 20;
+pub(crate) const SMALL_GUARD_BYTES: u64 = 64 << 10;
 
 /// Sizes of the isolate pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,17 +32,21 @@ pub struct PoolConfig {
     pub max_isolates: u32,
     /// The most linear memory any isolate may have, in bytes; a function's own limit is at most this.
     pub max_memory_bytes: usize,
+    /// Address space that each of them reserves, in bytes. Native code depends on it.
+    pub reservation_bytes: u64,
 }
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        Self { max_isolates: 1000, max_memory_bytes: 256 << 20 }
+        Self { max_isolates: 1000, max_memory_bytes: 256 << 20, reservation_bytes: FULL_RESERVATION_BYTES }
     }
 }
 
 /// The engine could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("the isolate pool for {max_isolates} isolates cannot be set up: {reason}; lower isolates.max")]
+#[error(
+    "the isolate pool for {max_isolates} isolates cannot be set up: {reason}; lower isolates.max or isolates.reservation"
+)]
 pub struct EngineError {
     max_isolates: u32,
     reason: String,
@@ -51,15 +58,17 @@ impl EngineError {
     }
 }
 
-/// Makes the engine, with the widest reservation that the machine's address space has room for.
+/// Makes the engine and reserves its address space.
+///
+/// # Errors
+/// The system has no room for so many isolates.
 pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
-    let full = Engine::new(&config(pool, FULL_RESERVATION_BYTES));
-    full.or_else(|_| Engine::new(&config(pool, SMALL_RESERVATION_BYTES)))
-        .map_err(|error| EngineError::new(pool.max_isolates, format!("{error:#}")))
+    Engine::new(&config(pool)).map_err(|error| EngineError::new(pool.max_isolates, format!("{error:#}")))
 }
 
 /// The configuration that compiled code depends on as well; the same in the compiling process.
-fn config(pool: PoolConfig, reservation_bytes: u64) -> Config {
+fn config(pool: PoolConfig) -> Config {
+    let reservation_bytes = pool.reservation_bytes;
     let isolates = pool.max_isolates;
     let mut pooling = PoolingAllocationConfig::new();
     pooling
@@ -87,14 +96,14 @@ fn config(pool: PoolConfig, reservation_bytes: u64) -> Config {
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling))
         .memory_reservation(reservation_bytes)
-        .memory_guard_size(32 << 20)
+        .memory_guard_size(GUARD_BYTES)
         .epoch_interruption(true)
         .concurrency_support(false)
         .async_stack_zeroing(false)
         .max_wasm_stack(512 << 10)
         .async_stack_size(1 << 20);
     if reservation_bytes < FULL_RESERVATION_BYTES {
-        config.memory_guard_size(64 << 10);
+        config.memory_guard_size(SMALL_GUARD_BYTES);
     }
     config
 }

@@ -14,6 +14,7 @@ pub mod engine;
 mod event;
 mod host;
 pub mod js;
+mod machine;
 mod outcome;
 mod pool;
 mod source;
@@ -25,6 +26,7 @@ pub use event::{
     OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
 };
 pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
+pub use machine::{Machine, PoolWishes};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
 pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Program};
 pub use source::{Module, ModuleGraph};

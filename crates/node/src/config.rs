@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
+use edgefaas_isolates::engine::PoolConfig;
+use edgefaas_isolates::{Machine, PoolWishes};
 use serde::Deserialize;
 
 use crate::access::{AccessSection, is_loopback};
@@ -86,10 +88,13 @@ impl Default for NodeConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IsolatesSection {
-    /// How many isolates may exist at once, over all functions.
-    pub max: u32,
-    /// The most memory an isolate may have; functions' own limits are at most this.
-    pub max_memory: ByteSize,
+    /// How many isolates may exist at once, over all functions; as many as the machine has room for without.
+    pub max: Option<u32>,
+    /// The most memory an isolate may have; functions' own limits are at most this. A quarter of the machine's without, at
+    /// most 256 MiB.
+    pub max_memory: Option<ByteSize>,
+    /// Address space that each isolate reserves: 4 GiB where there is so much, and then its code needs no bounds checks.
+    pub reservation: Option<ByteSize>,
     /// The most memory that compiling a function may take, in a process of its own.
     pub compile_memory: ByteSize,
     /// Files of compiled code that are kept, together; those not used for longest go first.
@@ -99,11 +104,23 @@ pub struct IsolatesSection {
 impl Default for IsolatesSection {
     fn default() -> Self {
         Self {
-            max: 1000,
-            max_memory: ByteSize::mib(256),
+            max: None,
+            max_memory: None,
+            reservation: None,
             compile_memory: ByteSize::mib(512),
             code_cache: ByteSize::mib(256),
         }
+    }
+}
+
+impl IsolatesSection {
+    /// The pool that fits a machine and these settings.
+    pub fn pool(&self, machine: &Machine) -> PoolConfig {
+        machine.pool(PoolWishes {
+            max_isolates: self.max,
+            max_memory_bytes: self.max_memory.map(|size| size.as_u64()),
+            reservation_bytes: self.reservation.map(|size| size.as_u64()),
+        })
     }
 }
 
@@ -343,16 +360,21 @@ impl NodeConfig {
         bridge::check(&self.bridges)?;
         let out_of_range =
             |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
-        if !(1..=100_000).contains(&self.isolates.max) {
-            return out_of_range("isolates.max", self.isolates.max.to_string(), "1 to 100000");
+        if let Some(max) = self.isolates.max.filter(|max| !(1..=100_000).contains(max)) {
+            return out_of_range("isolates.max", max.to_string(), "1 to 100000");
         }
         let compile_memory = self.isolates.compile_memory;
         if !(ByteSize::mib(32)..=ByteSize::gib(64)).contains(&compile_memory) {
             return out_of_range("isolates.compile_memory", compile_memory.to_string(), "32MiB to 64GiB");
         }
-        let memory = self.isolates.max_memory;
-        if !(ByteSize::mib(1)..=ByteSize::gib(4)).contains(&memory) {
+        let size = ByteSize::mib(1)..=ByteSize::gib(4);
+        if let Some(memory) = self.isolates.max_memory.filter(|memory| !size.contains(memory)) {
             return out_of_range("isolates.max_memory", memory.to_string(), "1MiB to 4GiB");
+        }
+        if let Some(reservation) =
+            self.isolates.reservation.filter(|reservation| !size.contains(reservation))
+        {
+            return out_of_range("isolates.reservation", reservation.to_string(), "1MiB to 4GiB");
         }
         let packet = self.broker.max_packet;
         if !(ByteSize::b(128)..=ByteSize::b(268_435_455)).contains(&packet) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport, WhenQueueFull};
-use edgefaas_isolates::engine::{EngineError, PoolConfig};
+use edgefaas_isolates::engine::EngineError;
 use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -193,9 +193,10 @@ impl Node {
 
         let clock = platform.clock.clone();
         let store = Arc::new(Store::open(&store_options(&config), clock.clone())?);
-        let max_memory_bytes = config.isolates.max_memory.as_u64() as usize;
+        let pool = config.isolates.pool(&platform.machine);
+        let max_memory_bytes = pool.max_memory_bytes;
         let isolates = Arc::new(Isolates::new(&IsolatesConfig {
-            pool: PoolConfig { max_isolates: config.isolates.max, max_memory_bytes },
+            pool,
             compiler: platform.compiler.clone(),
             code_cache: Some(code_cache(&config)?),
         })?);
@@ -284,7 +285,8 @@ impl Node {
                 data_dir: config.data_dir.display().to_string(),
                 addresses,
                 started,
-                isolates_max: isolates.max_isolates(),
+                pool,
+                machine: platform.machine,
             },
             token,
         });

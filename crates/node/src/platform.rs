@@ -3,21 +3,23 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use edgefaas_isolates::Compiler;
+use edgefaas_isolates::{Compiler, Machine};
 
-/// The outside of a node: its clock, and the way it compiles.
+/// The outside of a node: its clock, the way it compiles, and the machine.
 #[derive(Clone)]
 pub struct Platform {
     /// The wall clock.
     pub clock: Clock,
     /// Where WebAssembly becomes native code.
     pub compiler: Compiler,
+    /// What isolates are sized to.
+    pub machine: Machine,
 }
 
 impl Platform {
     /// The machine's clock, and compiling in this process.
     pub fn system() -> Self {
-        Self { clock: Clock::system(), compiler: Compiler::InProcess }
+        Self { clock: Clock::system(), compiler: Compiler::InProcess, machine: Machine::probe() }
     }
 }
 

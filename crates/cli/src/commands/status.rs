@@ -31,6 +31,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "functions": status.functions,
             "isolates_running": status.isolates_running,
             "isolates_max": status.isolates_max,
+            "pool": status.pool.as_ref().map(pool_json),
             "invocations": status.invocations,
             "failures": status.failures,
             "pending": status.pending,
@@ -42,6 +43,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     let uptime = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000)).to_string();
     let state = if status.draining { "stopping" } else { "running" };
     let secure = |address: String, tls: bool| if tls { format!("{address}, by TLS") } else { address };
+    let isolates = isolates_text(&status);
     let mut lines = vec![
         ("state", format!("{state} for {uptime}")),
         ("version", status.version),
@@ -52,7 +54,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("control", secure(addresses.control, addresses.control_tls)),
         ("memory", output::size(status.rss_bytes)),
         ("apps", format!("{} with {} functions", status.apps, status.functions)),
-        ("isolates", format!("{} of {}", status.isolates_running, status.isolates_max)),
+        ("isolates", isolates),
+        ("machine", status.pool.as_ref().map(machine_text).unwrap_or_default()),
         ("runs", format!("{}, {} failed", status.invocations, status.failures)),
         ("pending", format!("{} durable invocations", status.pending)),
     ];
@@ -65,6 +68,44 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     lines.extend(status.bridges.into_iter().map(|bridge| ("bridge", bridge_text(bridge))));
     let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
     output::text(&text)
+}
+
+fn isolates_text(status: &proto::StatusResponse) -> String {
+    let count = format!("{} of {}", status.isolates_running, status.isolates_max);
+    match &status.pool {
+        Some(pool) => format!(
+            "{count}, each with up to {} and {} of address space",
+            output::size(pool.max_memory_bytes),
+            output::size(pool.reservation_bytes)
+        ),
+        None => count,
+    }
+}
+
+fn machine_text(pool: &proto::Pool) -> String {
+    let has = |yes: bool, name: &str| format!("{} {name}", if yes { "with" } else { "without" });
+    format!(
+        "{} cores, {} of memory, {}-bit addresses, pages of {}, {}, {}",
+        pool.cores,
+        output::size(pool.memory_bytes),
+        pool.address_bits,
+        output::size(pool.page_bytes.into()),
+        has(pool.pagemap_scan, "pagemap_scan"),
+        has(pool.copy_on_write, "copy-on-write"),
+    )
+}
+
+fn pool_json(pool: &proto::Pool) -> serde_json::Value {
+    json!({
+        "max_memory_bytes": pool.max_memory_bytes,
+        "reservation_bytes": pool.reservation_bytes,
+        "cores": pool.cores,
+        "memory_bytes": pool.memory_bytes,
+        "address_bits": pool.address_bits,
+        "page_bytes": pool.page_bytes,
+        "pagemap_scan": pool.pagemap_scan,
+        "copy_on_write": pool.copy_on_write,
+    })
 }
 
 fn bridge_json(bridge: &proto::Bridge) -> serde_json::Value {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use edgefaas_isolates::{FunctionSource, Module, ModuleGraph, Reply};
+use edgefaas_isolates::engine::PoolConfig;
+use edgefaas_isolates::{FunctionSource, Machine, Module, ModuleGraph, Reply};
 
 use super::proto;
 use crate::bridge::BridgeStatus;
@@ -126,5 +127,19 @@ pub fn bridge(status: &BridgeStatus) -> proto::Bridge {
         messages_out: status.outgoing,
         dropped: status.dropped,
         last_error: status.last_error.clone().unwrap_or_default(),
+    }
+}
+
+/// The pool of isolates with the machine it fits.
+pub fn pool(pool: &PoolConfig, machine: &Machine) -> proto::Pool {
+    proto::Pool {
+        max_memory_bytes: pool.max_memory_bytes as u64,
+        reservation_bytes: pool.reservation_bytes,
+        cores: machine.cores as u32,
+        memory_bytes: machine.memory_bytes,
+        address_bits: machine.address_bits,
+        page_bytes: machine.page_bytes as u32,
+        pagemap_scan: machine.pagemap_scan,
+        copy_on_write: machine.copy_on_write,
     }
 }

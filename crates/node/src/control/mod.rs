@@ -10,6 +10,8 @@ mod service;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use edgefaas_isolates::Machine;
+use edgefaas_isolates::engine::PoolConfig;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -78,8 +80,10 @@ pub struct NodeFacts {
     pub addresses: Addresses,
     /// When it started.
     pub started: Instant,
-    /// Isolates at most.
-    pub isolates_max: u32,
+    /// The pool of isolates.
+    pub pool: PoolConfig,
+    /// What it was sized to.
+    pub machine: Machine,
 }
 
 impl ControlParts {

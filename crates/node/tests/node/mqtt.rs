@@ -152,7 +152,7 @@ async fn an_answer_that_triggers_its_own_function_is_stopped_too() {
 
 #[tokio::test]
 async fn a_chain_waits_for_isolates_instead_of_losing_messages() {
-    let mut node = TestNode::start_with(|config| config.isolates.max = 2).await;
+    let mut node = TestNode::start_with(|config| config.isolates.max = Some(2)).await;
     let manifest = r#"
         app = "chain"
         [functions.relay]

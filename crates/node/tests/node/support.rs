@@ -160,7 +160,7 @@ pub fn config(dir: &Path) -> NodeConfig {
         ..NodeConfig::default()
     };
     // Many nodes run side by side here.
-    config.isolates.max = 64;
+    config.isolates.max = Some(64);
     config
 }
 

@@ -1,0 +1,171 @@
+//! What this machine has, and the pool that fits it.
+
+use std::fs;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use wasmtime::PoolingAllocationConfig;
+
+use crate::engine::{
+    FULL_RESERVATION_BYTES, GUARD_BYTES, PoolConfig, SMALL_GUARD_BYTES, SMALL_RESERVATION_BYTES,
+};
+
+/// Isolates at most where nothing else is said.
+const MAX_ISOLATES: u32 = 1000;
+/// Isolates at least, however small the machine is.
+const MIN_ISOLATES: u32 = 16;
+/// What an isolate that waits costs, its own pages and what the node keeps for it.
+const ISOLATE_BYTES: u64 = 128 << 10;
+/// The most memory of one isolate where nothing else is said.
+const MAX_MEMORY_BYTES: u64 = 256 << 20;
+
+/// The machine as far as isolates depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Memory that this process may use: the machine's, or its control group's if that is less.
+    pub memory_bytes: u64,
+    /// How many bits an address of a process has: 47 on most machines, 39 on some small ones.
+    pub address_bits: u32,
+    /// The size of a page.
+    pub page_bytes: usize,
+    /// Linux 6.7: dirty pages are found without touching the others, which halves the cost of a fresh isolate.
+    pub pagemap_scan: bool,
+    /// Snapshots are shared by all their isolates until these write.
+    pub copy_on_write: bool,
+}
+
+/// What is wished of a pool; what is not comes from the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolWishes {
+    /// Isolates at most.
+    pub max_isolates: Option<u32>,
+    /// The most linear memory of one.
+    pub max_memory_bytes: Option<u64>,
+    /// Address space for each.
+    pub reservation_bytes: Option<u64>,
+}
+
+impl Machine {
+    /// Looks.
+    pub fn probe() -> Self {
+        Self {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: memory_bytes(),
+            address_bits: fs::read_to_string("/proc/self/maps")
+                .ok()
+                .and_then(|maps| address_bits(&maps))
+                .unwrap_or(39),
+            page_bytes: rustix::param::page_size(),
+            pagemap_scan: PoolingAllocationConfig::is_pagemap_scan_available(),
+            copy_on_write: memfd_create("probe", MemfdFlags::CLOEXEC).is_ok(),
+        }
+    }
+
+    /// A pool for this machine. With address space to spare each isolate reserves so much that its code needs no bounds
+    /// checks, which makes it a quarter faster; where it is short, so much that all of them fit.
+    pub fn pool(&self, wishes: PoolWishes) -> PoolConfig {
+        let quarter = self.memory_bytes / 4;
+        let max_memory_bytes = wishes
+            .max_memory_bytes
+            .unwrap_or_else(|| MAX_MEMORY_BYTES.min((quarter >> 20 << 20).max(1 << 20)));
+        let fit_in_memory = u32::try_from(quarter / ISOLATE_BYTES).unwrap_or(u32::MAX);
+        let wanted = wishes.max_isolates.unwrap_or_else(|| fit_in_memory.clamp(MIN_ISOLATES, MAX_ISOLATES));
+        // The other half is for everything else, and for how the system spreads it.
+        let space_bytes = 1u64 << (self.address_bits.min(63) - 1);
+        let full = |isolates: u32| u64::from(isolates) * (FULL_RESERVATION_BYTES + GUARD_BYTES);
+        let reservation_bytes = wishes.reservation_bytes.unwrap_or(match full(wanted) <= space_bytes {
+            true => FULL_RESERVATION_BYTES,
+            false => SMALL_RESERVATION_BYTES,
+        });
+        let slot_bytes = reservation_bytes.max(max_memory_bytes) + SMALL_GUARD_BYTES;
+        let fit_in_space = u32::try_from(space_bytes / slot_bytes).unwrap_or(u32::MAX).max(1);
+        // More than was asked for would be refused by the system, and what was asked for is left as it is.
+        let max_isolates = wishes.max_isolates.unwrap_or(wanted.min(fit_in_space));
+        PoolConfig {
+            max_isolates,
+            max_memory_bytes: usize::try_from(max_memory_bytes).unwrap_or(usize::MAX),
+            reservation_bytes,
+        }
+    }
+}
+
+/// The stack lies at the upper end of what a process may address.
+fn address_bits(maps: &str) -> Option<u32> {
+    let ends = maps.lines().filter_map(|line| {
+        let (_, end) = line.split_whitespace().next()?.split_once('-')?;
+        u64::from_str_radix(end, 16).ok()
+    });
+    // What the kernel itself shows up there on some machines is not the process's.
+    let highest = ends.filter(|end| *end < 1 << 56).max()?;
+    Some(u64::BITS - (highest - 1).leading_zeros())
+}
+
+fn memory_bytes() -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|info| total_bytes(&info));
+    let group =
+        fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|max| max.trim().parse().ok());
+    [machine, group].into_iter().flatten().min().unwrap_or(1 << 30)
+}
+
+fn total_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PI: Machine = Machine {
+        cores: 4,
+        memory_bytes: 1 << 30,
+        address_bits: 47,
+        page_bytes: 4096,
+        pagemap_scan: false,
+        copy_on_write: true,
+    };
+
+    #[test]
+    fn this_machine_is_seen() {
+        let machine = Machine::probe();
+        assert!(machine.cores > 0 && machine.memory_bytes > 64 << 20, "{machine:?}");
+        assert!((32..=56).contains(&machine.address_bits), "{machine:?}");
+    }
+
+    #[test]
+    fn what_the_system_says_is_understood() {
+        let maps = "55d0c0000000-55d0c0001000 r--p 00000000 00:00 0 /bin/x\n\
+                    7ffd8a5f2000-7ffd8a613000 rw-p 00000000 00:00 0 [stack]\n\
+                    ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+        assert_eq!(address_bits(maps), Some(47));
+        assert_eq!(address_bits("7ffffdf000-8000000000 rw-p 00000000 00:00 0 [stack]\n"), Some(39));
+        assert_eq!(address_bits("rubbish"), None);
+        assert_eq!(total_bytes("MemTotal:         949444 kB\nMemFree: 1 kB\n"), Some(949_444 << 10));
+    }
+
+    #[test]
+    fn a_pool_fits_its_machine() {
+        let none = PoolWishes::default();
+        let (pi, large) = (PI.pool(none), Machine { memory_bytes: 24 << 30, ..PI }.pool(none));
+        assert_eq!(
+            (pi.max_isolates, pi.max_memory_bytes, pi.reservation_bytes),
+            (1000, 256 << 20, 4 << 30)
+        );
+        assert_eq!(large, pi);
+        let small = Machine { memory_bytes: 128 << 20, ..PI }.pool(none);
+        assert_eq!((small.max_isolates, small.max_memory_bytes), (256, 32 << 20));
+        let short = Machine { address_bits: 39, ..PI }.pool(none);
+        assert_eq!((short.max_isolates, short.reservation_bytes), (1000, 64 << 20));
+        let shorter = Machine { address_bits: 32, ..PI }.pool(none);
+        assert!(shorter.max_isolates < 10, "{shorter:?}");
+        let wished =
+            PoolWishes { max_isolates: Some(50), max_memory_bytes: Some(1 << 30), reservation_bytes: None };
+        let wished = Machine { address_bits: 39, ..PI }.pool(wished);
+        assert_eq!(
+            (wished.max_isolates, wished.max_memory_bytes, wished.reservation_bytes),
+            (50, 1 << 30, 4 << 30)
+        );
+    }
+}
