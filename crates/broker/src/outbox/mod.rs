@@ -719,9 +719,10 @@ impl Outbox {
         }
     }
 
-    /// Messages that were sent and are not done.
+    /// Messages that were sent and are not done, also those of a client that has gone since.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.open as u64
+        let away = self.stored.as_ref().map_or(0, |stored| stored.spilled_in_flight);
+        (self.open + away) as u64
     }
 
     /// Messages that wait in the store and in memory, those in flight not included.

@@ -315,7 +315,7 @@ proptest! {
         world.disk.store(&world.journal);
         stored.append(&mut unstored);
         let mut rounds = 0;
-        while world.outbox.waiting().0 > 0 || !world.outbox.slots.is_empty() {
+        while world.outbox.waiting().0 + world.outbox.in_flight() > 0 || !world.outbox.slots.is_empty() {
             rounds += 1;
             prop_assert!(rounds < 10_000, "it does not end: {:?}", world.outbox);
             client.read(world.take(), window.into());
