@@ -762,6 +762,7 @@ async fn fresh_invocation_time() {
     let bench = Bench::new();
     let source = r#"export default async (event) => ({ echo: event.json().t * 2 });"#;
     let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    println!("snapshot: {} of {} bytes filled", program.filled_bytes(), program.memory_bytes());
     let event = mqtt("sensors/1", "{\"t\": 21}");
     let mut all = Vec::new();
     for _ in 0..20_000 {

@@ -387,6 +387,15 @@ fn value_of<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>) -> rquickjs::Result<Value<
         Answer::Names(names) => names.clone().into_js(ctx),
         Answer::Refused { code, message } => Err(refused(ctx, *code, message)),
         Answer::Reply(reply) => reply_value(ctx, reply),
+        Answer::Fetched { status, headers, body, url, redirected } => {
+            let parts = Array::new(ctx.clone())?;
+            parts.set(0, *status)?;
+            parts.set(1, flat(ctx, headers)?)?;
+            parts.set(2, TypedArray::new_copy(ctx.clone(), body)?)?;
+            parts.set(3, *url)?;
+            parts.set(4, *redirected)?;
+            Ok(parts.into_value())
+        }
     }
 }
 
