@@ -11,9 +11,19 @@ const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 /// How long its stack may be.
 const MAX_STACK_BYTES: usize = 64 * 1024;
 
+/// What becomes of a handler's answer.
+pub enum Sent<'js> {
+    /// The encoded [`Outcome`].
+    Now(Vec<u8>),
+    /// A promise of an answer to be sent in its place: a body is a stream.
+    Later(Value<'js>),
+}
+
 /// The encoded [`Outcome`] for what a handler returned.
-pub fn outcome<'js>(ctx: &Ctx<'js>, value: Value<'js>) -> rquickjs::Result<Vec<u8>> {
-    let encode = |reply: Reply<'_>| Ok(abi::encode(&Outcome::Done(reply)).expect("replies can be encoded"));
+pub fn outcome<'js>(ctx: &Ctx<'js>, value: Value<'js>) -> rquickjs::Result<Sent<'js>> {
+    let encode = |reply: Reply<'_>| {
+        Ok(Sent::Now(abi::encode(&Outcome::Done(reply)).expect("replies can be encoded")))
+    };
     if value.is_undefined() || value.is_null() {
         return encode(Reply::None);
     }
@@ -27,6 +37,9 @@ pub fn outcome<'js>(ctx: &Ctx<'js>, value: Value<'js>) -> rquickjs::Result<Vec<u
         let parts = natives::response_parts(ctx, object)?;
         if parts.is_string() {
             return Ok(invalid(text(ctx, &parts)?));
+        }
+        if parts.is_promise() {
+            return Ok(Sent::Later(parts));
         }
         if let Some(parts) = parts.as_object() {
             return http_outcome(ctx, parts);
@@ -57,20 +70,20 @@ pub fn outcome<'js>(ctx: &Ctx<'js>, value: Value<'js>) -> rquickjs::Result<Vec<u
     }
 }
 
-fn invalid(reason: String) -> Vec<u8> {
+fn invalid<'js>(reason: String) -> Sent<'js> {
     let reason = cut(&reason, MAX_MESSAGE_BYTES);
-    abi::encode(&Outcome::InvalidReply(reason)).expect("replies can be encoded")
+    Sent::Now(abi::encode(&Outcome::InvalidReply(reason)).expect("replies can be encoded"))
 }
 
 /// `parts` is `[status, [name, value, …], body]`.
-fn http_outcome<'js>(ctx: &Ctx<'js>, parts: &Object<'js>) -> rquickjs::Result<Vec<u8>> {
+fn http_outcome<'js>(ctx: &Ctx<'js>, parts: &Object<'js>) -> rquickjs::Result<Sent<'js>> {
     let status: u16 = parts.get(0_u32)?;
     let flat: Vec<String> = parts.get(1_u32)?;
     let body: Value<'js> = parts.get(2_u32)?;
     let body = payload(ctx, &body)?;
     let headers = flat.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
     let outcome = Outcome::Done(Reply::Http { status, headers, body: &body });
-    Ok(abi::encode(&outcome).expect("replies can be encoded"))
+    Ok(Sent::Now(abi::encode(&outcome).expect("replies can be encoded")))
 }
 
 /// UTF-8 of a string; lone surrogates become U+FFFD.

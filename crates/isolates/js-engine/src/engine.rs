@@ -10,6 +10,7 @@ use rquickjs::{
     CatchResultExt, CaughtError, Context, Ctx, Error, Function, Module, Object, Persistent, Runtime, Value,
 };
 
+use crate::convert::Sent;
 use crate::{boundary, convert, natives};
 
 /// QuickJS counts its shadow stack only. A JavaScript call needs about as much of the native stack, of
@@ -24,16 +25,104 @@ const SPARE_HEAP_BYTES: usize = 1 << 20;
 const GC_HEADROOM_BYTES: usize = 4 << 20;
 
 /// Prelude files in the order of evaluation. Each is an expression: a function of the natives object.
-const PRELUDE: [(&str, &str); 8] = [
+const PRELUDE: [(&str, &str); 12] = [
     ("console", include_str!("prelude/console.js")),
     ("errors", include_str!("prelude/errors.js")),
     ("encoding", include_str!("prelude/encoding.js")),
+    ("lazy", include_str!("prelude/lazy.js")),
     ("url", include_str!("prelude/url.js")),
+    ("headers", include_str!("prelude/headers.js")),
+    ("body", include_str!("prelude/body.js")),
     ("http", include_str!("prelude/http.js")),
+    ("fetch", include_str!("prelude/fetch.js")),
     ("clone", include_str!("prelude/clone.js")),
     ("runtime", include_str!("prelude/runtime.js")),
     ("dispatch", include_str!("prelude/dispatch.js")),
 ];
+
+/// A file of the prelude that is evaluated when one of its globals is asked for.
+struct Group {
+    name: &'static str,
+    source: &'static str,
+    globals: &'static [&'static str],
+    /// What else in a module's text tells that the group will be needed.
+    hints: &'static [&'static str],
+}
+
+const GROUPS: [Group; 6] = [
+    Group {
+        name: "events",
+        source: include_str!("prelude/events.js"),
+        globals: &["Event", "CustomEvent", "EventTarget", "AbortSignal", "AbortController"],
+        hints: &[".signal"],
+    },
+    Group {
+        name: "streams",
+        source: include_str!("prelude/readable.js"),
+        globals: &[
+            "ReadableStream",
+            "ReadableStreamDefaultReader",
+            "ReadableStreamDefaultController",
+            "CountQueuingStrategy",
+            "ByteLengthQueuingStrategy",
+        ],
+        hints: &[".body", ".stream"],
+    },
+    Group {
+        name: "writable",
+        source: include_str!("prelude/writable.js"),
+        globals: &["WritableStream", "WritableStreamDefaultWriter", "WritableStreamDefaultController"],
+        hints: &[".pipeTo", ".pipeThrough"],
+    },
+    Group {
+        name: "transform",
+        source: include_str!("prelude/transform.js"),
+        globals: &[
+            "TransformStream",
+            "TransformStreamDefaultController",
+            "TextEncoderStream",
+            "TextDecoderStream",
+        ],
+        hints: &[],
+    },
+    Group {
+        name: "blob",
+        source: include_str!("prelude/blob.js"),
+        globals: &["Blob", "File", "FormData"],
+        hints: &[".formData", ".blob"],
+    },
+    Group {
+        name: "subtle",
+        source: include_str!("prelude/subtle.js"),
+        globals: &["CryptoKey", "SubtleCrypto"],
+        hints: &[".subtle"],
+    },
+];
+
+/// Each group's name and globals.
+pub fn groups() -> Vec<Vec<&'static str>> {
+    GROUPS.iter().map(|group| [&[group.name], group.globals].concat()).collect()
+}
+
+/// Evaluates a group's file.
+pub fn evaluate_group<'js>(ctx: &Ctx<'js>, natives: &Object<'js>, name: &str) -> rquickjs::Result<()> {
+    let group = GROUPS.iter().find(|group| group.name == name).expect("the prelude knows its groups");
+    evaluate_prelude(ctx, group.name, group.source, natives)
+}
+
+impl Group {
+    /// Whether `code` mentions it. It need not be right: what is missed is evaluated when it is used.
+    fn is_mentioned_in(&self, code: &str) -> bool {
+        let in_word =
+            |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+        self.globals.iter().chain(self.hints).any(|word| {
+            code.match_indices(word).any(|(at, _)| {
+                let starts = word.starts_with('.') || !in_word(code.as_bytes()[..at].last());
+                starts && !in_word(code.as_bytes().get(at + word.len()))
+            })
+        })
+    }
+}
 
 struct Engine {
     runtime: Runtime,
@@ -123,7 +212,14 @@ pub fn load(message: &'static [u8]) -> Vec<u8> {
     let load: Load<'static> = abi::decode(message).expect("the host's messages can be decoded");
     natives::seed(load.seed);
     let entry = load.entry;
+    let mentioned = |group: &&Group| load.modules.iter().any(|module| group.is_mentioned_in(module.code));
+    let mentioned: Vec<&str> = GROUPS.iter().filter(mentioned).map(|group| group.name).collect();
     let loaded = with_engine(|engine| {
+        engine.context.with(|ctx| {
+            for group in mentioned {
+                natives::demand(&ctx, group).expect("room for the prelude");
+            }
+        });
         engine.runtime.set_loader(Graph(load.clone()), Graph(load));
         let loaded = engine.context.with(|ctx| evaluate(&ctx, entry, &engine.install));
         engine.runtime.run_gc();
@@ -268,7 +364,8 @@ fn proceed<'js>(
     }
     natives::report_rejections(ctx, &value);
     match settled.and_then(|answer| convert::outcome(ctx, answer)) {
-        Ok(outcome) => outcome,
+        Ok(Sent::Now(outcome)) => outcome,
+        Ok(Sent::Later(promise)) => proceed(ctx, promise, pending),
         Err(error) => failed(ctx, error),
     }
 }

@@ -7,3 +7,4 @@ mod boundary;
 mod convert;
 mod engine;
 mod natives;
+mod web;

@@ -5,13 +5,15 @@
 use std::cell::{Cell, RefCell};
 
 use base64::Engine as _;
-use edgefaas_js_abi::{Answer, Code, Invocation, Level, Message, Reply, Request, Start, Thrown, Trigger};
+use edgefaas_js_abi::{
+    Answer, Code, Invocation, Level, Message, Redirect, Reply, Request, Start, Thrown, Trigger,
+};
 use rquickjs::prelude::{Opt, Rest};
 use rquickjs::{
     Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, TypedArray, Value, promise::PromiseState,
 };
 
-use crate::{boundary, convert};
+use crate::{boundary, convert, engine, web};
 
 thread_local! {
     static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
@@ -31,6 +33,7 @@ struct Kept {
     well_formed: Persistent<Function<'static>>,
     describe: Persistent<Function<'static>>,
     unfit: Persistent<Function<'static>>,
+    demand: Persistent<Function<'static>>,
 }
 
 /// Starts an invocation.
@@ -83,6 +86,7 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "secretNames" => |ctx: Ctx<'js>| ask(&ctx, &Request::SecretNames),
         "secret" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Secret { name: &name }),
         "call" => start_call,
+        "fetch" => start_fetch,
         "sleep" => |ctx: Ctx<'js>, ms: f64| started(&ctx, &Start::Sleep { duration_ms: ms.max(0.0) as u64 }),
         "cancel" => |ctx: Ctx<'js>, ticket: u32| ask(&ctx, &Request::Cancel { ticket }),
         "hold" => |ctx: Ctx<'js>, promise: Value<'js>| {
@@ -98,8 +102,16 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
             base64::engine::general_purpose::STANDARD.encode(boundary::copy_view(&bytes))
         },
         "fromBase64" => from_base64,
-        "parseUrl" => parse_url,
-        "setUrl" => set_url,
+        "parseUrl" => web::parse_url,
+        "setUrl" => web::set_url,
+        "digest" => web::digest,
+        "hmac" => web::hmac,
+        "hmacIs" => web::hmac_is,
+        "splitForm" => web::split_form,
+        "groups" => || engine::groups(),
+        "evaluate" => |ctx: Ctx<'js>, natives: Object<'js>, group: String| {
+            engine::evaluate_group(&ctx, &natives, &group)
+        },
     }
     Ok(natives)
 }
@@ -116,6 +128,7 @@ pub fn keep<'js>(ctx: &Ctx<'js>, natives: &Object<'js>) -> rquickjs::Result<()> 
         well_formed: function("wellFormed")?,
         describe: function("describe")?,
         unfit: function("unfit")?,
+        demand: function("demand")?,
     };
     KEPT.set(Some(kept));
     Ok(())
@@ -141,7 +154,13 @@ pub fn settle<'js>(ctx: &Ctx<'js>, ticket: u32, answer: &Answer<'_>) -> rquickjs
     }
 }
 
-/// `[status, headers, body]` if `object` is a Response, a text if it cannot be sent, else null.
+/// Defines the globals of a group now.
+pub fn demand(ctx: &Ctx<'_>, group: &str) -> rquickjs::Result<()> {
+    kept(ctx, |kept| &kept.demand)?.call((group,))
+}
+
+/// `[status, headers, body]` if `object` is a Response, a text if it cannot be sent, a promise of the same
+/// Response if its body is a stream that has to be read first, else null.
 pub fn response_parts<'js>(ctx: &Ctx<'js>, object: &Object<'js>) -> rquickjs::Result<Value<'js>> {
     kept(ctx, |kept| &kept.response_parts)?.call((object.clone(),))
 }
@@ -349,6 +368,25 @@ fn start_call<'js>(ctx: Ctx<'js>, function: String, data: Value<'js>) -> rquickj
     started(&ctx, &Start::Call { function: &function, data: &data })
 }
 
+/// `(method, url, [name, value, …], body, redirect)`.
+fn start_fetch<'js>(
+    ctx: Ctx<'js>,
+    method: String,
+    url: String,
+    headers: Vec<String>,
+    body: Value<'js>,
+    redirect: String,
+) -> rquickjs::Result<u32> {
+    let body = convert::payload(&ctx, &body)?;
+    let redirect = match redirect.as_str() {
+        "error" => Redirect::Error,
+        "manual" => Redirect::Manual,
+        _ => Redirect::Follow,
+    };
+    let headers = headers.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    started(&ctx, &Start::Fetch { method: &method, url: &url, headers, body: &body, redirect })
+}
+
 fn started(ctx: &Ctx<'_>, start: &Start<'_>) -> rquickjs::Result<u32> {
     boundary::start(start).map_err(|refusal| match value_of(ctx, &refusal) {
         Err(error) => error,
@@ -387,6 +425,15 @@ fn value_of<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>) -> rquickjs::Result<Value<
         Answer::Names(names) => names.clone().into_js(ctx),
         Answer::Refused { code, message } => Err(refused(ctx, *code, message)),
         Answer::Reply(reply) => reply_value(ctx, reply),
+        Answer::Fetched { status, headers, body, url, redirected } => {
+            let parts = Array::new(ctx.clone())?;
+            parts.set(0, *status)?;
+            parts.set(1, flat(ctx, headers)?)?;
+            parts.set(2, TypedArray::new_copy(ctx.clone(), body)?)?;
+            parts.set(3, *url)?;
+            parts.set(4, *redirected)?;
+            Ok(parts.into_value())
+        }
     }
 }
 
@@ -453,52 +500,4 @@ fn from_base64<'js>(ctx: Ctx<'js>, text: String) -> rquickjs::Result<Option<Type
         .with_decode_allow_trailing_bits(true);
     let engine = base64::engine::GeneralPurpose::new(&base64::alphabet::STANDARD, config);
     engine.decode(text).ok().map(|bytes| TypedArray::new(ctx, bytes)).transpose()
-}
-
-/// The parts of a URL as the `URL` class names them; undefined if it does not parse.
-fn parse_url(text: String, base: Opt<Option<String>>) -> Option<Vec<String>> {
-    let base = match base.0.flatten() {
-        Some(base) => Some(url::Url::parse(&base).ok()?),
-        None => None,
-    };
-    let url = url::Url::options().base_url(base.as_ref()).parse(&text).ok()?;
-    Some(url_parts(&url))
-}
-
-/// The parts after one of them was set; setters of the URL standard ignore what does not fit.
-fn set_url(href: String, part: String, value: String) -> Option<Vec<String>> {
-    use url::quirks;
-    let mut url = url::Url::parse(&href).ok()?;
-    match part.as_str() {
-        "protocol" => drop(quirks::set_protocol(&mut url, &value)),
-        "username" => drop(quirks::set_username(&mut url, &value)),
-        "password" => drop(quirks::set_password(&mut url, &value)),
-        "host" => drop(quirks::set_host(&mut url, &value)),
-        "hostname" => drop(quirks::set_hostname(&mut url, &value)),
-        "port" => drop(quirks::set_port(&mut url, &value)),
-        "pathname" => quirks::set_pathname(&mut url, &value),
-        "search" => quirks::set_search(&mut url, &value),
-        "hash" => quirks::set_hash(&mut url, &value),
-        _ => {}
-    }
-    Some(url_parts(&url))
-}
-
-fn url_parts(url: &url::Url) -> Vec<String> {
-    use url::quirks;
-    [
-        quirks::href(url),
-        &quirks::origin(url),
-        quirks::protocol(url),
-        quirks::username(url),
-        quirks::password(url),
-        quirks::host(url),
-        quirks::hostname(url),
-        quirks::port(url),
-        quirks::pathname(url),
-        quirks::search(url),
-        quirks::hash(url),
-    ]
-    .map(str::to_owned)
-    .to_vec()
 }

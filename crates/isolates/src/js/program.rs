@@ -183,6 +183,12 @@ impl JsProgram {
     pub fn memory_bytes(&self) -> usize {
         self.picture.memory_bytes
     }
+
+    /// The part of [`JsProgram::memory_bytes`] that holds something, in pages of 4 KiB: what the function
+    /// keeps in memory while it is deployed.
+    pub fn filled_bytes(&self) -> usize {
+        self.picture.filled_bytes
+    }
 }
 
 /// A memory image as a module, linked and ready to be instantiated.
@@ -194,6 +200,7 @@ pub(super) struct Picture {
     /// Where small invocations are written.
     pub input: u32,
     pub memory_bytes: usize,
+    pub filled_bytes: usize,
 }
 
 /// Exports of the engine.
@@ -349,7 +356,8 @@ impl JsEngine {
         let imports = names.map(export).collect::<wasmtime::Result<Vec<_>>>()?;
         let memory = export("memory")?;
         let data = self.linker.instantiate_pre(&module)?;
-        Ok(Picture { data, memory, imports, input, memory_bytes: image.len() })
+        let filled_bytes = snapshot::filled_bytes(image);
+        Ok(Picture { data, memory, imports, input, memory_bytes: image.len(), filled_bytes })
     }
 
     /// How much memory top-level code may use.

@@ -136,6 +136,13 @@ pub fn data_module(image: &[u8], functions: &[PassedOn]) -> Vec<u8> {
     module.finish()
 }
 
+/// How many bytes of `image` lie in pages of the processor that hold something.
+pub fn filled_bytes(image: &[u8]) -> usize {
+    const PROCESSOR_PAGE_BYTES: usize = 4 << 10;
+    let pages = image.chunks(PROCESSOR_PAGE_BYTES);
+    pages.filter(|page| page.iter().any(|byte| *byte != 0)).map(<[u8]>::len).sum()
+}
+
 /// The parts of `image` that hold something, with short runs of zeros between them filled in.
 fn filled(image: &[u8]) -> Vec<std::ops::Range<usize>> {
     const STEP: usize = 64;

@@ -43,6 +43,8 @@ pub struct Record {
     pub logs: Vec<(LogLevel, String)>,
     pub counters: HashMap<String, i64>,
     pub registers: HashMap<String, Bytes>,
+    /// Requests to other servers that are under way.
+    pub fetching: usize,
 }
 
 impl Bench {
@@ -107,6 +109,25 @@ fn permit(kind: &str, name: &str) -> Result<(), HostError> {
     if name == "forbidden" { Err(HostError::NotPermitted(format!("{kind} {name}"))) } else { Ok(()) }
 }
 
+/// Waits until two are here.
+async fn two_here(met: &(Mutex<u32>, Notify)) {
+    let here = {
+        let mut here = met.0.lock().unwrap();
+        *here += 1;
+        *here
+    };
+    if here < 2 { met.1.notified().await } else { met.1.notify_one() }
+}
+
+/// A request that is under way.
+struct Running(Arc<Mutex<Record>>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().fetching -= 1;
+    }
+}
+
 impl Host for Recorder {
     fn publish(&mut self, message: PublishRequest) -> Result<(), HostError> {
         permit("publish", &message.topic)?;
@@ -125,16 +146,7 @@ impl Host for Recorder {
             "meet" => {
                 let (met, text) = (self.met.clone(), text());
                 return Ok(Box::pin(async move {
-                    let here = {
-                        let mut here = met.0.lock().unwrap();
-                        *here += 1;
-                        *here
-                    };
-                    if here < 2 {
-                        met.1.notified().await
-                    } else {
-                        met.1.notify_one()
-                    }
+                    two_here(&met).await;
                     Ok(Reply::Text(text))
                 }));
             }
@@ -170,13 +182,38 @@ impl Host for Recorder {
         let (_, rest) = request.url.split_once("://").expect("an absolute URL");
         let (host, path) = rest.split_once('/').expect("a path");
         permit("fetch", host)?;
-        if path == "never" {
-            return Ok(Box::pin(std::future::pending()));
-        }
         let mut headers = vec![("x-method".to_owned(), request.method)];
+        headers.push(("x-redirect".to_owned(), format!("{:?}", request.redirect)));
         headers.extend(request.headers);
-        let (url, body) = (request.url, request.body);
-        let response = IncomingResponse { status: 200, headers, body, url, redirected: false };
+        let (url, body) = (request.url.clone(), request.body);
+        let mut response = IncomingResponse { status: 200, headers, body, url, redirected: false };
+        match path.split_once('/').unwrap_or((path, "")) {
+            ("never", _) => {
+                self.record.lock().unwrap().fetching += 1;
+                let running = Running(self.record.clone());
+                return Ok(Box::pin(async move {
+                    let _running = running;
+                    std::future::pending().await
+                }));
+            }
+            ("fail", _) => {
+                let error = HostError::Failed("connection refused".into());
+                return Ok(Box::pin(std::future::ready(Err(error))));
+            }
+            ("meet", _) => {
+                let met = self.met.clone();
+                return Ok(Box::pin(async move {
+                    two_here(&met).await;
+                    Ok(response)
+                }));
+            }
+            ("status", status) => response.status = status.parse().unwrap(),
+            ("moved", target) => {
+                response.url = format!("http://{host}/{target}");
+                response.redirected = true;
+            }
+            _ => {}
+        }
         Ok(Box::pin(std::future::ready(Ok(response))))
     }
 

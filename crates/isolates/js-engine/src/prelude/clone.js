@@ -33,11 +33,18 @@
       Object.defineProperty(result, "stack", { value: value.stack, writable: true, configurable: true });
       return result;
     }
+    if (native.File && value instanceof native.File) {
+      return remember(new native.File([value], value.name, { type: value.type, lastModified: value.lastModified }));
+    }
+    if (native.Blob && value instanceof native.Blob) return remember(new native.Blob([value], { type: value.type }));
     if (value instanceof Promise || value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef) {
       throw refuse(`a ${value.constructor.name}`);
     }
     const result = remember(Array.isArray(value) ? new Array(value.length) : {});
-    for (const key of Object.keys(value)) result[key] = copy(value[key], seen);
+    for (const key of Object.keys(value)) {
+      // Setting __proto__ would do something else.
+      Object.defineProperty(result, key, { value: copy(value[key], seen), writable: true, enumerable: true, configurable: true });
+    }
     return result;
   }
 

@@ -93,7 +93,12 @@
   // The same with quotes around a text.
   native.quote = (value) => (typeof value === "string" ? quoted(value) : native.inspect(value));
 
-  const line = (values) => values.map(native.inspect).join(" ");
+  // The node keeps the beginning of a line only; more would cost the memory of copying it.
+  const MAX_LINE = 16 * 1024;
+  const line = (values) => {
+    const text = values.map(native.inspect).join(" ");
+    return text.length > MAX_LINE ? `${text.slice(0, MAX_LINE)}… (${text.length - MAX_LINE} characters cut)` : text;
+  };
 
   const console = {};
   for (const [name, level] of Object.entries(levels)) {
@@ -102,6 +107,30 @@
   console.assert = (condition, ...values) => {
     if (!condition) native.log(4, `assertion failed${values.length ? `: ${line(values)}` : ""}`);
   };
+  const counts = new Map();
+  const timers = new Map();
+  Object.assign(console, {
+    count(label = "default") {
+      counts.set(String(label), (counts.get(String(label)) ?? 0) + 1);
+      native.log(2, `${label}: ${counts.get(String(label))}`);
+    },
+    countReset(label = "default") { counts.delete(String(label)); },
+    time(label = "default") { timers.set(String(label), performance.now()); },
+    timeLog(label = "default", ...values) {
+      const began = timers.get(String(label));
+      if (began === undefined) return native.log(3, `there is no timer ${label}`);
+      native.log(2, [`${label}: ${(performance.now() - began).toFixed(3)} ms`, ...(values.length ? [line(values)] : [])].join(" "));
+    },
+    timeEnd(label = "default") {
+      console.timeLog(label);
+      timers.delete(String(label));
+    },
+    table: console.log,
+    group: (...values) => { if (values.length) console.log(...values); },
+    groupCollapsed: (...values) => { if (values.length) console.log(...values); },
+    groupEnd() {},
+    clear() {},
+  });
   Object.defineProperty(globalThis, "console", { value: console, writable: true, configurable: true });
 
   native.logger = Object.freeze(Object.fromEntries(

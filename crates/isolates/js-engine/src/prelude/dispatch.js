@@ -240,6 +240,7 @@
   }
 
   native.dispatch = () => {
+    native.startClock();
     const value = answer();
     const thenable = typeof value === "object" && value !== null && typeof value.then === "function";
     return thenable ? Promise.resolve(value) : value;

@@ -64,6 +64,17 @@
     }
   }
 
+  native.join = (chunks) => {
+    if (chunks.length === 1) return chunks[0];
+    const all = new Uint8Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
+    let at = 0;
+    for (const chunk of chunks) {
+      all.set(chunk, at);
+      at += chunk.length;
+    }
+    return all;
+  };
+
   const invalid = (message) => new DOMException(message, "InvalidCharacterError");
 
   function btoa(input) {

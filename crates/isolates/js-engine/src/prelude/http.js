@@ -1,179 +1,115 @@
-// Headers, Request and Response (WHATWG fetch standard) with bodies held in memory.
+// Request and Response (fetch standard).
 (native) => {
-  const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
-
-  function checkedName(name) {
-    const text = String(name);
-    if (!TOKEN.test(text)) throw new TypeError(`invalid header name: ${JSON.stringify(text)}`);
-    return text.toLowerCase();
-  }
-  function checkedValue(value) {
-    const text = String(value).replace(/^[\t\n\r ]+|[\t\n\r ]+$/g, "");
-    if (/[\0\n\r]/.test(text)) throw new TypeError("invalid header value: it has a line break or a NUL");
-    return text;
-  }
-
-  let listOf;
-  let headersOf;
-
-  class Headers {
-    #list = [];
-    static {
-      listOf = (headers) => headers.#list;
-      // From `[name, value, …]` with names in lower case already.
-      headersOf = (flat) => {
-        const headers = new Headers();
-        for (let i = 0; i < flat.length; i += 2) headers.#list.push([flat[i], flat[i + 1]]);
-        return headers;
-      };
-    }
-    constructor(init) {
-      if (init === undefined || init === null) return;
-      if (init instanceof Headers) this.#list = listOf(init).map(([name, value]) => [name, value]);
-      else if (typeof init[Symbol.iterator] === "function") {
-        for (const pair of init) {
-          const both = [...pair];
-          if (both.length !== 2) throw new TypeError("each header must have a name and a value");
-          this.append(both[0], both[1]);
-        }
-      } else for (const [name, value] of Object.entries(init)) this.append(name, value);
-    }
-    append(name, value) { this.#list.push([checkedName(name), checkedValue(value)]); }
-    delete(name) { const key = checkedName(name); this.#list = this.#list.filter(([n]) => n !== key); }
-    get(name) {
-      const key = checkedName(name);
-      const values = this.#list.filter(([n]) => n === key).map(([, v]) => v);
-      return values.length ? values.join(", ") : null;
-    }
-    getSetCookie() { return this.#list.filter(([n]) => n === "set-cookie").map(([, v]) => v); }
-    has(name) { const key = checkedName(name); return this.#list.some(([n]) => n === key); }
-    set(name, value) {
-      const key = checkedName(name);
-      const text = checkedValue(value);
-      const at = this.#list.findIndex(([n]) => n === key);
-      if (at < 0) this.#list.push([key, text]);
-      else {
-        this.#list[at][1] = text;
-        this.#list = this.#list.filter(([n], index) => index <= at || n !== key);
-      }
-    }
-    forEach(visit, self) { for (const [name, value] of this) visit.call(self, value, name, this); }
-    *entries() {
-      const names = [...new Set(this.#list.map(([n]) => n))].sort();
-      for (const name of names) {
-        if (name === "set-cookie") for (const value of this.getSetCookie()) yield [name, value];
-        else yield [name, this.get(name)];
-      }
-    }
-    *keys() { for (const [name] of this) yield name; }
-    *values() { for (const [, value] of this) yield value; }
-    [Symbol.iterator]() { return this.entries(); }
-  }
-
-  // A body as text or bytes, and the content type it implies.
-  function extract(body) {
-    if (body === undefined || body === null) return [null, undefined];
-    if (typeof body === "string") return [body, "text/plain;charset=UTF-8"];
-    if (body instanceof URLSearchParams) return [body.toString(), "application/x-www-form-urlencoded;charset=UTF-8"];
-    if (ArrayBuffer.isView(body) || body instanceof ArrayBuffer) return [native.bytesOf(body).slice(), undefined];
-    return [String(body), "text/plain;charset=UTF-8"];
-  }
-
-  class Body {
-    #body = null;
-    #used = false;
-    _setBody(body, headers) {
-      const [data, type] = extract(body);
-      this.#body = data;
-      if (type && !headers.has("content-type")) headers.append("content-type", type);
-    }
-    _peekBody() { return this.#body; }
-    get bodyUsed() { return this.#used; }
-    #take() {
-      if (this.#used) throw new TypeError("the body has been read already");
-      this.#used = this.#body !== null;
-      return typeof this.#body === "function" ? this.#body() : this.#body;
-    }
-    async text() {
-      const body = this.#take();
-      return body === null ? "" : typeof body === "string" ? body : native.decode(body, false);
-    }
-    async json() {
-      const body = this.#take();
-      return JSON.parse(body === null ? "" : typeof body === "string" ? body : native.decode(body, false));
-    }
-    async bytes() {
-      const body = this.#take();
-      return body === null ? new Uint8Array(0) : typeof body === "string" ? native.encode(body) : body.slice();
-    }
-    async arrayBuffer() { return (await this.bytes()).buffer; }
-    _lazyBody(read) { this.#body = read; }
-    _copyBody(from) {
-      if (from.bodyUsed) throw new TypeError("the body has been read already");
-      this.#body = from._peekBody();
-    }
-  }
-  for (const name of ["_setBody", "_peekBody", "_lazyBody", "_copyBody"]) {
-    Object.defineProperty(Body.prototype, name, { enumerable: false });
-  }
+  const { Body, TOKEN, body: bodies, headersOf } = native;
+  const NO_BODY = [101, 103, 204, 205, 304];
+  const REDIRECTS = ["follow", "error", "manual"];
+  const some = (value) => value !== undefined && value !== null;
 
   class Request extends Body {
     #method = "GET";
     #url;
     #headers;
+    #redirect = "follow";
     #signal;
-    constructor(input, init = {}) {
+    constructor(input, options = {}) {
       super();
-      if (input instanceof Request) {
-        this.#method = input.method;
-        this.#url = input.url;
-        this.#headers = new Headers(init.headers ?? input.headers);
-        if (init.body === undefined) this._copyBody(input);
+      if (arguments.length === 0) throw new TypeError("Request: the URL is missing");
+      const init = options ?? {};
+      const from = input instanceof Request ? input : undefined;
+      if (from) {
+        this.#method = from.method;
+        this.#url = from.url;
+        this.#redirect = from.redirect;
+        this.#signal = from.#signal;
       } else {
-        this.#url = new URL(input).href;
-        this.#headers = new Headers(init.headers);
+        const url = native.parseUrl(String(input));
+        if (!url) throw new TypeError(`Invalid URL: ${native.quote(String(input))}; it has to be absolute, such as https://example.com/path`);
+        if (url[3] || url[4]) throw new TypeError("a request's URL has no user name or password; use the header authorization");
+        this.#url = url[0];
       }
+      this.#headers = new Headers(init.headers ?? from?.headers);
       if (init.method !== undefined) {
         const method = String(init.method);
         if (!TOKEN.test(method)) throw new TypeError(`invalid method: ${JSON.stringify(method)}`);
+        if (/^(connect|trace|track)$/i.test(method)) throw new TypeError(`the method ${method} is not allowed`);
         this.#method = /^(delete|get|head|options|post|put)$/i.test(method) ? method.toUpperCase() : method;
       }
-      if (init.body !== undefined && init.body !== null) {
-        if (this.#method === "GET" || this.#method === "HEAD") throw new TypeError(`a ${this.#method} request has no body`);
-        this._setBody(init.body, this.#headers);
+      if (init.redirect !== undefined) {
+        if (!REDIRECTS.includes(init.redirect)) throw new TypeError(`redirect is ${native.quote(init.redirect)}; it can be ${REDIRECTS.join(", ")}`);
+        this.#redirect = init.redirect;
       }
-      this.#signal = init.signal ?? null;
+      if (init.signal !== undefined) {
+        if (init.signal !== null && !(native.AbortSignal && init.signal instanceof native.AbortSignal)) {
+          throw new TypeError(`signal is ${native.quote(init.signal)}, not an AbortSignal`);
+        }
+        this.#signal = init.signal ?? undefined;
+      }
+      const bare = this.#method === "GET" || this.#method === "HEAD";
+      if (some(init.body)) {
+        if (bare) throw new TypeError(`a ${this.#method} request has no body`);
+        bodies.set(this, init.body, this.#headers);
+      } else if (from && init.body === undefined) {
+        if (bare && bodies.filled(from)) throw new TypeError(`a ${this.#method} request has no body`);
+        bodies.move(this, from);
+      }
     }
     get method() { return this.#method; }
     get url() { return this.#url; }
     get headers() { return this.#headers; }
-    get signal() { return this.#signal; }
-    clone() { return new Request(this); }
+    get redirect() { return this.#redirect; }
+    get signal() {
+      native.demand("events");
+      return (this.#signal ??= native.newSignal());
+    }
+    clone() {
+      const copy = new Request(this.#url, { method: this.#method, headers: this.#headers, redirect: this.#redirect });
+      copy.#signal = this.#signal;
+      bodies.clone(copy, this);
+      return copy;
+    }
     static {
       native.incomingRequest = (method, url, headers) => {
         const request = new Request(url);
         request.#method = method;
         request.#headers = headers;
-        request._lazyBody(() => native.bodyBytes());
+        bodies.setData(request, () => native.bodyBytes());
         return request;
       };
+      native.signalOf = (request) => request.#signal;
     }
+  }
+  // What browsers have; there is neither a cache nor another origin here.
+  const fixed = {
+    cache: "default", credentials: "same-origin", destination: "", integrity: "", keepalive: false, mode: "cors",
+    referrer: "about:client", referrerPolicy: "", duplex: "half",
+  };
+  for (const [name, value] of Object.entries(fixed)) {
+    Object.defineProperty(Request.prototype, name, { get: () => value, enumerable: true, configurable: true });
   }
 
   class Response extends Body {
-    #status;
-    #statusText;
+    #status = 200;
+    #statusText = "";
     #headers;
-    constructor(body = null, init = {}) {
+    #type = "default";
+    #url = "";
+    #redirected = false;
+    constructor(body = null, options = {}) {
       super();
-      const status = init.status === undefined ? 200 : Number(init.status);
-      if (!Number.isInteger(status) || status < 200 || status > 599) throw new RangeError(`invalid status: ${init.status}`);
-      this.#status = status;
-      this.#statusText = init.statusText === undefined ? "" : String(init.statusText);
+      const init = options ?? {};
+      if (init.status !== undefined) {
+        const status = Number(init.status);
+        if (!Number.isInteger(status) || status < 200 || status > 599) throw new RangeError(`invalid status: ${init.status}`);
+        this.#status = status;
+      }
+      if (init.statusText !== undefined) {
+        this.#statusText = String(init.statusText);
+        if (/[^\t\x20-\x7e\x80-\xff]/.test(this.#statusText)) throw new TypeError("invalid statusText");
+      }
       this.#headers = new Headers(init.headers);
-      if (body !== null && body !== undefined) {
-        if (status === 204 || status === 205 || status === 304) throw new TypeError(`a ${status} response has no body`);
-        this._setBody(body, this.#headers);
+      if (some(body)) {
+        if (NO_BODY.includes(this.#status)) throw new TypeError(`a ${this.#status} response has no body`);
+        bodies.set(this, body, this.#headers);
       }
     }
     static json(data, init = {}) {
@@ -181,38 +117,75 @@
       if (text === undefined) throw new TypeError("the value cannot be written as JSON");
       const headers = new Headers(init.headers);
       if (!headers.has("content-type")) headers.set("content-type", "application/json");
-      return new Response(text, { ...init, headers });
+      return new Response(text, { status: init.status, statusText: init.statusText, headers });
     }
     static redirect(url, status = 302) {
       if (![301, 302, 303, 307, 308].includes(status)) throw new RangeError(`invalid redirect status: ${status}`);
-      return new Response(null, { status, headers: { location: new URL(url).href } });
+      const response = new Response(null, { status, headers: { location: new URL(url).href } });
+      native.fixHeaders(response.#headers);
+      return response;
     }
-    static error() { throw new TypeError("Response.error() is not supported"); }
+    static error() {
+      const response = new Response();
+      response.#status = 0;
+      response.#type = "error";
+      native.fixHeaders(response.#headers);
+      return response;
+    }
     get status() { return this.#status; }
     get statusText() { return this.#statusText; }
     get ok() { return this.#status >= 200 && this.#status <= 299; }
     get headers() { return this.#headers; }
-    get type() { return "default"; }
-    get redirected() { return false; }
-    get url() { return ""; }
+    get type() { return this.#type; }
+    get redirected() { return this.#redirected; }
+    get url() { return this.#url; }
     clone() {
-      const copy = new Response(null, { status: this.#status, statusText: this.#statusText, headers: this.#headers });
-      copy._copyBody(this);
+      const copy = new Response();
+      bodies.clone(copy, this);
+      copy.#headers = new Headers(this.#headers);
+      copy.#status = this.#status;
+      copy.#statusText = this.#statusText;
+      copy.#type = this.#type;
+      copy.#url = this.#url;
+      copy.#redirected = this.#redirected;
       return copy;
+    }
+    static {
+      // The answer of another server to a request with `method`.
+      native.fetchedResponse = (method, [status, headers, body, url, redirected]) => {
+        const response = new Response();
+        response.#status = status;
+        response.#headers = headersOf(headers);
+        native.fixHeaders(response.#headers);
+        response.#type = "basic";
+        response.#url = url;
+        response.#redirected = redirected;
+        if (method !== "HEAD" && !NO_BODY.includes(status)) bodies.setData(response, body);
+        return response;
+      };
     }
   }
 
-  // `[status, [name, value, …], body]`, or what is wrong with the Response: its parts may be overridden.
-  native.responseParts = (value) => {
-    if (!(value instanceof Response)) return null;
-    if (value.bodyUsed) return "the Response's body has been read already; return response.clone()";
-    const { status, headers } = value;
+  // What is wrong with a Response to be sent, in words; its parts may be overridden.
+  function fault(response) {
+    if (response.bodyUsed) return "the Response's body has been read already; return response.clone()";
+    if (bodies.locked(response)) return "the Response's body is locked to a reader; release it, or return response.clone() from before";
+    const { status, headers } = response;
     if (!Number.isInteger(status) || status < 200 || status > 599) {
       return `the Response's status is ${native.quote(status)}, not a whole number from 200 to 599`;
     }
     if (!(headers instanceof Headers)) return `the Response's headers are ${native.quote(headers)}, not Headers`;
-    return [status, listOf(headers).flat(), value._peekBody()];
+    return undefined;
+  }
+
+  // `[status, [name, value, …], body]`, what is wrong with it, or a promise of the same Response without a
+  // stream.
+  native.responseParts = (value) => {
+    if (!(value instanceof Response)) return null;
+    const wrong = fault(value);
+    if (wrong) return wrong;
+    const { status, headers } = value;
+    return bodies.gather(value) ?? [status, native.headerList(headers).flat(), bodies.peek(value)];
   };
-  native.headersOf = headersOf;
-  native.define({ Headers, Request, Response });
+  native.define({ Request, Response });
 };

@@ -1,0 +1,22 @@
+// Globals that few functions use: what defines them is evaluated when one of them is asked for, or at deploy
+// if a module mentions one. Until then they cost neither memory nor time.
+(native) => {
+  const loaded = new Set();
+
+  native.demand = (group) => {
+    if (loaded.has(group)) return;
+    loaded.add(group);
+    native.evaluate(native, group);
+  };
+
+  for (const [group, ...names] of native.groups()) {
+    for (const name of names) {
+      Object.defineProperty(globalThis, name, {
+        get() { native.demand(group); return globalThis[name]; },
+        set(value) { native.define({ [name]: value }); },
+        configurable: true,
+        enumerable: false,
+      });
+    }
+  }
+};
