@@ -648,6 +648,21 @@ async fn modules_are_gathered_from_disk() {
     let reply = bench.run(&program, call("")).await.result;
     assert_eq!(json(reply), serde_json::json!([42, "a-b", "late"]));
 
+    write(
+        "node_modules/careful/index.js",
+        "export default async (name) => {\n  const seen = [];\n  for (const load of [() => import(name), () => import('node:fs')])\n\
+         \x20   await load().catch((error) => seen.push(error.message));\n  return seen;\n};\n",
+    );
+    write(
+        "functions/careful.js",
+        "import load from '../node_modules/careful/index.js';\nexport default () => load('computed');\n",
+    );
+    let program = bench.prepare(&collect("functions/careful.js").unwrap()).await.unwrap();
+    let seen = json(bench.run(&program, call("")).await.result);
+    for (index, name) in ["computed", "node:fs"].iter().enumerate() {
+        let message = seen[index].as_str().unwrap();
+        assert!(message.contains(name) && message.contains("it was not deployed"), "{message}");
+    }
     for (source, at, message) in [
         ("import './gone.js';", "functions/bad.js:1:8", "there is no such file"),
         ("\nimport x from 'gone';", "functions/bad.js:2:15", "npm install"),

@@ -199,7 +199,7 @@ export type HostErrorCode =
   /** It was carried out and failed. */
   | "Failed";
 
-/** What `publish`, `call` and objects reject with. */
+/** What `publish`, `call` and objects reject with. A failed `fetch` is a `TypeError` with such a `code`. */
 export interface HostError extends Error {
   readonly code: HostErrorCode;
 }

@@ -10,6 +10,7 @@ mod crash;
 mod disk;
 mod durable;
 mod examples;
+mod frameworks;
 mod kill;
 mod load;
 mod power;

@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 
 use edgefaas_js_abi::{self as abi, Answer, INPUT_BYTES, Request, Start};
-use rquickjs::{ArrayBuffer, Object, TypedArray, qjs};
+use rquickjs::{ArrayBuffer, Ctx, Object, TypedArray, Value, qjs};
 
 unsafe extern "C" {
     fn malloc(size: usize) -> *mut c_void;
@@ -85,6 +85,7 @@ pub fn seal_heap(spare: usize) {
     // SAFETY: blocks are taken; those that fill holes are kept for good, the others are given back.
     unsafe {
         let fresh = std::hint::black_box(malloc(spare));
+        clear(fresh, spare);
         free(fresh);
         let mut size = LARGEST_HOLE;
         while size >= SMALLEST_HOLE {
@@ -93,8 +94,55 @@ pub fn seal_heap(spare: usize) {
                 free(block);
                 // Halves for the large ones, every size that there is a bin for below.
                 size = if size > 512 { size / 2 } else { size - 8 };
+            } else {
+                clear(block, size);
             }
         }
+    }
+}
+
+/// Overwrites what was left in a block: pages of zeros take no room in a snapshot.
+///
+/// # Safety
+/// `block` has room for `size` bytes, or is null.
+unsafe fn clear(block: *mut c_void, size: usize) {
+    if !block.is_null() {
+        // SAFETY: see above.
+        unsafe { block.cast::<u8>().write_bytes(0, size) };
+    }
+}
+
+/// Evaluates a script whose functions do not keep their text.
+pub fn eval_without_text<'js>(ctx: &Ctx<'js>, source: &str, file: &str) -> rquickjs::Result<Value<'js>> {
+    let source = std::ffi::CString::new(source).map_err(|_| rquickjs::Error::Unknown)?;
+    let file = std::ffi::CString::new(file).map_err(|_| rquickjs::Error::Unknown)?;
+    let raw = ctx.as_raw().as_ptr();
+    // SAFETY: the strings are alive and end with a NUL, which is not counted; each value is given away or
+    // freed once, and the bytecode comes from this very engine.
+    unsafe {
+        let flags = qjs::JS_EVAL_TYPE_GLOBAL | qjs::JS_EVAL_FLAG_STRICT | qjs::JS_EVAL_FLAG_COMPILE_ONLY;
+        let compiled =
+            qjs::JS_Eval(raw, source.as_ptr(), source.as_bytes().len() as _, file.as_ptr(), flags as i32);
+        if qjs::JS_IsException(compiled) {
+            return Err(rquickjs::Error::Exception);
+        }
+        let mut len = 0;
+        let flags = qjs::JS_WRITE_OBJ_BYTECODE | qjs::JS_WRITE_OBJ_STRIP_SOURCE;
+        let bytecode = qjs::JS_WriteObject(raw, &mut len, compiled, flags as i32);
+        qjs::JS_FreeValue(raw, compiled);
+        if bytecode.is_null() {
+            return Err(rquickjs::Error::Exception);
+        }
+        let function = qjs::JS_ReadObject(raw, bytecode, len, qjs::JS_READ_OBJ_BYTECODE as i32);
+        qjs::js_free(raw, bytecode.cast());
+        if qjs::JS_IsException(function) {
+            return Err(rquickjs::Error::Exception);
+        }
+        let value = qjs::JS_EvalFunction(raw, function);
+        if qjs::JS_IsException(value) {
+            return Err(rquickjs::Error::Exception);
+        }
+        Ok(Value::from_raw(ctx.clone(), value))
     }
 }
 

@@ -197,9 +197,15 @@ fn evaluate_prelude<'js>(
     source: &str,
     natives: &Object<'js>,
 ) -> rquickjs::Result<()> {
-    let mut options = rquickjs::context::EvalOptions::default();
-    options.filename = Some(format!("edgefaas:{name}"));
-    let factory: Function<'js> = ctx.eval_with_options(source, options)?;
+    let file = format!("edgefaas:{name}");
+    let factory: Function<'js> = if natives::is_running() {
+        let mut options = rquickjs::context::EvalOptions::default();
+        options.filename = Some(file);
+        ctx.eval_with_options(source, options)?
+    } else {
+        // It stays in the snapshot.
+        boundary::eval_without_text(ctx, source, &file)?.get()?
+    };
     factory.call((natives.clone(),))
 }
 
@@ -282,7 +288,8 @@ impl Resolver for Graph {
         let target = self.module(base).and_then(|module| {
             module.imports.iter().find(|(specifier, _)| *specifier == name).map(|(_, path)| *path)
         });
-        target.map(str::to_owned).ok_or_else(|| Error::new_resolving(base, name))
+        let missing = "it was not deployed: its name was computed, or it belongs to another platform";
+        target.map(str::to_owned).ok_or_else(|| Error::new_resolving_message(base, name, missing))
     }
 }
 

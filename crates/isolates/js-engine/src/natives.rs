@@ -47,6 +47,11 @@ pub fn end() {
     CURRENT.set(None);
 }
 
+/// Whether there is an invocation.
+pub fn is_running() -> bool {
+    current(|_| ()).is_some()
+}
+
 /// Seeds `Math.random`.
 pub fn seed(seed: u64) {
     RANDOM_STATE.set(seed | 1);
@@ -476,7 +481,7 @@ fn random() -> f64 {
 }
 
 fn random_bytes<'js>(ctx: Ctx<'js>, len: u32) -> rquickjs::Result<TypedArray<'js, u8>> {
-    if current(|_| ()).is_none() {
+    if !is_running() {
         let message = "random bytes are not available while top-level code runs at deploy, they would be \
                        the same in every invocation; ask for them in the handler";
         return Err(refused(&ctx, Code::Deploying, message));

@@ -83,7 +83,12 @@ fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
         }
         let mut imports: Vec<(String, String)> = Vec::new();
         for site in &transpiled.imports {
-            let (specifier, target) = resolve(&resolver, &file, &path, &source, site)?;
+            let (specifier, target) = match resolve(&resolver, &file, &path, &source, site) {
+                Ok(found) => found,
+                // Packages look for other platforms' modules this way, and go on without them.
+                Err(_) if site.dynamic && is_in_package(&path) => continue,
+                Err(error) => return Err(error.into()),
+            };
             let name = names.entry(target.clone()).or_insert_with(|| {
                 let name = relative(&target, &root);
                 queue.push_back(target);
@@ -99,6 +104,11 @@ fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
         }
     }
     Ok(ModuleGraph { entry: names[&entry].clone(), modules })
+}
+
+/// Whether a module's path is that of a package's file.
+fn is_in_package(path: &str) -> bool {
+    path.split('/').any(|part| part == "node_modules")
 }
 
 fn resolve(

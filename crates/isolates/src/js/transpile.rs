@@ -35,6 +35,8 @@ pub(super) struct Transpiled {
 pub(super) struct ImportSite {
     /// The specifier; none if it is computed.
     pub specifier: Option<String>,
+    /// Whether it is `import()`, which fails where it runs.
+    pub dynamic: bool,
     /// Offset in the user's text, in bytes.
     pub offset: usize,
 }
@@ -162,7 +164,7 @@ fn import_sites(program: &Program<'_>) -> Vec<ImportSite> {
         };
         if let Some(source) = source {
             let specifier = Some(source.value.to_string());
-            sites.push(ImportSite { specifier, offset: source.span.start as usize });
+            sites.push(ImportSite { specifier, dynamic: false, offset: source.span.start as usize });
         }
     }
     let mut dynamic = DynamicImports(Vec::new());
@@ -179,7 +181,7 @@ impl<'a> Visit<'a> for DynamicImports {
             Expression::StringLiteral(literal) => Some(literal.value.to_string()),
             _ => None,
         };
-        self.0.push(ImportSite { specifier, offset: import.span.start as usize });
+        self.0.push(ImportSite { specifier, dynamic: true, offset: import.span.start as usize });
         walk::walk_import_expression(self, import);
     }
 }
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn a_computed_import_is_seen() {
         let module = transpile("f.js", "export default (x) => import(x);").unwrap();
-        assert_eq!(module.imports, [ImportSite { specifier: None, offset: 22 }]);
+        assert_eq!(module.imports, [ImportSite { specifier: None, dynamic: true, offset: 22 }]);
     }
 
     #[test]

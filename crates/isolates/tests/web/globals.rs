@@ -112,7 +112,7 @@ async fn clones_keep_what_they_hold() {
         const copy = structuredClone(value);
         const [[key, set]] = copy.map;
         const refused = [];
-        for (const bad of [() => 1, Symbol("s"), Promise.resolve(), new WeakMap(), { deep: [() => 1] }]) {
+        for (const bad of [() => 1, Symbol("s"), Promise.resolve(), new WeakMap(), { deep: [() => 1] }, new Headers(), new Response("x")]) {
             try { structuredClone(bad); } catch (error) { refused.push(error.name); }
         }
         return [copy.self === copy, key !== shared && set.has(key), copy.date.getTime(), String(copy.pattern), [...copy.floats], copy.floats.constructor.name,
@@ -135,7 +135,15 @@ async fn clones_keep_what_they_hold() {
             false,
             true,
             true,
-            ["DataCloneError", "DataCloneError", "DataCloneError", "DataCloneError", "DataCloneError"],
+            [
+                "DataCloneError",
+                "DataCloneError",
+                "DataCloneError",
+                "DataCloneError",
+                "DataCloneError",
+                "DataCloneError",
+                "DataCloneError"
+            ],
         ])
     );
 }

@@ -120,3 +120,21 @@ export async function errors(context: Context) {
     throw error;
   }
 }
+
+// What docs/javascript.md promises of the Web APIs.
+export async function webApis(request: Request, signal: AbortSignal): Promise<Response> {
+  const answer = await fetch(request, { redirect: "manual", signal: AbortSignal.any([signal, AbortSignal.timeout(500)]) });
+  const form = await answer.clone().formData();
+  const file = form.get("file");
+  if (file instanceof File) same<string>(await file.slice(0, 10).text());
+  const key = await crypto.subtle.importKey("raw", new Uint8Array(32), { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
+  same<ArrayBuffer>(await crypto.subtle.sign("HMAC", key, new TextEncoder().encode("x")));
+  const lines = new TransformStream<string, string>({ transform: (chunk, controller) => controller.enqueue(`${chunk}\n`) });
+  const stream = new ReadableStream<string>({ pull: (controller) => controller.close() });
+  for await (const chunk of answer.body ?? []) same<Uint8Array>(chunk);
+  return new Response(stream.pipeThrough(lines).pipeThrough(new TextEncoderStream()), { headers: { "content-type": "text/plain" } });
+}
+
+// Hono's shape.
+const hono = { fetch: (_request: Request, _env?: {} | undefined, _ctx?: { waitUntil(promise: Promise<unknown>): void; passThroughOnException(): void }): Response | Promise<Response> => new Response() };
+hono satisfies Service;

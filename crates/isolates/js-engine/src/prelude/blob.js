@@ -35,7 +35,6 @@
     async bytes() { return this.#bytes.slice(); }
     stream() { native.demand("streams"); return native.streamOf(this.#bytes.slice()); }
   }
-  Object.defineProperty(Blob.prototype, Symbol.toStringTag, { value: "Blob", configurable: true });
 
   class File extends Blob {
     #name;
@@ -50,7 +49,6 @@
     get lastModified() { return this.#modified; }
     get webkitRelativePath() { return ""; }
   }
-  Object.defineProperty(File.prototype, Symbol.toStringTag, { value: "File", configurable: true });
 
   function entry(value, name) {
     if (!(value instanceof Blob)) {
@@ -86,7 +84,6 @@
     *values() { for (const [, value] of this.#list) yield value; }
     [Symbol.iterator]() { return this.entries(); }
   }
-  Object.defineProperty(FormData.prototype, Symbol.toStringTag, { value: "FormData", configurable: true });
 
   const escaped = (name) => name.replace(/\n/g, "%0A").replace(/\r/g, "%0D").replace(/"/g, "%22");
 

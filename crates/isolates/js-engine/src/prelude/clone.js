@@ -27,6 +27,7 @@
       for (const item of [...value]) result.add(copy(item, seen));
       return result;
     }
+    if (value instanceof DOMException) return remember(new DOMException(value.message, value.name));
     if (value instanceof Error) {
       const result = remember(new (errors[value.name] ?? Error)(value.message));
       if ("cause" in value) result.cause = copy(value.cause, seen);
@@ -37,6 +38,7 @@
       return remember(new native.File([value], value.name, { type: value.type, lastModified: value.lastModified }));
     }
     if (native.Blob && value instanceof native.Blob) return remember(new native.Blob([value], { type: value.type }));
+    for (const known of native.classes) if (value instanceof known) throw refuse(`a ${known.name}`);
     if (value instanceof Promise || value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef) {
       throw refuse(`a ${value.constructor.name}`);
     }

@@ -98,9 +98,17 @@
   }
 
   native.wellFormed = (text) => text.toWellFormed();
+  native.setGlobal = (name, value) => {
+    Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+  };
+  native.classes = new Set();
+  // Globals of the runtime; its classes say their name, as many a library asks for it.
   native.define = (values) => {
     for (const [name, value] of Object.entries(values)) {
-      Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+      native.setGlobal(name, value);
+      if (!/^[A-Z]/.test(name)) continue;
+      native.classes.add(value);
+      Object.defineProperty(value.prototype, Symbol.toStringTag, { value: name, configurable: true });
     }
   };
   native.define({ TextEncoder, TextDecoder, atob, btoa });

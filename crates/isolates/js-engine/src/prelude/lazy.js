@@ -13,7 +13,7 @@
     for (const name of names) {
       Object.defineProperty(globalThis, name, {
         get() { native.demand(group); return globalThis[name]; },
-        set(value) { native.define({ [name]: value }); },
+        set(value) { native.setGlobal(name, value); },
         configurable: true,
         enumerable: false,
       });
