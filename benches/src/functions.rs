@@ -1,13 +1,14 @@
 //! The function that all contestants run: echo over MQTT, hello over HTTP, in both languages.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use edgefaas_isolates::{
-    DirectCall, Event, FunctionSource, Host, HostError, HostFuture, IncomingResponse, InvocationMeta,
-    LogLevel, Module, ModuleGraph, OutgoingRequest, PublishRequest, Reply, Trigger,
+    DirectCall, Event, FetchError, FunctionSource, Host, HostError, HostFuture, IncomingResponse,
+    InvocationMeta, LogLevel, Module, ModuleGraph, OutgoingRequest, PublishRequest, Reply, Trigger,
 };
 
 use crate::{repository, target_folder};
@@ -73,6 +74,22 @@ impl Host for NoHost {
         &mut self,
         _: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
+        nothing()
+    }
+
+    fn fetch_later(
+        &mut self,
+        _: OutgoingRequest,
+        _: HostFuture<Result<Bytes, HostError>>,
+    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+        nothing()
+    }
+
+    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
+        None
+    }
+
+    fn resolve(&mut self, _: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {
         nothing()
     }
 

@@ -1,6 +1,7 @@
 //! The border to whoever runs the isolates: what a function may ask for while it runs.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 
 use bytes::Bytes;
@@ -35,6 +36,28 @@ pub trait Host: Send + 'static {
         &mut self,
         request: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError>;
+
+    /// The same for a request whose body is not there yet; that of `request` itself is empty. `body` is waited for by the
+    /// future that is handed back.
+    ///
+    /// # Errors
+    /// As [`Host::fetch`], and what `body` fails with.
+    fn fetch_later(
+        &mut self,
+        request: OutgoingRequest,
+        body: HostFuture<Result<Bytes, HostError>>,
+    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError>;
+
+    /// The addresses that the function may open TCP connections to without looking up a name; nothing if it may open none
+    /// at all.
+    fn tcp(&mut self) -> Option<Vec<SocketAddr>>;
+
+    /// Looks up a name that the function may open TCP connections to: its addresses, each with every port that is
+    /// permitted.
+    ///
+    /// # Errors
+    /// At once: a name that is not permitted. From the future: no address, or none that the name may lead to.
+    fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError>;
 
     /// Adds `amount` to a counter of an object.
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError>;
@@ -127,4 +150,59 @@ pub enum HostError {
     /// It was carried out and failed.
     #[error("{0}")]
     Failed(String),
+}
+
+/// Why a request to another server has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct FetchError {
+    /// What a program can tell apart.
+    pub cause: FetchCause,
+    /// What a person reads.
+    pub error: HostError,
+}
+
+/// The kinds of a [`FetchError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchCause {
+    /// The manifest's permissions do not name the server.
+    Denied,
+    /// It is no request that could be sent.
+    Invalid,
+    /// No room now.
+    Overloaded,
+    /// The server's name has no address.
+    NoAddress,
+    /// It has one, which it must not lead to.
+    AddressDenied,
+    /// There is no way to the address.
+    Unreachable,
+    /// Nobody listens there.
+    Refused,
+    /// No connection in time.
+    ConnectTimeout,
+    /// The server's certificate is not trusted, or not its own.
+    Certificate,
+    /// TLS failed for another reason.
+    Tls,
+    /// The server closed the connection before it had answered.
+    Closed,
+    /// What it answered is not HTTP.
+    Protocol,
+    /// The answer is too large.
+    TooLarge,
+    /// Anything else.
+    Other,
+}
+
+impl From<HostError> for FetchError {
+    fn from(error: HostError) -> Self {
+        let cause = match &error {
+            HostError::NotPermitted(_) => FetchCause::Denied,
+            HostError::Invalid(_) => FetchCause::Invalid,
+            HostError::Overloaded(_) => FetchCause::Overloaded,
+            HostError::NotFound(_) | HostError::Failed(_) => FetchCause::Other,
+        };
+        Self { cause, error }
+    }
 }

@@ -25,7 +25,7 @@ pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, IncomingResponse, MqttMessage, ObjectChange,
     OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
 };
-pub use host::{Host, HostError, HostFuture, LogLevel, PublishRequest};
+pub use host::{FetchCause, FetchError, Host, HostError, HostFuture, LogLevel, PublishRequest};
 pub use machine::{Machine, PoolWishes};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
 pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Program};

@@ -1,6 +1,6 @@
 //! The generated bindings of the function world, and the way between their types and ours.
 
-use crate::event::{Event, HttpResponse, Reply, Trigger};
+use crate::event::{Event, HttpResponse, IncomingResponse, OutgoingRequest, Redirect, Reply, Trigger};
 use crate::host::HostError;
 use crate::outcome::InvocationMeta;
 
@@ -14,12 +14,13 @@ mod generated {
         with: {
             "wasi:io": wasmtime_wasi::p2::bindings::io,
             "edgefaas:function/calls.pending-call": crate::component::host_calls::PendingCall,
+            "edgefaas:function/requests.pending-response": crate::component::host_calls::PendingResponse,
         },
     });
 }
 
 pub use generated::FunctionPre;
-pub use generated::edgefaas::function::{calls, context, messaging, objects, types};
+pub use generated::edgefaas::function::{calls, context, messaging, objects, requests, types};
 
 /// The run as the guest sees it.
 pub fn invocation(meta: &InvocationMeta) -> types::Invocation {
@@ -93,6 +94,27 @@ pub fn guest_reply(reply: Reply) -> types::Reply {
             body: response.body.into(),
         }),
     }
+}
+
+/// What the guest asks of another server.
+pub fn outgoing_request(request: requests::Request) -> OutgoingRequest {
+    OutgoingRequest {
+        method: request.method,
+        url: request.url,
+        headers: request.headers,
+        body: request.body.into(),
+        redirect: match request.redirect {
+            requests::Redirect::Follow => Redirect::Follow,
+            requests::Redirect::Error => Redirect::Error,
+            requests::Redirect::Manual => Redirect::Manual,
+        },
+    }
+}
+
+/// The other server's answer as the guest sees it.
+pub fn guest_response(response: IncomingResponse) -> requests::Response {
+    let IncomingResponse { status, headers, body, url, redirected } = response;
+    requests::Response { status, headers, body: body.into(), url, redirected }
 }
 
 impl From<HostError> for types::HostError {

@@ -5,28 +5,47 @@ use wasmtime::component::Resource;
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 
 use super::ComponentState;
-use super::bindings::{calls, context, guest_reply, messaging, objects, types};
-use crate::event::Reply;
+use super::bindings::{
+    calls, context, guest_reply, guest_response, messaging, objects, outgoing_request, requests, types,
+};
+use crate::event::{IncomingResponse, Reply};
 use crate::host::{HostError, HostFuture, LogLevel, PublishRequest};
 
 type HostResult<T> = wasmtime::Result<Result<T, types::HostError>>;
 
 /// A call of another function that is under way or answered.
-pub struct PendingCall {
-    state: CallState,
-}
+pub type PendingCall = Pending<Reply>;
+/// A request to another server that is under way or answered.
+pub type PendingResponse = Pending<IncomingResponse>;
 
-enum CallState {
-    Running(HostFuture<Result<Reply, HostError>>),
-    Answered(Result<Reply, HostError>),
+/// Something of the host's that takes its time.
+pub enum Pending<T> {
+    /// Under way.
+    Running(HostFuture<Result<T, HostError>>),
+    /// There, and not taken yet.
+    Answered(Result<T, HostError>),
+    /// Taken.
     Taken,
 }
 
+impl<T> Pending<T> {
+    /// The answer, once; none while it is not there.
+    fn take(&mut self) -> Option<Result<T, HostError>> {
+        match std::mem::replace(self, Self::Taken) {
+            Self::Answered(answer) => Some(answer),
+            running => {
+                *self = running;
+                None
+            }
+        }
+    }
+}
+
 #[async_trait::async_trait]
-impl Pollable for PendingCall {
+impl<T: Send + 'static> Pollable for Pending<T> {
     async fn ready(&mut self) {
-        if let CallState::Running(future) = &mut self.state {
-            self.state = CallState::Answered(future.await);
+        if let Self::Running(future) = self {
+            *self = Self::Answered(future.await);
         }
     }
 }
@@ -43,17 +62,17 @@ impl context::Host for ComponentState {
             context::LogLevel::Error => LogLevel::Error,
         };
         // Lines of stdout and stderr first: the log keeps the order in which they were written.
-        self.stdio.flush(self.host.as_mut());
-        self.host.log(level, message);
+        self.flush_stdio();
+        self.host().log(level, message);
         Ok(())
     }
 
     fn config(&mut self, key: String) -> wasmtime::Result<Option<String>> {
-        Ok(self.host.config(&key))
+        Ok(self.host().config(&key))
     }
 
     fn secret(&mut self, name: String) -> wasmtime::Result<Option<String>> {
-        Ok(self.host.secret(&name))
+        Ok(self.host().secret(&name))
     }
 }
 
@@ -74,14 +93,14 @@ impl messaging::Host for ComponentState {
             correlation_data: options.correlation_data.map(Bytes::from),
             user_properties: options.user_properties,
         };
-        Ok(self.host.publish(request).map_err(Into::into))
+        Ok(self.host().publish(request).map_err(Into::into))
     }
 }
 
 impl calls::Host for ComponentState {
     fn call(&mut self, name: String, data: Vec<u8>) -> HostResult<Resource<PendingCall>> {
-        match self.host.call(name, data.into()) {
-            Ok(future) => Ok(Ok(self.table.push(PendingCall { state: CallState::Running(future) })?)),
+        match self.host().call(name, data.into()) {
+            Ok(future) => Ok(Ok(self.table.push(Pending::Running(future))?)),
             Err(error) => Ok(Err(error.into())),
         }
     }
@@ -96,14 +115,8 @@ impl calls::HostPendingCall for ComponentState {
         &mut self,
         call: Resource<PendingCall>,
     ) -> wasmtime::Result<Option<Result<types::Reply, types::HostError>>> {
-        let pending = self.table.get_mut(&call)?;
-        match std::mem::replace(&mut pending.state, CallState::Taken) {
-            CallState::Answered(answer) => Ok(Some(answer.map(guest_reply).map_err(Into::into))),
-            running => {
-                pending.state = running;
-                Ok(None)
-            }
-        }
+        let answer = self.table.get_mut(&call)?.take();
+        Ok(answer.map(|answer| answer.map(guest_reply).map_err(Into::into)))
     }
 
     fn drop(&mut self, call: Resource<PendingCall>) -> wasmtime::Result<()> {
@@ -112,21 +125,49 @@ impl calls::HostPendingCall for ComponentState {
     }
 }
 
+impl requests::Host for ComponentState {
+    fn fetch(&mut self, request: requests::Request) -> HostResult<Resource<PendingResponse>> {
+        match self.host().fetch(outgoing_request(request)) {
+            Ok(future) => Ok(Ok(self.table.push(Pending::Running(future))?)),
+            Err(error) => Ok(Err(error.into())),
+        }
+    }
+}
+
+impl requests::HostPendingResponse for ComponentState {
+    fn subscribe(&mut self, pending: Resource<PendingResponse>) -> wasmtime::Result<Resource<DynPollable>> {
+        subscribe(&mut self.table, pending)
+    }
+
+    fn take(
+        &mut self,
+        pending: Resource<PendingResponse>,
+    ) -> wasmtime::Result<Option<Result<requests::Response, types::HostError>>> {
+        let answer = self.table.get_mut(&pending)?.take();
+        Ok(answer.map(|answer| answer.map(guest_response).map_err(Into::into)))
+    }
+
+    fn drop(&mut self, pending: Resource<PendingResponse>) -> wasmtime::Result<()> {
+        self.table.delete(pending)?;
+        Ok(())
+    }
+}
+
 impl objects::Host for ComponentState {
     fn counter_add(&mut self, object: String, field: String, amount: i64) -> HostResult<()> {
-        Ok(self.host.counter_add(&object, &field, amount).map_err(Into::into))
+        Ok(self.host().counter_add(&object, &field, amount).map_err(Into::into))
     }
 
     fn counter_value(&mut self, object: String, field: String) -> HostResult<i64> {
-        Ok(self.host.counter_value(&object, &field).map_err(Into::into))
+        Ok(self.host().counter_value(&object, &field).map_err(Into::into))
     }
 
     fn register_set(&mut self, object: String, field: String, value: Vec<u8>) -> HostResult<()> {
-        Ok(self.host.register_set(&object, &field, value.into()).map_err(Into::into))
+        Ok(self.host().register_set(&object, &field, value.into()).map_err(Into::into))
     }
 
     fn register_get(&mut self, object: String, field: String) -> HostResult<Option<Vec<u8>>> {
-        let value = self.host.register_get(&object, &field);
+        let value = self.host().register_get(&object, &field);
         Ok(value.map(|value| value.map(Vec::from)).map_err(Into::into))
     }
 }

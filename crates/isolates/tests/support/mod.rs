@@ -1,6 +1,7 @@
 //! An engine with a host that records what functions do.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
 use edgefaas_isolates::js::{JsEngine, JsProgram, PrepareError, engine_code_wasm};
 use edgefaas_isolates::{
-    Completion, DirectCall, Event, Host, HostError, HostFuture, HttpRequest, HttpResponse,
+    Completion, DirectCall, Event, FetchError, Host, HostError, HostFuture, HttpRequest, HttpResponse,
     IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph, MqttMessage, OutgoingRequest,
     PublishRequest, Reply, Trigger,
 };
@@ -215,6 +216,22 @@ impl Host for Recorder {
             _ => {}
         }
         Ok(Box::pin(std::future::ready(Ok(response))))
+    }
+
+    fn fetch_later(
+        &mut self,
+        _: OutgoingRequest,
+        _: HostFuture<Result<Bytes, HostError>>,
+    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+        unreachable!("JavaScript has its body at once")
+    }
+
+    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
+        None
+    }
+
+    fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {
+        Err(HostError::NotPermitted(name.to_owned()))
     }
 
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {

@@ -1,5 +1,6 @@
 //! The host calls of one invocation.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,8 +8,8 @@ use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_crdt::FieldType;
 use edgefaas_isolates::{
-    DirectCall, Event, Host, HostError, HostFuture, IncomingResponse, LogLevel, OutgoingRequest,
-    PublishRequest, Reply, Trigger,
+    DirectCall, Event, FetchError, Host, HostError, HostFuture, IncomingResponse, LogLevel,
+    OutgoingRequest, PublishRequest, Reply, Trigger,
 };
 use parking_lot::Mutex;
 
@@ -180,6 +181,40 @@ impl Host for InvocationHost {
         self.count_call()?;
         let dispatcher = self.dispatcher.clone();
         Ok(Box::pin(async move { Ok(dispatcher.http.fetch(request, allowed).await?) }))
+    }
+
+    fn fetch_later(
+        &mut self,
+        request: OutgoingRequest,
+        body: HostFuture<Result<Bytes, HostError>>,
+    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+        let allowed = self.function.spec.permissions.http.clone();
+        let request = outgoing::check(request, &allowed, self.trace_parent.as_deref())?;
+        self.count_call()?;
+        let dispatcher = self.dispatcher.clone();
+        Ok(Box::pin(async move {
+            let request = request.with_body(body.await?);
+            Ok(dispatcher.http.fetch(request, allowed).await?)
+        }))
+    }
+
+    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
+        self.function.spec.permissions.tcp_addresses()
+    }
+
+    fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {
+        let ports = self.function.spec.permissions.tcp_ports(name);
+        if ports.is_empty() {
+            return Err(self.not_permitted("server", name, "tcp"));
+        }
+        self.count_call()?;
+        let name = name.to_owned();
+        Ok(Box::pin(async move {
+            let found =
+                outgoing::resolve(&name, 0).await.map_err(|error| HostError::Failed(error.to_string()))?;
+            let with = |port: u16| found.iter().map(move |address| SocketAddr::new(address.ip(), port));
+            Ok(ports.into_iter().flat_map(with).collect())
+        }))
     }
 
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {

@@ -1,11 +1,13 @@
 //! What a function may reach. Nothing is allowed that is not named.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use edgefaas_broker::TopicFilter;
 use edgefaas_broker::topic::validate_filter;
+use url::Host;
 
 use super::check::{glob_error, glob_matches};
 use super::hosts::{HttpPattern, TcpTarget};
@@ -35,6 +37,26 @@ impl Permissions {
     /// May it call this function?
     pub fn allows_call(&self, function: &str) -> bool {
         self.call.iter().any(|pattern| glob_matches(pattern, function))
+    }
+
+    /// The addresses it may open TCP connections to without looking up a name; nothing if it may open none at all.
+    pub fn tcp_addresses(&self) -> Option<Vec<SocketAddr>> {
+        let address = |target: &TcpTarget| match target.host {
+            Host::Domain(_) => None,
+            Host::Ipv4(address) => Some(SocketAddr::new(address.into(), target.port)),
+            Host::Ipv6(address) => Some(SocketAddr::new(address.into(), target.port)),
+        };
+        (!self.tcp.is_empty()).then(|| self.tcp.iter().filter_map(address).collect())
+    }
+
+    /// The ports of a name that it may open TCP connections to.
+    pub fn tcp_ports(&self, name: &str) -> Vec<u16> {
+        let name = name.trim_end_matches('.');
+        let named = |target: &&TcpTarget| match &target.host {
+            Host::Domain(host) => host.eq_ignore_ascii_case(name),
+            _ => false,
+        };
+        self.tcp.iter().filter(named).map(|target| target.port).collect()
     }
 
     /// May it read and write this object?

@@ -1,5 +1,6 @@
 //! Requests of functions to other servers.
 
+mod cause;
 mod resolver;
 
 use std::error::Error;
@@ -7,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use edgefaas_isolates::{HostError, IncomingResponse, OutgoingRequest, Redirect};
+use edgefaas_isolates::{FetchCause, HostError, IncomingResponse, OutgoingRequest, Redirect};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -106,6 +107,8 @@ pub enum FetchError {
         server: String,
         /// Why.
         reason: String,
+        /// The kind of it.
+        cause: FetchCause,
     },
     /// The answer is too large.
     #[error("the answer of {server} has more than {MAX_RESPONSE_BYTES} bytes")]
@@ -133,6 +136,20 @@ impl From<FetchError> for HostError {
     }
 }
 
+impl From<FetchError> for edgefaas_isolates::FetchError {
+    fn from(error: FetchError) -> Self {
+        let cause = match &error {
+            FetchError::Failed { cause, .. } => *cause,
+            FetchError::TooLarge { .. } => FetchCause::TooLarge,
+            FetchError::Invalid(_) => FetchCause::Invalid,
+            FetchError::NotPermitted { .. } => FetchCause::Denied,
+            FetchError::NoMemory { .. } => FetchCause::Overloaded,
+            FetchError::Redirected { .. } | FetchError::TooManyRedirects { .. } => FetchCause::Other,
+        };
+        Self { cause, error: error.into() }
+    }
+}
+
 /// A request that may be sent.
 pub struct Checked {
     method: Method,
@@ -140,6 +157,13 @@ pub struct Checked {
     headers: HeaderMap,
     body: Bytes,
     redirect: Redirect,
+}
+
+impl Checked {
+    /// The same with another body.
+    pub fn with_body(self, body: Bytes) -> Self {
+        Self { body, ..self }
+    }
 }
 
 /// Holds a request against what the function may do. `trace_parent` goes along unless the function says otherwise (W3C Trace
@@ -225,8 +249,12 @@ impl HttpClient {
     ) -> Result<IncomingResponse, FetchError> {
         let Checked { mut method, mut url, mut headers, mut body, redirect } = request;
         let first = shown(&url);
-        let failed = |url: &Url, reason: String| FetchError::Failed { server: server(url), reason };
-        let _place = self.requests.acquire().await.map_err(|error| failed(&url, error.to_string()))?;
+        let failed = |url: &Url, error: &(dyn Error + 'static)| FetchError::Failed {
+            server: server(url),
+            reason: chain(error),
+            cause: cause::of(error),
+        };
+        let _place = self.requests.acquire().await.map_err(|error| failed(&url, &error))?;
         let mut redirects = 0;
         loop {
             let uri: Uri = match &url[..url::Position::AfterQuery].parse() {
@@ -237,7 +265,7 @@ impl HttpClient {
             (*request.method_mut(), *request.uri_mut()) = (method.clone(), uri);
             *request.headers_mut() = headers.clone();
             let response = self.client.get_or_init(connections).request(request).await;
-            let response = response.map_err(|error| failed(&url, chain(&error)))?;
+            let response = response.map_err(|error| failed(&url, &error))?;
             let next = match redirect {
                 Redirect::Manual => None,
                 _ => target(&response, &url),
@@ -283,8 +311,11 @@ impl HttpClient {
         let mut total = 0;
         let mut taken: Option<SemaphorePermit<'_>> = None;
         while let Some(frame) = incoming.frame().await {
-            let failed =
-                |error: hyper::Error| FetchError::Failed { server: server(&url), reason: chain(&error) };
+            let failed = |error: hyper::Error| FetchError::Failed {
+                server: server(&url),
+                reason: chain(&error),
+                cause: cause::of(&error),
+            };
             let Ok(data) = frame.map_err(failed)?.into_data() else { continue };
             total += data.len();
             if total > MAX_RESPONSE_BYTES {

@@ -36,7 +36,10 @@ impl Service<Name> for GuardedResolver {
 /// # Errors
 /// The name has no address, or none that it may lead to.
 pub async fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let all: Vec<SocketAddr> = tokio::net::lookup_host((name, port)).await?.collect();
+    let all = tokio::net::lookup_host((name, port)).await;
+    // The system's resolver says why in words only.
+    let all = all.map_err(|error| io::Error::new(io::ErrorKind::NotFound, format!("{name}: {error}")))?;
+    let all: Vec<SocketAddr> = all.collect();
     if is_local_name(name) {
         return Ok(all);
     }

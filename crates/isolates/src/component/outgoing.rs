@@ -1,0 +1,159 @@
+//! `wasi:http/outgoing-handler`: requests of components go to the [`Host`].
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use wasmtime_wasi_http::{DEFAULT_FORBIDDEN_HEADERS, Error, RequestOptions, WasiBody, WasiHttpHooks};
+
+use crate::event::{IncomingResponse, OutgoingRequest, Redirect};
+use crate::host::{FetchCause, FetchError, Host, HostError, LogLevel};
+
+/// What wasi:http asks when a component sends a request.
+pub(super) struct Outgoing {
+    /// Who sends it.
+    pub host: Box<dyn Host>,
+    /// Bytes that the bodies of the invocation's requests may still take, over all of them. Made for the first.
+    room: Option<Arc<AtomicUsize>>,
+    room_bytes: usize,
+}
+
+/// Tells when a request or an answer is through.
+type Done = Box<dyn Future<Output = Result<(), Error>> + Send>;
+type Sent = Result<(Response<WasiBody>, Done), Error>;
+
+impl Outgoing {
+    /// `room_bytes` bounds the bodies of all requests together.
+    pub fn new(host: Box<dyn Host>, room_bytes: usize) -> Self {
+        Self { host, room: None, room_bytes }
+    }
+}
+
+impl WasiHttpHooks for Outgoing {
+    // The default makes a closure for every header.
+    fn is_forbidden_header(&mut self, name: &HeaderName) -> bool {
+        DEFAULT_FORBIDDEN_HEADERS.contains(name)
+    }
+
+    // The host's client sets it.
+    fn set_host_header(&mut self) -> bool {
+        false
+    }
+
+    fn send_request(
+        &mut self,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _: Done,
+    ) -> Box<dyn Future<Output = Sent> + Send> {
+        let (parts, body) = request.into_parts();
+        let mut headers = Vec::with_capacity(parts.headers.len());
+        for (name, value) in &parts.headers {
+            let Ok(value) = value.to_str() else {
+                return Box::new(std::future::ready(Err(Error::HttpRequestHeaderSize {
+                    field_name: Some(name.as_str().to_owned()),
+                    field_size: None,
+                })));
+            };
+            headers.push((name.as_str().to_owned(), value.to_owned()));
+        }
+        let request = OutgoingRequest {
+            method: parts.method.as_str().to_owned(),
+            url: parts.uri.to_string(),
+            headers,
+            body: Bytes::new(),
+            // A client over wasi:http decides about redirections itself.
+            redirect: Redirect::Manual,
+        };
+        let room = self.room.get_or_insert_with(|| Arc::new(AtomicUsize::new(self.room_bytes))).clone();
+        let answer = match self.host.fetch_later(request, Box::pin(collect(body, room))) {
+            Ok(answer) => answer,
+            Err(error) => {
+                // The code that the component gets has no words for what to do about it.
+                self.host.log(LogLevel::Warn, format!("wasi:http: {error}"));
+                return Box::new(std::future::ready(Err(code(error.into()))));
+            }
+        };
+        // The whole answer is collected before it is handed over, so that there are no bytes to wait between.
+        let limit = options.and_then(|options| {
+            let (connect, first_byte) = (options.connect_timeout, options.first_byte_timeout);
+            first_byte.map(|first| first + connect.unwrap_or_default())
+        });
+        Box::new(async move {
+            let answer = match limit {
+                None => answer.await,
+                Some(limit) => {
+                    tokio::time::timeout(limit, answer).await.map_err(|_| Error::HttpResponseTimeout)?
+                }
+            };
+            let done: Done = Box::new(std::future::ready(Ok(())));
+            Ok((response(answer.map_err(code)?)?, done))
+        })
+    }
+}
+
+/// The whole body of a request, as far as there is room.
+async fn collect(mut body: WasiBody, room: Arc<AtomicUsize>) -> Result<Bytes, HostError> {
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| {
+            HostError::Invalid(
+                "the request's body was not finished, or is not as long as it said".to_owned(),
+            )
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let taken = room.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(data.len()));
+        if taken.is_err() {
+            return Err(HostError::Overloaded(
+                "the bodies of an invocation's requests have more bytes than its limits.memory".to_owned(),
+            ));
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+            continue;
+        }
+        rest.extend_from_slice(&std::mem::take(&mut first));
+        rest.extend_from_slice(&data);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+fn response(answer: IncomingResponse) -> Result<Response<WasiBody>, Error> {
+    let body = Full::new(answer.body).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Error::HttpProtocolError)?;
+    let headers = response.headers_mut();
+    headers.reserve(answer.headers.len());
+    for (name, value) in answer.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_maybe_shared(Bytes::from(value)))
+        {
+            headers.append(name, value);
+        }
+    }
+    Ok(response)
+}
+
+/// The error code of wasi:http that is nearest.
+fn code(error: FetchError) -> Error {
+    let FetchError { cause, error } = error;
+    match cause {
+        FetchCause::Denied => Error::HttpRequestDenied,
+        FetchCause::Invalid => Error::HttpRequestUriInvalid,
+        FetchCause::Overloaded => Error::ConnectionLimitReached,
+        FetchCause::NoAddress => Error::DnsError { rcode: Some(error.to_string()), info_code: None },
+        FetchCause::AddressDenied => Error::DestinationIpProhibited,
+        FetchCause::Unreachable => Error::DestinationUnavailable,
+        FetchCause::Refused => Error::ConnectionRefused,
+        FetchCause::ConnectTimeout => Error::ConnectionTimeout,
+        FetchCause::Certificate => Error::TlsCertificateError,
+        FetchCause::Tls => Error::TlsProtocolError,
+        FetchCause::Closed => Error::ConnectionTerminated,
+        FetchCause::Protocol => Error::HttpProtocolError,
+        FetchCause::TooLarge => Error::HttpResponseBodySize(None),
+        FetchCause::Other => Error::InternalError(Some(error.to_string())),
+    }
+}

@@ -1,0 +1,103 @@
+//! What a component's store holds.
+
+use wasmtime::ResourceLimiter;
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+
+use super::outgoing::Outgoing;
+use super::sockets::TcpAccess;
+use super::stdio::LineLog;
+use crate::host::Host;
+use crate::outcome::Limits;
+
+/// The state of one invocation.
+pub(crate) struct ComponentState {
+    /// The function's name.
+    pub(super) function: String,
+    /// The host, and what it sends over wasi:http.
+    pub(super) outgoing: Outgoing,
+    pub(super) limits: Limits,
+    /// Linear memory in use over all of its memories.
+    pub(super) memory_bytes: usize,
+    /// It asked for more than it may have; the trap that follows is told by this.
+    pub(super) out_of_memory: bool,
+    // Most invocations never touch WASI, and making its context is a good part of a small run.
+    wasi: Option<WasiCtx>,
+    http: WasiHttpCtx,
+    pub(super) tcp: TcpAccess,
+    pub(super) table: ResourceTable,
+    pub(super) stdio: LineLog,
+}
+
+impl ComponentState {
+    pub(super) fn new(function: String, host: Box<dyn Host>, limits: Limits) -> Self {
+        Self {
+            function,
+            outgoing: Outgoing::new(host, limits.memory_bytes),
+            limits,
+            memory_bytes: 0,
+            out_of_memory: false,
+            wasi: None,
+            http: WasiHttpCtx::new(),
+            tcp: TcpAccess::default(),
+            table: ResourceTable::new(),
+            stdio: LineLog::default(),
+        }
+    }
+
+    /// Who answers the function's calls.
+    pub(super) fn host(&mut self) -> &mut dyn Host {
+        self.outgoing.host.as_mut()
+    }
+
+    /// Hands what was written to stdout and stderr to the log.
+    pub(super) fn flush_stdio(&mut self) {
+        self.stdio.flush(self.outgoing.host.as_mut());
+    }
+}
+
+impl WasiView for ComponentState {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        // Environment and arguments are answered by `environment`, names by `sockets`: they need the host.
+        let ctx = self.wasi.get_or_insert_with(|| {
+            let mut wasi = WasiCtx::builder();
+            wasi.stdout(self.stdio.stdout()).stderr(self.stdio.stderr());
+            self.tcp.grant(self.outgoing.host.as_mut(), &mut wasi);
+            wasi.build()
+        });
+        WasiCtxView { ctx, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for ComponentState {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { hooks: &mut self.outgoing, table: &mut self.table, ctx: &mut self.http }
+    }
+}
+
+impl ResourceLimiter for ComponentState {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let total = self.memory_bytes - current.min(self.memory_bytes) + desired;
+        if total > self.limits.memory_bytes {
+            self.out_of_memory = true;
+            return Ok(false);
+        }
+        self.memory_bytes = total;
+        Ok(true)
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(desired <= crate::engine::MAX_TABLE_ELEMENTS)
+    }
+}

@@ -1,0 +1,73 @@
+//! What kind of failure it was that ended a request.
+
+use std::error::Error;
+use std::io;
+
+use edgefaas_isolates::FetchCause;
+
+/// The most telling of an error and what caused it.
+pub fn of(error: &(dyn Error + 'static)) -> FetchCause {
+    let mut found = FetchCause::Other;
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // What is further in knows more.
+        if let Some(cause) = of_one(error) {
+            found = cause;
+        }
+        // An I/O error that wraps another leaves it out of its sources.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+    }
+    found
+}
+
+fn of_one(error: &(dyn Error + 'static)) -> Option<FetchCause> {
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(match error {
+            rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
+                FetchCause::Certificate
+            }
+            _ => FetchCause::Tls,
+        });
+    }
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        return match () {
+            () if error.is_incomplete_message() || error.is_closed() => Some(FetchCause::Closed),
+            () if error.is_parse() => Some(FetchCause::Protocol),
+            () => None,
+        };
+    }
+    let kind = error.downcast_ref::<io::Error>()?.kind();
+    Some(match kind {
+        // These two are the resolver's own.
+        io::ErrorKind::NotFound => FetchCause::NoAddress,
+        io::ErrorKind::PermissionDenied => FetchCause::AddressDenied,
+        io::ErrorKind::ConnectionRefused => FetchCause::Refused,
+        io::ErrorKind::TimedOut => FetchCause::ConnectTimeout,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
+            FetchCause::Unreachable
+        }
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => FetchCause::Closed,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inside_counts() {
+        let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
+        let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls));
+        assert_eq!(of(&wrapped), FetchCause::Certificate);
+        assert_eq!(of(&io::Error::from(io::ErrorKind::ConnectionRefused)), FetchCause::Refused);
+        assert_eq!(of(&io::Error::other("whatever")), FetchCause::Other);
+    }
+}
