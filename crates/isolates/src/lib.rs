@@ -18,6 +18,7 @@ mod machine;
 mod outcome;
 mod pool;
 mod source;
+mod warm;
 
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;
@@ -30,3 +31,4 @@ pub use machine::{Machine, PoolWishes};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
 pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Program};
 pub use source::{Module, ModuleGraph};
+pub use warm::Isolation;

@@ -52,6 +52,8 @@ pub struct Completion {
     pub cpu: Duration,
     /// Linear memory at the end, in bytes.
     pub memory_bytes: usize,
+    /// Whether the instance was there already.
+    pub warm: bool,
 }
 
 /// Why an invocation has no answer. Messages name the user's files, not ours.

@@ -25,6 +25,7 @@
 //! | `invoke(ptr, len) -> i64` | an [`Invocation`]; returns an [`Outcome`] |
 //! | `resolve(ticket, ptr, len)` | an [`Answer`] for a ticket |
 //! | `run_jobs() -> i64` | runs what can run; returns an [`Outcome`] |
+//! | `reset()` | forgets the invocation and its messages, where another one follows in the same isolate |
 //!
 //! A returned `i64` is `ptr << 32 | len`.
 

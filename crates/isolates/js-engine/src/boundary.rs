@@ -1,7 +1,7 @@
 //! The only unsafe code: memory and calls across the edge of the isolate.
 //!
-//! The isolate has one thread, lives for one invocation and is then thrown away with all its memory, so
-//! buffers that cross the edge are leaked rather than freed.
+//! The isolate has one thread, and most live for one invocation and are then thrown away with all their memory. Buffers
+//! that cross the edge stay until [`reset`], which comes before another invocation of the same isolate.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -179,7 +179,7 @@ fn take(len: usize) -> Answer<'static> {
     if len == 0 {
         return Answer::Nothing;
     }
-    let bytes = Box::leak(vec![0_u8; len].into_boxed_slice());
+    let bytes = keep(vec![0_u8; len]);
     // SAFETY: `bytes` has the room that the host announced.
     unsafe { host::take(bytes.as_mut_ptr()) };
     abi::decode(bytes).expect("the host's answers can be decoded")
@@ -211,6 +211,32 @@ pub fn is_array_buffer(object: &Object<'_>) -> bool {
     unsafe { qjs::JS_IsArrayBuffer(object.as_value().as_raw()) }
 }
 
+/// Buffers that have crossed the edge.
+struct Crossed(std::cell::UnsafeCell<Vec<Box<[u8]>>>);
+// SAFETY: the isolate has one thread.
+unsafe impl Sync for Crossed {}
+static CROSSED: Crossed = Crossed(std::cell::UnsafeCell::new(Vec::new()));
+
+/// How many buffers an invocation may keep without the list having to grow.
+const CROSSED_ROOM: usize = 32;
+
+/// Keeps a buffer until the next [`reset`].
+fn keep(buffer: Vec<u8>) -> &'static mut [u8] {
+    // SAFETY: nothing else has a reference to the list, whose boxes do not move when it grows.
+    let crossed = unsafe { &mut *CROSSED.0.get() };
+    let mut buffer = buffer.into_boxed_slice();
+    // SAFETY: the box lives until `reset`, by which time nothing refers to it any more.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr(), buffer.len()) };
+    crossed.push(buffer);
+    bytes
+}
+
+/// Makes room for the buffers of an invocation.
+fn init() {
+    // SAFETY: see `keep`.
+    unsafe { (*CROSSED.0.get()).reserve(CROSSED_ROOM) };
+}
+
 struct Input(std::cell::UnsafeCell<[u8; INPUT_BYTES]>);
 // SAFETY: the isolate has one thread.
 unsafe impl Sync for Input {}
@@ -223,6 +249,7 @@ extern "C" fn abi_version() -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn engine_init() {
+    init();
     crate::engine::init();
 }
 
@@ -233,19 +260,19 @@ extern "C" fn input() -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn alloc(len: usize) -> *mut u8 {
-    Box::leak(vec![0_u8; len].into_boxed_slice()).as_mut_ptr()
+    keep(vec![0_u8; len]).as_mut_ptr()
 }
 
 /// # Safety
 /// `pointer` came from `alloc(len)` or `input()` and the host has filled it; it is not written again.
 unsafe fn message(pointer: *const u8, len: usize) -> &'static [u8] {
-    // SAFETY: see above; the memory is never freed.
+    // SAFETY: see above; the memory stays until `reset`.
     unsafe { std::slice::from_raw_parts(pointer, len) }
 }
 
 /// Gives the address and length of a message that stays where it is.
 fn answer(message: Vec<u8>) -> u64 {
-    let message = message.leak();
+    let message = keep(message);
     ((message.as_ptr() as u64) << 32) | message.len() as u64
 }
 
@@ -270,4 +297,11 @@ unsafe extern "C" fn resolve(ticket: u32, pointer: *const u8, len: usize) {
 #[unsafe(no_mangle)]
 extern "C" fn run_jobs() -> u64 {
     answer(crate::engine::run_jobs())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn reset() {
+    crate::engine::reset();
+    // SAFETY: see `keep`; the engine has forgotten the invocation, which was the last to refer to the buffers.
+    unsafe { (*CROSSED.0.get()).clear() };
 }

@@ -324,6 +324,14 @@ pub fn invoke(message: &'static [u8]) -> Vec<u8> {
     })
 }
 
+/// Forgets the last invocation, so that another one can follow.
+pub fn reset() {
+    with_engine(|engine| {
+        engine.pending = None;
+        engine.context.with(|ctx| natives::reset(&ctx));
+    });
+}
+
 /// Hands the answer for `ticket` to whoever awaits it; what follows runs with [`run_jobs`].
 pub fn resolve(ticket: u32, message: &'static [u8]) {
     let answer: Answer<'static> = abi::decode(message).expect("the host's messages can be decoded");

@@ -34,6 +34,7 @@ struct Kept {
     describe: Persistent<Function<'static>>,
     unfit: Persistent<Function<'static>>,
     demand: Persistent<Function<'static>>,
+    reset: Persistent<Function<'static>>,
 }
 
 /// Starts an invocation.
@@ -45,6 +46,17 @@ pub fn begin(invocation: Invocation<'static>) {
 /// Ends it: host calls are refused again.
 pub fn end() {
     CURRENT.set(None);
+}
+
+/// Forgets the invocation, where another one follows.
+pub fn reset(ctx: &Ctx<'_>) {
+    end();
+    HELD.with_borrow_mut(Vec::clear);
+    REJECTED.with_borrow_mut(Vec::clear);
+    // Only memory can be short here, which the next invocation finds out as well.
+    if kept(ctx, |kept| &kept.reset).and_then(|reset| reset.call::<_, ()>(())).is_err() {
+        drop(ctx.catch());
+    }
 }
 
 /// Whether there is an invocation.
@@ -134,6 +146,7 @@ pub fn keep<'js>(ctx: &Ctx<'js>, natives: &Object<'js>) -> rquickjs::Result<()> 
         describe: function("describe")?,
         unfit: function("unfit")?,
         demand: function("demand")?,
+        reset: function("reset")?,
     };
     KEPT.set(Some(kept));
     Ok(())

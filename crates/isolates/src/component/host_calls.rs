@@ -100,7 +100,10 @@ impl messaging::Host for ComponentState {
 impl calls::Host for ComponentState {
     fn call(&mut self, name: String, data: Vec<u8>) -> HostResult<Resource<PendingCall>> {
         match self.host().call(name, data.into()) {
-            Ok(future) => Ok(Ok(self.table.push(Pending::Running(future))?)),
+            Ok(future) => {
+                self.open_calls += 1;
+                Ok(Ok(self.table.push(Pending::Running(future))?))
+            }
             Err(error) => Ok(Err(error.into())),
         }
     }
@@ -121,6 +124,7 @@ impl calls::HostPendingCall for ComponentState {
 
     fn drop(&mut self, call: Resource<PendingCall>) -> wasmtime::Result<()> {
         self.table.delete(call)?;
+        self.open_calls -= 1;
         Ok(())
     }
 }
@@ -128,7 +132,10 @@ impl calls::HostPendingCall for ComponentState {
 impl requests::Host for ComponentState {
     fn fetch(&mut self, request: requests::Request) -> HostResult<Resource<PendingResponse>> {
         match self.host().fetch(outgoing_request(request)) {
-            Ok(future) => Ok(Ok(self.table.push(Pending::Running(future))?)),
+            Ok(future) => {
+                self.open_calls += 1;
+                Ok(Ok(self.table.push(Pending::Running(future))?))
+            }
             Err(error) => Ok(Err(error.into())),
         }
     }
@@ -149,6 +156,7 @@ impl requests::HostPendingResponse for ComponentState {
 
     fn drop(&mut self, pending: Resource<PendingResponse>) -> wasmtime::Result<()> {
         self.table.delete(pending)?;
+        self.open_calls -= 1;
         Ok(())
     }
 }

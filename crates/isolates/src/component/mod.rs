@@ -17,7 +17,7 @@ use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Engine, Store};
 use wasmtime_wasi::p2::bindings::cli::environment as wasi_environment;
 use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket};
-use wasmtime_wasi_http::p2::bindings::ProxyPre;
+use wasmtime_wasi_http::p2::bindings::{Proxy, ProxyPre};
 
 use crate::busy::{Busy, Counted, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
@@ -40,6 +40,18 @@ enum World {
     Function(bindings::FunctionPre<ComponentState>),
     /// `wasi:http/incoming-handler`.
     Proxy(ProxyPre<ComponentState>),
+}
+
+/// An instance of one of the two worlds.
+enum Started {
+    Function(bindings::Function),
+    Proxy(Proxy),
+}
+
+/// An instance between two invocations.
+pub(crate) struct WarmComponent {
+    store: Store<ComponentState>,
+    instance: Started,
 }
 
 /// Why a component can't be a function.
@@ -152,28 +164,48 @@ impl ComponentRunner {
         Ok(ComponentProgram { world })
     }
 
-    /// Runs one invocation in a fresh instance. Dropping the future ends it.
+    /// Runs one invocation, in `warm` or else in a fresh instance. With `keep`, gives the instance back if it may have another
+    /// one: it has answered, and nothing that it began is under way. Dropping the future ends the run and the instance.
+    #[expect(clippy::too_many_arguments, reason = "one invocation, with the instance it may have")]
     pub async fn run(
         &self,
         program: &ComponentProgram,
+        warm: Option<Box<WarmComponent>>,
+        keep: bool,
         meta: &InvocationMeta,
         event: Event,
         limits: Limits,
         host: Box<dyn Host>,
-    ) -> Completion {
+    ) -> (Completion, Option<Box<WarmComponent>>) {
         let started = Instant::now();
         let deadline = started + limits.timeout;
-        let mut store = Store::new(&self.engine, ComponentState::new(meta.function.clone(), host, limits));
-        store.limiter(|state| state);
         let busy = Busy::new(limits.cpu);
+        let was_warm = warm.is_some();
+        let (mut store, mut instance) = match warm.map(|warm| *warm) {
+            Some(WarmComponent { mut store, instance }) => {
+                store.data_mut().renew(host, limits);
+                (store, Some(instance))
+            }
+            None => {
+                let state = ComponentState::new(meta.function.clone(), host, limits);
+                let mut store = Store::new(&self.engine, state);
+                store.limiter(|state| state);
+                (store, None)
+            }
+        };
         deadline::arm(&mut store, deadline, busy.clone());
 
         let mut entered = started;
         let run = async {
-            match &program.world {
-                World::Function(pre) => {
-                    let instance = pre.instantiate_async(&mut store).await?;
-                    entered = Instant::now();
+            if instance.is_none() {
+                instance = Some(match &program.world {
+                    World::Function(pre) => Started::Function(pre.instantiate_async(&mut store).await?),
+                    World::Proxy(pre) => Started::Proxy(pre.instantiate_async(&mut store).await?),
+                });
+                entered = Instant::now();
+            }
+            match &instance {
+                Some(Started::Function(instance)) => {
                     let (meta, event) = (bindings::invocation(meta), bindings::event(event));
                     let answer = instance.call_handle(&mut store, &meta, &event).await?;
                     Ok(answer.map(bindings::reply).map_err(|failure| RunError::Failed {
@@ -182,12 +214,11 @@ impl ComponentRunner {
                         stack: None,
                     }))
                 }
-                World::Proxy(pre) => {
-                    let instance = pre.instantiate_async(&mut store).await?;
-                    entered = Instant::now();
-                    // A box of its own, so that the other world's is not as large.
-                    Box::pin(proxy::handle(&mut store, &instance, meta, event, limits)).await
+                // A box of its own, so that the other world's is not as large.
+                Some(Started::Proxy(instance)) => {
+                    Box::pin(proxy::handle(&mut store, instance, meta, event, limits)).await
                 }
+                None => wasmtime::bail!("there is no instance"),
             }
         };
         // Boxed: the future is large, and every future around it would be moved with it.
@@ -197,6 +228,8 @@ impl ComponentRunner {
 
         let state = store.data_mut();
         state.flush_stdio();
+        // Others have not ended by themselves.
+        let answered = matches!(&result, Ok(Ok(Ok(_) | Err(RunError::Failed { .. }))));
         let result = match result {
             Ok(Ok(answer)) => answer.and_then(|reply| check_reply(reply, limits)),
             Ok(Err(error)) if error.is::<TimeUsed>() => Err(RunError::CpuTimeUsed { limit: limits.cpu }),
@@ -205,12 +238,21 @@ impl ComponentRunner {
             }
             _ => Err(RunError::TimedOut { limit: limits.timeout }),
         };
-        Completion {
+        let memory_bytes = state.memory_bytes;
+        let completion = Completion {
             result,
             start: entered - started,
             execution: ended - entered,
             cpu: busy.spent(),
-            memory_bytes: store.data().memory_bytes,
-        }
+            memory_bytes,
+            warm: was_warm,
+        };
+        // One that is near its limit would fail for what others have left in it.
+        let may_stay = keep && answered && state.is_idle() && memory_bytes <= limits.memory_bytes / 4 * 3;
+        let kept = instance.filter(|_| may_stay).map(|instance| {
+            store.data_mut().retire();
+            Box::new(WarmComponent { store, instance })
+        });
+        (completion, kept)
     }
 }

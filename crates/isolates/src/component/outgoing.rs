@@ -15,10 +15,12 @@ use crate::host::{FetchCause, FetchError, Host, HostError, LogLevel};
 /// What wasi:http asks when a component sends a request.
 pub(super) struct Outgoing {
     /// Who sends it.
-    pub host: Box<dyn Host>,
+    host: Option<Box<dyn Host>>,
     /// Bytes that the bodies of the invocation's requests may still take, over all of them. Made for the first.
     room: Option<Arc<AtomicUsize>>,
     room_bytes: usize,
+    /// Held by what is on its way.
+    under_way: Arc<()>,
 }
 
 /// Tells when a request or an answer is through.
@@ -28,7 +30,27 @@ type Sent = Result<(Response<WasiBody>, Done), Error>;
 impl Outgoing {
     /// `room_bytes` bounds the bodies of all requests together.
     pub fn new(host: Box<dyn Host>, room_bytes: usize) -> Self {
-        Self { host, room: None, room_bytes }
+        Self { host: Some(host), room: None, room_bytes, under_way: Arc::default() }
+    }
+
+    /// Who answers. Nothing of a component runs while there is nobody.
+    pub fn host(&mut self) -> &mut dyn Host {
+        self.host.as_mut().expect("there is one while the component runs").as_mut()
+    }
+
+    /// The invocation is over; the next one has a host and room of its own.
+    pub fn retire(&mut self) {
+        (self.host, self.room) = (None, None);
+    }
+
+    /// For the next invocation of the same instance.
+    pub fn renew(&mut self, host: Box<dyn Host>, room_bytes: usize) {
+        (self.host, self.room_bytes) = (Some(host), room_bytes);
+    }
+
+    /// Whether no request is on its way.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.under_way) == 1
     }
 }
 
@@ -69,11 +91,12 @@ impl WasiHttpHooks for Outgoing {
             redirect: Redirect::Manual,
         };
         let room = self.room.get_or_insert_with(|| Arc::new(AtomicUsize::new(self.room_bytes))).clone();
-        let answer = match self.host.fetch_later(request, Box::pin(collect(body, room))) {
+        let under_way = self.under_way.clone();
+        let answer = match self.host().fetch_later(request, Box::pin(collect(body, room))) {
             Ok(answer) => answer,
             Err(error) => {
                 // The code that the component gets has no words for what to do about it.
-                self.host.log(LogLevel::Warn, format!("wasi:http: {error}"));
+                self.host().log(LogLevel::Warn, format!("wasi:http: {error}"));
                 return Box::new(std::future::ready(Err(code(error.into()))));
             }
         };
@@ -83,6 +106,7 @@ impl WasiHttpHooks for Outgoing {
             first_byte.map(|first| first + connect.unwrap_or_default())
         });
         Box::new(async move {
+            let _under_way = under_way;
             let answer = match limit {
                 None => answer.await,
                 Some(limit) => {

@@ -28,6 +28,8 @@ pub(crate) struct ComponentState {
     pub(super) tcp: TcpAccess,
     pub(super) table: ResourceTable,
     pub(super) stdio: LineLog,
+    /// Calls and requests that the component has not taken leave of.
+    pub(super) open_calls: usize,
 }
 
 impl ComponentState {
@@ -43,17 +45,34 @@ impl ComponentState {
             tcp: TcpAccess::default(),
             table: ResourceTable::new(),
             stdio: LineLog::default(),
+            open_calls: 0,
         }
+    }
+
+    /// The invocation is over: nobody answers any more.
+    pub(super) fn retire(&mut self) {
+        self.outgoing.retire();
+    }
+
+    /// Another invocation of the same instance begins.
+    pub(super) fn renew(&mut self, host: Box<dyn Host>, limits: Limits) {
+        self.outgoing.renew(host, limits.memory_bytes);
+        self.limits = limits;
+    }
+
+    /// Whether nothing that the last invocation began is still under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open_calls == 0 && self.outgoing.is_idle()
     }
 
     /// Who answers the function's calls.
     pub(super) fn host(&mut self) -> &mut dyn Host {
-        self.outgoing.host.as_mut()
+        self.outgoing.host()
     }
 
     /// Hands what was written to stdout and stderr to the log.
     pub(super) fn flush_stdio(&mut self) {
-        self.stdio.flush(self.outgoing.host.as_mut());
+        self.stdio.flush(self.outgoing.host());
     }
 }
 
@@ -63,7 +82,7 @@ impl WasiView for ComponentState {
         let ctx = self.wasi.get_or_insert_with(|| {
             let mut wasi = WasiCtx::builder();
             wasi.stdout(self.stdio.stdout()).stderr(self.stdio.stderr());
-            self.tcp.grant(self.outgoing.host.as_mut(), &mut wasi);
+            self.tcp.grant(self.outgoing.host(), &mut wasi);
             wasi.build()
         });
         WasiCtxView { ctx, table: &mut self.table }

@@ -113,6 +113,11 @@ impl Tickets {
         Some(ready)
     }
 
+    /// Whether no ticket is open, answered ones included.
+    pub fn is_idle(&self) -> bool {
+        self.handles.is_empty() && self.ready.is_empty()
+    }
+
     /// Whether another ticket may be opened.
     fn has_room(&mut self) -> bool {
         // A cancelled ticket stays among the pending until it is polled.

@@ -209,6 +209,7 @@ pub(super) struct Exports {
     pub invoke: ModuleExport,
     pub resolve: ModuleExport,
     pub run_jobs: ModuleExport,
+    pub reset: ModuleExport,
 }
 
 impl JsEngine {
@@ -228,6 +229,7 @@ impl JsEngine {
             invoke: export("invoke")?,
             resolve: export("resolve")?,
             run_jobs: export("run_jobs")?,
+            reset: export("reset")?,
         };
         let imports = code.imports().map(|import| {
             let wasmtime::ExternType::Func(ty) = import.ty() else { return Ok(None) };

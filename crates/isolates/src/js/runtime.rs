@@ -16,7 +16,79 @@ use crate::component::check_reply;
 use crate::deadline::{self, DeadlinePassed};
 use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
 
+/// An instance between two invocations.
+pub(crate) struct WarmJs {
+    store: Store<State>,
+    instance: Instance,
+}
+
 impl JsEngine {
+    /// Runs the program's handler on one event, in `warm` or else in an isolate of its own. With `keep`, gives the isolate
+    /// back if it may have another event: the handler has answered, and nothing that it began is under way.
+    ///
+    /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels the host
+    /// calls that are under way.
+    #[expect(clippy::too_many_arguments, reason = "one invocation, with the instance it may have")]
+    pub(crate) async fn run_in(
+        &self,
+        program: &JsProgram,
+        warm: Option<Box<WarmJs>>,
+        keep: bool,
+        meta: &InvocationMeta,
+        event: Event,
+        limits: Limits,
+        host: Box<dyn Host>,
+    ) -> (Completion, Option<Box<WarmJs>>) {
+        let began = Instant::now();
+        let deadline = began + limits.timeout;
+        let was_warm = warm.is_some();
+        let (mut store, mut instance) = match warm.map(|warm| *warm) {
+            Some(WarmJs { mut store, instance }) => {
+                let state = store.data_mut();
+                (state.stage, state.limit.bytes) = (Stage::Run(host), limits.memory_bytes);
+                (store, Some(instance))
+            }
+            None => (self.store(Stage::Run(host), limits.memory_bytes, program.files.clone()), None),
+        };
+        let busy = Busy::new(limits.cpu);
+        deadline::arm(&mut store, deadline, busy.clone());
+        let mut started = None;
+        // Boxed: the future is large, and every future around it would be moved with it.
+        let run =
+            Box::pin(handle(self, program, &mut store, &mut instance, meta, &event, limits, &mut started));
+        let run = Counted { busy: busy.clone(), run };
+        let result = match deadline::limit(deadline, run).await {
+            Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
+            Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
+        };
+        let ended = Instant::now();
+        let started = started.unwrap_or(ended);
+        let memory_bytes = store.data().memory.map_or(0, |memory| memory.data_size(&store));
+        let answered = matches!(
+            result,
+            Ok(_)
+                | Err(RunError::Failed { .. } | RunError::InvalidReply { .. } | RunError::ReplyTooLarge { .. })
+        );
+        let completion = Completion {
+            result,
+            start: started - began,
+            execution: ended - started,
+            cpu: busy.spent(),
+            memory_bytes,
+            warm: was_warm,
+        };
+        let state = store.data_mut();
+        // One that is near its limit would fail for what others have left in it.
+        let has_room = !state.limit.exceeded && memory_bytes <= limits.memory_bytes / 4 * 3;
+        let may_stay = keep && answered && has_room && state.tickets.is_idle();
+        let kept = instance.filter(|_| may_stay).map(|instance| {
+            // The host goes with its invocation.
+            store.data_mut().stage = Stage::Deploy(Vec::new());
+            Box::new(WarmJs { store, instance })
+        });
+        (completion, kept)
+    }
+
     /// Runs the program's handler on one event, in an isolate of its own.
     ///
     /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels the host
@@ -29,28 +101,7 @@ impl JsEngine {
         limits: Limits,
         host: Box<dyn Host>,
     ) -> Completion {
-        let began = Instant::now();
-        let deadline = began + limits.timeout;
-        let mut store = self.store(Stage::Run(host), limits.memory_bytes, program.files.clone());
-        let busy = Busy::new(limits.cpu);
-        deadline::arm(&mut store, deadline, busy.clone());
-        let mut started = None;
-        // Boxed: the future is large, and every future around it would be moved with it.
-        let run = Box::pin(handle(self, program, &mut store, meta, &event, limits, &mut started));
-        let run = Counted { busy: busy.clone(), run };
-        let result = match deadline::limit(deadline, run).await {
-            Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
-            Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
-        };
-        let ended = Instant::now();
-        let started = started.unwrap_or(ended);
-        Completion {
-            result,
-            start: started - began,
-            execution: ended - started,
-            cpu: busy.spent(),
-            memory_bytes: store.data().memory.map_or(0, |memory| memory.data_size(&store)),
-        }
+        self.run_in(program, None, false, meta, event, limits, host).await.0
     }
 }
 
@@ -69,16 +120,25 @@ pub(super) async fn start(
 }
 
 /// Runs the handler until it has answered. The outer error ends the isolate, the inner is the function's.
+#[expect(clippy::too_many_arguments, reason = "one invocation, with the instance it may have")]
 async fn handle(
     engine: &JsEngine,
     program: &JsProgram,
     store: &mut Store<State>,
+    warm: &mut Option<Instance>,
     meta: &InvocationMeta,
     event: &Event,
     limits: Limits,
     started: &mut Option<Instant>,
 ) -> wasmtime::Result<Result<Reply, RunError>> {
-    let instance = start(engine, &program.picture, store).await?;
+    let instance = match *warm {
+        Some(instance) => {
+            let reset: TypedFunc<(), ()> = function(instance, store, &engine.exports.reset)?;
+            reset.call_async(&mut *store, ()).await?;
+            instance
+        }
+        None => *warm.insert(start(engine, &program.picture, store).await?),
+    };
     let message = abi::encode(&messages::invocation(meta, event, rand::random()))?;
     let exports = &engine.exports;
     let invoke: TypedFunc<(u32, u32), u64> = function(instance, store, &exports.invoke)?;

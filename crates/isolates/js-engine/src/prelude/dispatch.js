@@ -239,6 +239,10 @@
     throw new TypeError(`the default export has no ${wanted}() to handle this ${kind} event`);
   }
 
+  native.reset = () => {
+    allFields = headers = properties = allFacts = config = secrets = undefined;
+  };
+
   native.dispatch = () => {
     native.startClock();
     const value = answer();
