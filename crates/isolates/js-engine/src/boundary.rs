@@ -112,6 +112,33 @@ unsafe fn clear(block: *mut c_void, size: usize) {
     }
 }
 
+/// A file's text that is read once. It is gone from the memory then, and from every snapshot of it.
+pub trait ReadOnce: Sync {
+    /// The text; empty from the second time on.
+    fn take(&self) -> String;
+}
+
+/// Holds such a text.
+pub struct Text<const N: usize>(std::cell::UnsafeCell<[u8; N]>);
+// SAFETY: the isolate has one thread.
+unsafe impl<const N: usize> Sync for Text<N> {}
+
+impl<const N: usize> Text<N> {
+    /// From the bytes of a file.
+    pub const fn new(bytes: [u8; N]) -> Self {
+        Self(std::cell::UnsafeCell::new(bytes))
+    }
+}
+
+impl<const N: usize> ReadOnce for Text<N> {
+    fn take(&self) -> String {
+        // SAFETY: nobody else refers to the bytes, as only copies of them leave this function.
+        let bytes = unsafe { self.0.get().replace([0; N]) };
+        let text = String::from_utf8(bytes.to_vec()).unwrap_or_default();
+        if text.starts_with('\0') { String::new() } else { text }
+    }
+}
+
 /// Evaluates a script whose functions do not keep their text.
 pub fn eval_without_text<'js>(ctx: &Ctx<'js>, source: &str, file: &str) -> rquickjs::Result<Value<'js>> {
     let source = std::ffi::CString::new(source).map_err(|_| rquickjs::Error::Unknown)?;

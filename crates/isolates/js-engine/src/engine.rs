@@ -10,6 +10,7 @@ use rquickjs::{
     CatchResultExt, CaughtError, Context, Ctx, Error, Function, Module, Object, Persistent, Runtime, Value,
 };
 
+use crate::boundary::{ReadOnce, Text};
 use crate::convert::Sent;
 use crate::{boundary, convert, natives};
 
@@ -24,41 +25,49 @@ const SPARE_HEAP_BYTES: usize = 1 << 20;
 /// would only make the pages of the snapshot dirty.
 const GC_HEADROOM_BYTES: usize = 4 << 20;
 
+/// The text of a file of the prelude.
+macro_rules! text {
+    ($file:literal) => {{
+        static TEXT: Text<{ include_bytes!($file).len() }> = Text::new(*include_bytes!($file));
+        &TEXT
+    }};
+}
+
 /// Prelude files in the order of evaluation. Each is an expression: a function of the natives object.
-const PRELUDE: [(&str, &str); 12] = [
-    ("console", include_str!("prelude/console.js")),
-    ("errors", include_str!("prelude/errors.js")),
-    ("encoding", include_str!("prelude/encoding.js")),
-    ("lazy", include_str!("prelude/lazy.js")),
-    ("url", include_str!("prelude/url.js")),
-    ("headers", include_str!("prelude/headers.js")),
-    ("body", include_str!("prelude/body.js")),
-    ("http", include_str!("prelude/http.js")),
-    ("fetch", include_str!("prelude/fetch.js")),
-    ("clone", include_str!("prelude/clone.js")),
-    ("runtime", include_str!("prelude/runtime.js")),
-    ("dispatch", include_str!("prelude/dispatch.js")),
+static PRELUDE: [(&str, &dyn ReadOnce); 12] = [
+    ("console", text!("prelude/console.js")),
+    ("errors", text!("prelude/errors.js")),
+    ("encoding", text!("prelude/encoding.js")),
+    ("lazy", text!("prelude/lazy.js")),
+    ("url", text!("prelude/url.js")),
+    ("headers", text!("prelude/headers.js")),
+    ("body", text!("prelude/body.js")),
+    ("http", text!("prelude/http.js")),
+    ("fetch", text!("prelude/fetch.js")),
+    ("clone", text!("prelude/clone.js")),
+    ("runtime", text!("prelude/runtime.js")),
+    ("dispatch", text!("prelude/dispatch.js")),
 ];
 
 /// A file of the prelude that is evaluated when one of its globals is asked for.
 struct Group {
     name: &'static str,
-    source: &'static str,
+    source: &'static dyn ReadOnce,
     globals: &'static [&'static str],
     /// What else in a module's text tells that the group will be needed.
     hints: &'static [&'static str],
 }
 
-const GROUPS: [Group; 6] = [
+static GROUPS: [Group; 6] = [
     Group {
         name: "events",
-        source: include_str!("prelude/events.js"),
+        source: text!("prelude/events.js"),
         globals: &["Event", "CustomEvent", "EventTarget", "AbortSignal", "AbortController"],
         hints: &[".signal"],
     },
     Group {
         name: "streams",
-        source: include_str!("prelude/readable.js"),
+        source: text!("prelude/readable.js"),
         globals: &[
             "ReadableStream",
             "ReadableStreamDefaultReader",
@@ -70,13 +79,13 @@ const GROUPS: [Group; 6] = [
     },
     Group {
         name: "writable",
-        source: include_str!("prelude/writable.js"),
+        source: text!("prelude/writable.js"),
         globals: &["WritableStream", "WritableStreamDefaultWriter", "WritableStreamDefaultController"],
         hints: &[".pipeTo", ".pipeThrough"],
     },
     Group {
         name: "transform",
-        source: include_str!("prelude/transform.js"),
+        source: text!("prelude/transform.js"),
         globals: &[
             "TransformStream",
             "TransformStreamDefaultController",
@@ -87,13 +96,13 @@ const GROUPS: [Group; 6] = [
     },
     Group {
         name: "blob",
-        source: include_str!("prelude/blob.js"),
+        source: text!("prelude/blob.js"),
         globals: &["Blob", "File", "FormData"],
         hints: &[".formData", ".blob"],
     },
     Group {
         name: "subtle",
-        source: include_str!("prelude/subtle.js"),
+        source: text!("prelude/subtle.js"),
         globals: &["CryptoKey", "SubtleCrypto"],
         hints: &[".subtle"],
     },
@@ -107,7 +116,7 @@ pub fn groups() -> Vec<Vec<&'static str>> {
 /// Evaluates a group's file.
 pub fn evaluate_group<'js>(ctx: &Ctx<'js>, natives: &Object<'js>, name: &str) -> rquickjs::Result<()> {
     let group = GROUPS.iter().find(|group| group.name == name).expect("the prelude knows its groups");
-    evaluate_prelude(ctx, group.name, group.source, natives)
+    evaluate_prelude(ctx, group.name, &group.source.take(), natives)
 }
 
 impl Group {
@@ -147,8 +156,8 @@ pub fn init() {
     let context = Context::full(&runtime).expect("room for the context");
     let (dispatch, install) = context.with(|ctx| {
         let natives = natives::object(&ctx).expect("the natives");
-        for (name, source) in PRELUDE {
-            let evaluated = evaluate_prelude(&ctx, name, source, &natives);
+        for (name, source) in &PRELUDE {
+            let evaluated = evaluate_prelude(&ctx, name, &source.take(), &natives);
             if let Err(error) = evaluated.catch(&ctx) {
                 panic!("prelude {name}: {error}");
             }

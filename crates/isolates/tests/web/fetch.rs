@@ -105,15 +105,15 @@ async fn requests_overlap_and_can_be_aborted() {
         r#"
         const met = await Promise.all([fetch("http://h/meet/1"), fetch("http://h/meet/2")]);
         const controller = new AbortController();
+        const order = [];
         const ends = [
             fetch("http://h/never/1", { signal: controller.signal }),
             fetch(new Request("http://h/never/2", { signal: controller.signal })),
             fetch("http://h/never/3", { signal: AbortSignal.any([AbortSignal.timeout(1e6), controller.signal]) }),
             fetch("http://h/never/4", { signal: AbortSignal.timeout(1) }),
             fetch("http://h/never/5", { signal: AbortSignal.abort() }),
-            fetch("http://h/never/6", { method: "POST", body: new ReadableStream(), signal: controller.signal }),
+            fetch("http://h/never/6", { method: "POST", body: new ReadableStream({ cancel(reason) { order.push(reason.message); } }), signal: controller.signal }),
         ];
-        const order = [];
         controller.signal.onabort = (event) => order.push(event.type, event.target === controller.signal);
         controller.abort(new RangeError("enough"));
         controller.abort("again");
@@ -136,7 +136,7 @@ async fn requests_overlap_and_can_be_aborted() {
                 "AbortError: This operation was aborted",
                 "RangeError: enough",
             ],
-            ["abort", true],
+            ["enough", "abort", true],
         ])
     );
     assert_eq!(bench.record().fetching, 0, "an aborted request is dropped");

@@ -213,3 +213,34 @@ async fn a_giant_log_line_is_cut() {
         assert!(line.len() < 20_000 && line.ends_with(" characters cut)"), "{}", line.len());
     }
 }
+
+#[tokio::test]
+async fn logs_show_what_the_runtimes_objects_hold() {
+    let bench = Bench::new();
+    let seen = answer(
+        &bench,
+        r#"
+        const response = new Response("x", { status: 201, headers: { a: "b" } });
+        const form = new FormData();
+        form.append("f", new File(["xy"], "n"));
+        for (const value of [response, new Request("http://h/p"), new URLSearchParams("a=1&a=2"), form, new Blob(["x"]), AbortSignal.abort(5), { h: new Headers() }]) {
+            console.log(value);
+        }
+        return [response.bodyUsed, String(response), JSON.stringify(response.headers)];"#,
+    )
+    .await;
+    assert_eq!(seen, json!([false, "[object Response]", "{}"]));
+    let logs: Vec<String> = bench.record().logs.into_iter().map(|(_, line)| line).collect();
+    assert_eq!(
+        logs,
+        [
+            r#"Response { status: 201, url: "", headers: Headers {"a" => "b", "content-type" => "text/plain;charset=UTF-8"} }"#,
+            r#"Request { method: "GET", url: "http://h/p", headers: Headers {} }"#,
+            r#"URLSearchParams {"a" => "1", "a" => "2"}"#,
+            r#"FormData {"f" => File { name: "n", size: 2, type: "" }}"#,
+            r#"Blob { size: 1, type: "" }"#,
+            "AbortSignal { aborted: true, reason: 5 }",
+            "{ h: Headers {} }",
+        ]
+    );
+}

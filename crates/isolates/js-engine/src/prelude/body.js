@@ -57,8 +57,8 @@
           } else to.#stream = ReadableStream.from(from.#stream);
           from.#used = from.#data !== null || from.#stream !== null;
         },
-        // For sending: text or bytes at once, or a promise of bytes if it is a stream.
-        take: (body) => body.#take(),
+        // For sending: text or bytes at once, or a promise of bytes if it is a stream, which an abort ends.
+        take: (body, signal) => body.#take(signal),
         locked: (body) => Boolean(body.#stream?.locked),
         // A promise of the same Response with its stream read into memory; undefined if that is not needed.
         gather(body) {
@@ -93,11 +93,11 @@
       if (this.bodyUsed) throw new TypeError("the body has been read already; use clone() before reading it twice");
       if (this.#stream?.locked) throw new TypeError("the body is locked to a reader");
     }
-    #take() {
+    #take(signal) {
       this.#unused();
       if (this.#stream) {
         const whole = native.wholeOf(this.#stream);
-        if (!whole) return native.readAll(this.#stream);
+        if (!whole) return native.readAll(this.#stream, signal);
         native.exhaust(this.#stream);
         return whole;
       }

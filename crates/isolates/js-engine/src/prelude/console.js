@@ -8,6 +8,13 @@
   const IDENTIFIER = /^[A-Za-z_$][\w$]*$/;
   const MAX_ITEMS = 100;
   const MAX_PARTS = 10_000;
+  // What the runtime's own objects show, whose parts are private: those that reading leaves as they are.
+  const PAIRS = [];
+  const SHAPES = {
+    Headers: PAIRS, URLSearchParams: PAIRS, FormData: PAIRS, Blob: ["size", "type"], File: ["name", "size", "type"],
+    Request: ["method", "url", "headers"], Response: ["status", "url", "headers"], Event: ["type"], CustomEvent: ["type", "detail"],
+    AbortSignal: ["aborted", "reason"], ReadableStream: ["locked"], WritableStream: ["locked"],
+  };
 
   // Why reading something failed. What was thrown may throw again.
   function reason(error) {
@@ -82,6 +89,12 @@
       return `${name}(${value.size}) {${[...items, ...more(value.size)].join(", ")}}`;
     }
     const title = name && name !== "Object" ? `${name} ` : "";
+    const shape = native.classes.has(value.constructor) ? SHAPES[name] : undefined;
+    if (shape === PAIRS) {
+      const pairs = [...value].map(([key, item]) => `${quoted(key)} => ${show(item)}`);
+      return `${title}{${[...pairs.slice(0, MAX_ITEMS), ...more(pairs.length)].join(", ")}}`;
+    }
+    if (shape) return `${title}{ ${shape.map((key) => `${key}: ${read(key)}`).join(", ")} }`;
     const keys = Object.keys(value);
     // What keeps its parts private shows what it would send: the event, the context, a URL.
     if (keys.length === 0 && typeof value.toJSON === "function") return `${title}${show(value.toJSON())}`;

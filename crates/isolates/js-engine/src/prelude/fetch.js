@@ -8,15 +8,6 @@
     return failed;
   }
 
-  // `promise`, unless the signal aborts first.
-  function unlessAborted(promise, signal) {
-    if (!signal) return promise;
-    return new Promise((resolve, reject) => {
-      const forget = native.onAbort(signal, reject);
-      promise.then(resolve, reject).finally(forget);
-    });
-  }
-
   async function fetch(input, init = undefined) {
     if (arguments.length === 0) throw new TypeError("fetch: the URL is missing");
     const request = new Request(input, init);
@@ -26,8 +17,8 @@
     const signal = native.signalOf(request);
     signal?.throwIfAborted();
     const { stack } = new Error();
-    let body = native.body.take(request);
-    if (body instanceof Promise) body = await unlessAborted(body, signal);
+    let body = native.body.take(request, signal);
+    if (body instanceof Promise) body = await body;
     signal?.throwIfAborted();
     let ticket;
     try {

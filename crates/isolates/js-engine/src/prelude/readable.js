@@ -145,6 +145,7 @@
       this.#s = s;
     }
     get desiredSize() { return room(this.#s); }
+    get byobRequest() { return null; }
     #open(what) {
       if (this.#s.closing || this.#s.state !== "readable") throw new TypeError(`${what}: the stream is closed already`);
     }
@@ -345,11 +346,15 @@
     s.whole = undefined;
     close(s);
   };
-  native.readAll = (stream) => {
+  native.readAll = (stream, signal) => {
     const reader = acquire(stateOf(stream));
     const chunks = [];
     return new Promise((resolve, reject) => {
-      const end = (error) => { handled(cancel(reader.stream, error)); reject(error); };
+      const end = (error) => {
+        handled(cancel(reader.stream, error));
+        reject(error);
+      };
+      if (signal) native.onAbort(signal, end);
       // A source that is always ready must not fill the stack.
       const next = () => read(reader.stream, {
         chunk: (chunk) => {
