@@ -90,9 +90,7 @@ pub const COMPILE: &str = "compile-stdio";
 
 #[derive(Debug, Args)]
 pub struct Compile {
-    /// `isolates.max` of the node
-    pub max_isolates: u32,
-    /// `isolates.max_memory` of the node, in bytes
+    /// The most memory of an isolate, in bytes
     pub max_memory_bytes: usize,
     /// The address space that each isolate reserves, in bytes
     pub reservation_bytes: u64,

@@ -79,7 +79,6 @@ fn compiler(config: &NodeConfig, pool: PoolConfig) -> anyhow::Result<Compiler> {
     // The engine's choices, which native code depends on, follow from these.
     let arguments = vec![
         args::COMPILE.to_owned(),
-        pool.max_isolates.to_string(),
         pool.max_memory_bytes.to_string(),
         pool.reservation_bytes.to_string(),
         config.isolates.compile_memory.as_u64().to_string(),

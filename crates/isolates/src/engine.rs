@@ -36,6 +36,16 @@ pub struct PoolConfig {
     pub reservation_bytes: u64,
 }
 
+/// One instance may wait for its next invocation for so many that may run.
+const WARM_SHARE: u32 = 8;
+
+impl PoolConfig {
+    /// How many instances may wait for their next invocation, on top of those that run.
+    pub fn max_warm(&self) -> u32 {
+        self.max_isolates.div_ceil(WARM_SHARE)
+    }
+}
+
 impl Default for PoolConfig {
     fn default() -> Self {
         Self { max_isolates: 1000, max_memory_bytes: 256 << 20, reservation_bytes: FULL_RESERVATION_BYTES }
@@ -69,7 +79,7 @@ pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
 /// The configuration that compiled code depends on as well; the same in the compiling process.
 fn config(pool: PoolConfig) -> Config {
     let reservation_bytes = pool.reservation_bytes;
-    let isolates = pool.max_isolates;
+    let isolates = pool.max_isolates.saturating_add(pool.max_warm());
     let mut pooling = PoolingAllocationConfig::new();
     pooling
         .total_component_instances(isolates)

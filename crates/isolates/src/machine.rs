@@ -73,13 +73,14 @@ impl Machine {
         let wanted = wishes.max_isolates.unwrap_or_else(|| fit_in_memory.clamp(MIN_ISOLATES, MAX_ISOLATES));
         // The other half is for everything else, and for how the system spreads it.
         let space_bytes = 1u64 << (self.address_bits.min(63) - 1);
-        let full = |isolates: u32| u64::from(isolates) * (FULL_RESERVATION_BYTES + GUARD_BYTES);
+        // And an eighth of them that wait.
+        let full = |isolates: u32| u64::from(isolates) * 9 / 8 * (FULL_RESERVATION_BYTES + GUARD_BYTES);
         let reservation_bytes = wishes.reservation_bytes.unwrap_or(match full(wanted) <= space_bytes {
             true => FULL_RESERVATION_BYTES,
             false => SMALL_RESERVATION_BYTES,
         });
         let slot_bytes = reservation_bytes.max(max_memory_bytes) + SMALL_GUARD_BYTES;
-        let fit_in_space = u32::try_from(space_bytes / slot_bytes).unwrap_or(u32::MAX).max(1);
+        let fit_in_space = u32::try_from(space_bytes / slot_bytes * 8 / 9).unwrap_or(u32::MAX).max(1);
         // More than was asked for would be refused by the system, and what was asked for is left as it is.
         let max_isolates = wishes.max_isolates.unwrap_or(wanted.min(fit_in_space));
         PoolConfig {

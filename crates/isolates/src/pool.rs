@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use crate::host::{Host, LogLevel};
 use crate::js::{self, JsEngine, JsProgram};
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
 use crate::source::ModuleGraph;
+use crate::warm::{Instance, Isolation, Warm, WarmPool};
 
 /// How isolates are set up.
 #[derive(Debug, Clone)]
@@ -59,7 +61,13 @@ impl FunctionSource {
 /// A function that is ready to run: compiled, linked and, for JavaScript, with its top level evaluated.
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct Program(Arc<ProgramKind>);
+pub struct Program(Arc<Prepared>);
+
+struct Prepared {
+    kind: ProgramKind,
+    /// Instances that wait for their next invocation, where the function wants that.
+    warm: Option<Arc<Warm>>,
+}
 
 enum ProgramKind {
     Component(ComponentProgram),
@@ -69,7 +77,7 @@ enum ProgramKind {
 impl Program {
     /// What its top-level code logged when it was prepared.
     pub fn prepare_log(&self) -> &[(LogLevel, String)] {
-        match &*self.0 {
+        match &self.0.kind {
             ProgramKind::Component(_) => &[],
             ProgramKind::JavaScript(_, program) => program.deploy_log(),
         }
@@ -107,6 +115,7 @@ pub struct Isolates {
     javascript: OnceCell<Arc<JsEngine>>,
     clock: EpochClock,
     pool: PoolConfig,
+    warm: Arc<WarmPool>,
     running: AtomicU32,
 }
 
@@ -123,6 +132,7 @@ impl Isolates {
             javascript: OnceCell::new(),
             clock,
             pool: config.pool,
+            warm: WarmPool::new(config.pool.max_warm() as usize),
             running: AtomicU32::new(0),
             engine,
         })
@@ -138,7 +148,22 @@ impl Isolates {
         name: &str,
         source: &FunctionSource,
         memory_bytes: usize,
+        isolation: Isolation,
     ) -> Result<Program, PrepareError> {
+        let kind = self.prepare_kind(name, source, memory_bytes).await?;
+        let warm = match isolation {
+            Isolation::Fresh => None,
+            Isolation::Reuse { max } => Some(self.warm.function(max)),
+        };
+        Ok(Program(Arc::new(Prepared { kind, warm })))
+    }
+
+    async fn prepare_kind(
+        &self,
+        name: &str,
+        source: &FunctionSource,
+        memory_bytes: usize,
+    ) -> Result<ProgramKind, PrepareError> {
         match source {
             FunctionSource::Component(wasm) => {
                 check_header(name, wasm)?;
@@ -152,7 +177,7 @@ impl Isolates {
                         reason => PrepareError::Compile { name: name.clone(), reason },
                     })?;
                     let program = components.prepare(&name, &component)?;
-                    Ok(Program(Arc::new(ProgramKind::Component(program))))
+                    Ok(ProgramKind::Component(program))
                 })
                 .await
             }
@@ -160,13 +185,13 @@ impl Isolates {
                 let javascript = self.javascript().await?;
                 let _running = self.clock.running();
                 let program = javascript.prepare(graph, memory_bytes).await?;
-                Ok(Program(Arc::new(ProgramKind::JavaScript(javascript.clone(), program))))
+                Ok(ProgramKind::JavaScript(javascript.clone(), program))
             }
         }
     }
 
-    /// Runs one invocation in an isolate of its own, which is gone afterwards. Dropping the future ends
-    /// the run.
+    /// Runs one invocation in an isolate of its own, which is gone afterwards unless the program was prepared for
+    /// [reuse](Isolation::Reuse). Dropping the future ends the run, and the isolate with it.
     pub async fn run(
         &self,
         program: &Program,
@@ -177,14 +202,33 @@ impl Isolates {
     ) -> Completion {
         let _clock = self.clock.running();
         let _count = Count::up(&self.running);
-        let mut completion = match &*program.0 {
+        let Prepared { kind, warm } = &*program.0;
+        let keep = warm.is_some();
+        let taken = warm.as_ref().and_then(|warm| warm.take(Instant::now()));
+        let (taken, uses) = taken.map_or((None, 0), |taken| (Some(taken.instance), taken.uses));
+        let (mut completion, kept) = match kind {
             ProgramKind::Component(program) => {
-                self.components.run(program, meta, event, limits, host).await
+                let taken = match taken {
+                    Some(Instance::Component(instance)) => Some(instance),
+                    _ => None,
+                };
+                let (completion, kept) =
+                    self.components.run(program, taken, keep, meta, event, limits, host).await;
+                (completion, kept.map(Instance::Component))
             }
             ProgramKind::JavaScript(engine, program) => {
-                engine.run(program, meta, event, limits, host).await
+                let taken = match taken {
+                    Some(Instance::JavaScript(instance)) => Some(instance),
+                    _ => None,
+                };
+                let (completion, kept) =
+                    engine.run_in(program, taken, keep, meta, event, limits, host).await;
+                (completion, kept.map(Instance::JavaScript))
             }
         };
+        if let (Some(warm), Some(kept)) = (warm, kept) {
+            warm.give_back(kept, uses, completion.start + completion.execution, Instant::now());
+        }
         if let Err(RunError::NoCapacity { limit }) = &mut completion.result {
             *limit = self.pool.max_isolates;
         }
@@ -194,6 +238,22 @@ impl Isolates {
     /// How many isolates run now.
     pub fn running(&self) -> u32 {
         self.running.load(Ordering::Relaxed)
+    }
+
+    /// How many wait for their next invocation.
+    pub fn waiting(&self) -> usize {
+        self.warm.len()
+    }
+
+    /// Lets go of instances that have waited for long.
+    pub fn tidy(&self) {
+        self.warm.tidy(Instant::now());
+    }
+
+    /// Memory is short: lets go of the half of the waiting instances that was not used for longest, of all when one is left;
+    /// says how many went.
+    pub fn relieve(&self) -> usize {
+        self.warm.evict(self.warm.len().div_ceil(2))
     }
 
     /// How many may run.

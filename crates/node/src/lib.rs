@@ -19,6 +19,7 @@ mod node;
 pub mod objects;
 pub mod outgoing;
 pub mod platform;
+mod pressure;
 pub mod problem;
 pub mod registry;
 pub mod secrets;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use edgefaas_isolates::Completion;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -29,6 +30,12 @@ struct FunctionLabel {
 type CpuSeconds = Counter<f64, AtomicU64>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StartLabels {
+    function: String,
+    start: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     function: String,
     outcome: &'static str,
@@ -42,6 +49,7 @@ pub struct Metrics {
     queue_durations: Family<FunctionLabel, Histogram, fn() -> Histogram>,
     cpu: Family<FunctionLabel, CpuSeconds>,
     memory_peaks: Family<FunctionLabel, Gauge>,
+    starts: Family<StartLabels, Counter>,
     gauges: NodeGauges,
 }
 
@@ -116,6 +124,8 @@ pub struct FunctionMetrics {
     queue_duration: Histogram,
     cpu: CpuSeconds,
     memory_peak: Gauge,
+    cold: Counter<u64, AtomicU64>,
+    warm: Counter<u64, AtomicU64>,
 }
 
 impl Default for Metrics {
@@ -124,7 +134,7 @@ impl Default for Metrics {
         let outcomes = Family::default();
         let durations = Family::new_with_constructor(histogram);
         let queue_durations = Family::new_with_constructor(histogram);
-        let (cpu, memory_peaks) = (Family::default(), Family::default());
+        let (cpu, memory_peaks, starts) = (Family::default(), Family::default(), Family::default());
         let gauges = NodeGauges::default();
         let mut registry = Registry::with_prefix("edgefaas");
         registry.register("invocations", "Invocations by how they ended", outcomes.clone());
@@ -145,6 +155,11 @@ impl Default for Metrics {
             "Time on a thread: what functions computed",
             Unit::Seconds,
             cpu.clone(),
+        );
+        registry.register(
+            "invocation_starts",
+            "In a new instance (cold) or one that waited (warm)",
+            starts.clone(),
         );
         registry.register_with_unit(
             "function_memory_peak",
@@ -203,7 +218,7 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        Self { registry, outcomes, durations, queue_durations, cpu, memory_peaks, gauges }
+        Self { registry, outcomes, durations, queue_durations, cpu, memory_peaks, starts, gauges }
     }
 }
 
@@ -212,6 +227,7 @@ impl Metrics {
     pub fn function(&self, function: &str) -> FunctionMetrics {
         let label = FunctionLabel { function: function.to_owned() };
         let ok = OutcomeLabels { function: function.to_owned(), outcome: "ok" };
+        let start = |start| StartLabels { function: function.to_owned(), start };
         FunctionMetrics {
             function: function.to_owned(),
             outcomes: self.outcomes.clone(),
@@ -220,6 +236,8 @@ impl Metrics {
             queue_duration: self.queue_durations.get_or_create(&label).clone(),
             cpu: self.cpu.get_or_create(&label).clone(),
             memory_peak: self.memory_peaks.get_or_create(&label).clone(),
+            cold: self.starts.get_or_create(&start("cold")).clone(),
+            warm: self.starts.get_or_create(&start("warm")).clone(),
         }
     }
 
@@ -230,6 +248,9 @@ impl Metrics {
         self.queue_durations.remove(&label);
         self.cpu.remove(&label);
         self.memory_peaks.remove(&label);
+        for start in ["cold", "warm"] {
+            self.starts.remove(&StartLabels { function: function.to_owned(), start });
+        }
         for outcome in OUTCOMES {
             self.outcomes.remove(&OutcomeLabels { function: function.to_owned(), outcome });
         }
@@ -299,9 +320,10 @@ impl FunctionMetrics {
     }
 
     /// Counts what an invocation used, however it ended.
-    pub fn record_use(&self, cpu: Duration, memory_bytes: usize) {
-        self.cpu.inc_by(cpu.as_secs_f64());
-        let bytes = i64::try_from(memory_bytes).unwrap_or(i64::MAX);
+    pub fn record_use(&self, completion: &Completion) {
+        if completion.warm { &self.warm } else { &self.cold }.inc();
+        self.cpu.inc_by(completion.cpu.as_secs_f64());
+        let bytes = i64::try_from(completion.memory_bytes).unwrap_or(i64::MAX);
         self.memory_peak.inner().fetch_max(bytes, Ordering::Relaxed);
     }
 

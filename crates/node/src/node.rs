@@ -27,6 +27,7 @@ use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
+use crate::pressure;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::shares::{Share, Shares};
@@ -146,6 +147,7 @@ pub struct Node {
     addresses: Addresses,
     drain_grace: Duration,
     listeners: Listeners,
+    isolates: Arc<Isolates>,
     platform: Platform,
     workers: Arc<Workers>,
     dispatcher: Arc<Dispatcher>,
@@ -294,6 +296,7 @@ impl Node {
             addresses,
             drain_grace: config.drain_grace,
             listeners,
+            isolates,
             platform,
             workers,
             dispatcher,
@@ -421,6 +424,7 @@ impl Node {
         let (broker, open) = (self.broker.clone(), connected.clone());
         tasks.spawn(async move { broker.maintain(open).await });
         tasks.spawn(self.dispatcher.clone().run_journal(listening.clone()));
+        tasks.spawn(pressure::watch(self.isolates, self.registry.clone(), listening.clone()));
         let registry = self.registry.clone();
         let warming = self.workers.clone();
         tasks.spawn(async move {

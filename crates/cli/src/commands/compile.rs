@@ -10,7 +10,8 @@ use crate::args::{CodeKind, Compile};
 pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     limit_memory(args.compile_memory_bytes)?;
     let pool = PoolConfig {
-        max_isolates: args.max_isolates,
+        // Nothing runs here, and room for more would count for the limit.
+        max_isolates: 1,
         max_memory_bytes: args.max_memory_bytes,
         reservation_bytes: args.reservation_bytes,
     };

@@ -19,8 +19,8 @@ mod generated {
     });
 }
 
-pub use generated::FunctionPre;
 pub use generated::edgefaas::function::{calls, context, messaging, objects, requests, types};
+pub use generated::{Function, FunctionPre};
 
 /// The run as the guest sees it.
 pub fn invocation(meta: &InvocationMeta) -> types::Invocation {

@@ -167,7 +167,7 @@ impl ComponentRunner {
     /// Runs one invocation, in `warm` or else in a fresh instance. With `keep`, gives the instance back if it may have another
     /// one: it has answered, and nothing that it began is under way. Dropping the future ends the run and the instance.
     #[expect(clippy::too_many_arguments, reason = "one invocation, with the instance it may have")]
-    pub async fn run(
+    pub(crate) async fn run(
         &self,
         program: &ComponentProgram,
         warm: Option<Box<WarmComponent>>,

@@ -17,4 +17,5 @@ mod transpile;
 
 pub use graph::{CollectError, collect};
 pub use program::{JsEngine, JsEngineError, JsProgram, PrepareError, engine_code_wasm};
+pub(crate) use runtime::WarmJs;
 pub use transpile::SyntaxError;

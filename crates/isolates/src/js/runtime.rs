@@ -67,7 +67,9 @@ impl JsEngine {
         let answered = matches!(
             result,
             Ok(_)
-                | Err(RunError::Failed { .. } | RunError::InvalidReply { .. } | RunError::ReplyTooLarge { .. })
+                | Err(RunError::Failed { .. }
+                    | RunError::InvalidReply { .. }
+                    | RunError::ReplyTooLarge { .. })
         );
         let completion = Completion {
             result,

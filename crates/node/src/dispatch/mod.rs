@@ -344,12 +344,12 @@ impl Dispatcher {
         let effects = Arc::new(Mutex::new(Effects::default()));
         let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
         let completion =
-            self.isolates.run(program, &meta, invocation.event, run_limits, Box::new(host)).await;
+            self.isolates.run(&program, &meta, invocation.event, run_limits, Box::new(host)).await;
         // Nothing that follows needs it, and the disk may take its time.
         drop(isolate);
         timing.start = completion.start;
         timing.execution = completion.execution;
-        function.metrics.record_use(completion.cpu, completion.memory_bytes);
+        function.metrics.record_use(&completion);
         let reply = completion.result.map_err(|error| {
             let error = match error {
                 // The limit that the user set, not what was left of it.

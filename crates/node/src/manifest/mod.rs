@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use edgefaas_isolates::Isolation;
+
 pub use check::{NODE_TRIGGERS, is_name, is_secret_name, parse_cron};
 pub(crate) use check::{glob_error, glob_matches};
 pub use diagnostic::{ManifestError, Problem};
@@ -55,6 +57,8 @@ pub struct Function {
     pub limits: Limits,
     /// What it may reach. Nothing by default.
     pub permissions: Permissions,
+    /// An instance that has answered may have the next invocation. False by default.
+    pub reuse: bool,
     /// What happens to a durable invocation that fails.
     pub retry: Retry,
     /// Plain values, as the function sees them.
@@ -78,6 +82,14 @@ impl Function {
     /// What `main` names, by its extension.
     pub fn source_kind(&self) -> SourceKind {
         source_kind(&self.main)
+    }
+
+    /// How its instances follow one another.
+    pub fn isolation(&self) -> Isolation {
+        match self.reuse {
+            true => Isolation::Reuse { max: self.limits.instances as usize },
+            false => Isolation::Fresh,
+        }
     }
 }
 
@@ -195,6 +207,8 @@ pub struct Limits {
     pub cpu: Option<Duration>,
     /// Invocations at the same time: 64 by default, from 1 to 10,000.
     pub concurrency: u32,
+    /// Instances that may wait for their next invocation, with `isolation = "reuse"`: 8 by default, from 1 to 10,000.
+    pub instances: u32,
     /// The body of an event: 1 MiB by default, from 1 B to 32 MiB.
     pub payload_bytes: usize,
     /// The answer: 8 MiB by default, from 1 B to 32 MiB.
@@ -214,6 +228,7 @@ impl Default for Limits {
             timeout: Duration::from_secs(30),
             cpu: None,
             concurrency: 64,
+            instances: 8,
             payload_bytes: 1 << 20,
             reply_bytes: 8 << 20,
             calls: 1000,

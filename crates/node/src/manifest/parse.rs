@@ -131,12 +131,17 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
     {
         not_supported(&item, "a single node runs everything itself; remove the key", problems);
     }
-    if let Some(item) = table.get("isolation")
-        && let Some(isolation @ ("reuse" | "shared")) = item.word(&["fresh", "reuse", "shared"], problems)
-    {
-        let message = format!("`isolation = \"{isolation}\"` is not supported yet");
-        let help = "every invocation has an isolate of its own: remove the key or write \"fresh\"";
-        problems.add(&item.span, message, Some(help.into()));
+    let mut reuse = false;
+    if let Some(item) = table.get("isolation") {
+        match item.word(&["fresh", "reuse", "shared"], problems) {
+            Some("reuse") => reuse = true,
+            Some("shared") => {
+                let message = "`isolation = \"shared\"` is not supported".into();
+                let help = "one failure would end the invocations of others: write \"reuse\" to have one after another";
+                problems.add(&item.span, message, Some(help.into()));
+            }
+            _ => {}
+        }
     }
     let retry = table.get("retry").map(|item| retry(&item, problems)).unwrap_or_default();
     if limits.queue.order == QueueOrder::Lifo
@@ -148,7 +153,7 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
         let message = "`order_by` needs a queue whose order is `fifo`".into();
         problems.add(&ordered.span, message, Some(help.into()));
     }
-    Some(Function { main: main?, triggers, limits, permissions, retry, config, secrets })
+    Some(Function { main: main?, triggers, limits, permissions, reuse, retry, config, secrets })
 }
 
 fn retry(item: &Item<'_>, problems: &mut Problems) -> Retry {
@@ -351,8 +356,18 @@ impl HttpPaths {
 }
 
 fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
-    const KNOWN: [&str; 9] =
-        ["memory", "timeout", "cpu", "concurrency", "payload", "reply", "calls", "log", "queue"];
+    const KNOWN: [&str; 10] = [
+        "memory",
+        "timeout",
+        "cpu",
+        "concurrency",
+        "instances",
+        "payload",
+        "reply",
+        "calls",
+        "log",
+        "queue",
+    ];
     let default = Limits::default();
     let Some(table) = item.table("in `limits`", &KNOWN, problems) else { return default };
     let mut size = |key, allowed, default| {
@@ -366,8 +381,10 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
     let timeout = table.get("timeout").and_then(|item| item.duration(TIMEOUT, problems));
     let cpu = table.get("cpu").and_then(|item| item.duration(TIMEOUT, problems));
     let concurrency = table.get("concurrency").and_then(|item| item.count(CONCURRENCY, problems));
+    let instances = table.get("instances").and_then(|item| item.count(CONCURRENCY, problems));
     Limits {
         memory_bytes,
+        instances: instances.unwrap_or(default.instances),
         timeout: timeout.unwrap_or(default.timeout),
         cpu,
         concurrency: concurrency.unwrap_or(default.concurrency),

@@ -14,7 +14,7 @@ triggers = [
     { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "token" },
     { cron = "*/5 * * * * *" },
 ]
-limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, payload = "64KiB", reply = "2MB", calls = 0, log = "1KiB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
+limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, instances = 3, payload = "64KiB", reply = "2MB", calls = 0, log = "1KiB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
 permissions = { publish = ["a/+/b/#"], call = ["average*"], objects = ["greenhouse/*"], http = ["*.example.com"], tcp = ["plc.local:502"] }
 config = { target_c = 24.0, rooms = ["a", "b"], since = 2026-01-02, deep = { on = true, n = 0x10 } }
 secrets = ["api_key", "other.key"]
@@ -63,6 +63,7 @@ fn every_supported_key() {
             timeout: Duration::from_secs(90),
             cpu: Some(Duration::from_millis(200)),
             concurrency: 16,
+            instances: 3,
             payload_bytes: 64 << 10,
             reply_bytes: 2_000_000,
             calls: 0,
@@ -291,8 +292,7 @@ fn what_is_not_there_yet_is_refused_with_its_line() {
         ("triggers = [{ object = \"room-*\", field = \"n\" }]", "4:15 `object` is not supported yet"),
         ("triggers = [{ http = \"/a\", auth = \"basic\" }]", "4:35 `auth` cannot be `basic`"),
         ("placement = \"near\"", "4:1 `placement` is not supported yet"),
-        ("isolation = \"reuse\"", "4:13 `isolation = \"reuse\"` is not supported yet"),
-        ("isolation = \"shared\"", "4:13 `isolation = \"shared\"` is not supported yet"),
+        ("isolation = \"shared\"", "4:13 `isolation = \"shared\"` is not supported"),
         ("retry = { jitter = 1.5 }", "4:20 `jitter` must be a number from 0 to 1"),
         (
             "limits = { queue = { order = \"lifo\" } }\ntriggers = [{ mqtt = \"a\", qos = 1, order_by = \"topic\" }]",

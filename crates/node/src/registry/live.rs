@@ -1,8 +1,10 @@
 //! Apps and functions as they run.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use edgefaas_isolates::{Isolates, Program};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -49,7 +51,9 @@ impl LiveApp {
                     source_digest: source.digest.clone(),
                     admission: Admission::new(&spec.limits),
                     metrics: metrics.function(function),
-                    program: OnceCell::new(),
+                    program: ArcSwap::default(),
+                    used_ms: AtomicU64::new(0),
+                    since: Instant::now(),
                     failure: Mutex::default(),
                 }))
             })
@@ -81,7 +85,11 @@ pub struct LiveFunction {
     /// Its figures.
     pub metrics: FunctionMetrics,
     source_digest: String,
-    program: OnceCell<Program>,
+    /// Taken out where memory is short, and made again at the next call.
+    program: ArcSwap<OnceCell<Program>>,
+    /// When it was used last, in milliseconds since `since`.
+    used_ms: AtomicU64,
+    since: Instant,
     failure: Mutex<Option<Failure>>,
 }
 
@@ -100,12 +108,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl LiveFunction {
     /// The program, made now if it is not there yet; or why it can't be.
-    pub async fn program(&self, isolates: &Isolates, store: &Store) -> Result<&Program, String> {
-        if let Some(program) = self.program.get() {
-            return Ok(program);
+    pub async fn program(&self, isolates: &Isolates, store: &Store) -> Result<Program, String> {
+        self.used_ms.store(self.since.elapsed().as_millis() as u64, Relaxed);
+        if let Some(program) = self.program.load().get() {
+            return Ok(program.clone());
         }
-        let made = self
-            .program
+        let cell = self.program.load_full();
+        let made = cell
             .get_or_try_init(|| async {
                 let before = self.failure.lock().clone();
                 if let Some(failure) = before.filter(|failure| Instant::now() < failure.until) {
@@ -114,7 +123,7 @@ impl LiveFunction {
                 let source =
                     records::get_source(store, &self.source_digest).map_err(|error| error.to_string())?;
                 let memory_bytes = self.spec.limits.memory_bytes;
-                let made = isolates.prepare(&self.name, &source, memory_bytes).await;
+                let made = isolates.prepare(&self.name, &source, memory_bytes, self.spec.isolation()).await;
                 made.map_err(|error| error.to_string())
             })
             .await;
@@ -133,7 +142,18 @@ impl LiveFunction {
                 });
             }
         }
-        made
+        made.cloned()
+    }
+
+    /// When it was called last, if its program is there.
+    pub(super) fn program_used(&self) -> Option<Instant> {
+        self.program.load().get()?;
+        Some(self.since + Duration::from_millis(self.used_ms.load(Relaxed)))
+    }
+
+    /// Lets go of the program; invocations that run keep it until they end.
+    pub(super) fn drop_program(&self) {
+        self.program.store(Arc::default());
     }
 
     /// Why the program could not be made, if that was tried and failed.
@@ -143,6 +163,6 @@ impl LiveFunction {
 
     pub(super) fn set_program(&self, program: Program) {
         // Only a new function is given its program, so that there is none yet.
-        let _ = self.program.set(program);
+        let _ = self.program.load().set(program);
     }
 }

@@ -6,6 +6,7 @@ mod routes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
@@ -186,6 +187,22 @@ impl Registry {
         self.changes.subscribe()
     }
 
+    /// Memory is short: lets go of the half of the programs that was not called for longest, none that was called within
+    /// `in_use`; says how many went. They are made again when they are called.
+    pub fn relieve(&self, in_use: Duration) -> usize {
+        let now = Instant::now();
+        let routes = self.routes();
+        let mut idle: Vec<_> = routes
+            .functions()
+            .filter_map(|function| Some((function.program_used()?, function)))
+            .filter(|(used, _)| now.saturating_duration_since(*used) >= in_use)
+            .collect();
+        idle.sort_by_key(|(used, _)| *used);
+        idle.truncate(idle.len().div_ceil(2));
+        idle.iter().for_each(|(_, function)| function.drop_program());
+        idle.len()
+    }
+
     /// Makes the programs that are not there yet, one after another.
     pub async fn warm(&self) {
         let functions: Vec<_> = self.routes().functions().cloned().collect();
@@ -242,9 +259,13 @@ impl Registry {
         for function in &app.functions {
             let source = &sources[&*function.name];
             let memory_bytes = function.spec.limits.memory_bytes;
-            let program =
-                self.isolates.prepare(&function.name, source, memory_bytes).await.map_err(|reason| {
-                    DeployError::Prepare { function: function.name.to_string(), reason: Box::new(reason) }
+            let program = self
+                .isolates
+                .prepare(&function.name, source, memory_bytes, function.spec.isolation())
+                .await
+                .map_err(|reason| DeployError::Prepare {
+                    function: function.name.to_string(),
+                    reason: Box::new(reason),
                 })?;
             prepare_lines
                 .extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));

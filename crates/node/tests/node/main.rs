@@ -11,5 +11,7 @@ mod gateway;
 mod limits;
 mod mqtt;
 mod objects;
+mod outgoing;
 mod restart;
+mod reuse;
 mod support;

@@ -1,0 +1,254 @@
+//! Functions that send requests to other servers.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::{Barrier, Notify};
+
+use crate::support::{TestNode, in_time, json, text};
+
+/// A server that tells what it was asked, or does what its path says.
+struct Server {
+    address: SocketAddr,
+    /// Somebody who was to wait for ever has gone.
+    gone: Arc<Notify>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (gone, meeting) = (Arc::new(Notify::new()), Arc::new(Barrier::new(3)));
+        let notify = gone.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (gone, meeting) = (notify.clone(), meeting.clone());
+                let service = service_fn(move |request| answer(request, gone.clone(), meeting.clone()));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        Self { address, gone }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+/// Tells that the future it is in was dropped.
+struct Gone(Arc<Notify>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    gone: Arc<Notify>,
+    meeting: Arc<Barrier>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let to = |status: u16, location: &str| {
+        Response::builder().status(status).header(header::LOCATION, location).body(Full::default()).unwrap()
+    };
+    let path = request.uri().path().to_owned();
+    Ok(match path.as_str() {
+        "/never" => {
+            let _gone = Gone(gone);
+            std::future::pending().await
+        }
+        "/meet" => {
+            meeting.wait().await;
+            Response::new(Full::from("met"))
+        }
+        "/large" => Response::new(Full::from(vec![b'x'; (8 << 20) + 1])),
+        "/away" => to(302, "http://other.example/x"),
+        "/round" => to(307, "/round"),
+        "/see" => to(303, "/echo"),
+        "/kept" => to(308, "/echo?moved"),
+        _ => {
+            let (parts, body) = request.into_parts();
+            let headers: serde_json::Map<_, _> = parts
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().into()))
+                .collect();
+            let body = body.collect().await.unwrap().to_bytes();
+            let told = serde_json::json!({
+                "method": parts.method.as_str(),
+                "target": parts.uri.to_string(),
+                "headers": headers,
+                "body": String::from_utf8_lossy(&body),
+            });
+            Response::new(Full::from(told.to_string()))
+        }
+    })
+}
+
+/// A node with the function `f`, which may send requests to the server.
+async fn node(server: &Server, extra: &str, source: &str) -> TestNode {
+    let mut node = TestNode::start().await;
+    let extra = format!("permissions = {{ http = [\"{}\"] }}\n{extra}", server.address);
+    node.deploy_one("f", &extra, source).await;
+    node
+}
+
+#[tokio::test]
+async fn a_request_arrives_as_it_was_made_and_its_answer_comes_back() {
+    let server = Server::start().await;
+    let source = "export default async (event) => {
+        const response = await fetch(event.text(), {
+            method: 'PUT', headers: { 'x-a': 'b', host: 'evil.example' }, body: 'hello',
+        });
+        return { status: response.status, url: response.url, told: await response.json() };
+    }";
+    let node = node(&server, "", source).await;
+    let answer = json(&node.post("/fn/f", server.url("/echo?q=1#here")).await);
+    assert_eq!(answer["status"], 200, "{answer}");
+    let told = &answer["told"];
+    assert_eq!((told["method"].as_str(), told["target"].as_str()), (Some("PUT"), Some("/echo?q=1")));
+    assert_eq!((told["body"].as_str(), told["headers"]["x-a"].as_str()), (Some("hello"), Some("b")));
+    assert_eq!(told["headers"]["host"], server.address.to_string());
+    assert!(told["headers"]["user-agent"].as_str().unwrap().starts_with("edgefaas/"), "{told}");
+}
+
+#[tokio::test]
+async fn nobody_is_reached_that_is_not_named() {
+    let server = Server::start().await;
+    let source = "export default async (event) => {
+        try { return (await fetch(event.text())).status; } catch (error) {
+            return `${error.name} ${error.cause?.code ?? error.code}: ${error.cause?.message ?? error.message}`;
+        }
+    }";
+    let node = node(&server, "", source).await;
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for (url, expected) in [
+        (format!("http://{}/", other.local_addr().unwrap()), "permissions.http"),
+        (format!("http://localhost:{}/", server.address.port()), "permissions.http"),
+        ("https://api.example.com/".to_owned(), "permissions.http"),
+        (server.url("/away"), "a redirection leads there"),
+        (server.url("/round"), "redirect more than 20 times"),
+        ("ftp://127.0.0.1/".to_owned(), ""),
+        ("no url".to_owned(), ""),
+        (format!("http://user:secret@{}/", server.address), ""),
+    ] {
+        let answer = text(&node.post("/fn/f", url.clone()).await).to_owned();
+        assert!(answer.contains("TypeError") && answer.contains(expected), "{url}: {answer}");
+        assert!(!answer.contains("secret"), "{answer}");
+    }
+    assert_eq!(text(&node.post("/fn/f", server.url("/see")).await), "200");
+}
+
+#[tokio::test]
+async fn redirections_change_what_the_standard_says() {
+    let server = Server::start().await;
+    let source = "export default async (event) => {
+        const { url, redirect } = event.json();
+        const response = await fetch(url, { method: 'POST', body: 'x', redirect });
+        return { status: response.status, redirected: response.redirected, told: await response.text() };
+    }";
+    let node = node(&server, "", source).await;
+    let ask = |path: &str, redirect: &str| {
+        let body = serde_json::json!({ "url": server.url(path), "redirect": redirect }).to_string();
+        node.post("/fn/f", body)
+    };
+    let seen = json(&ask("/see", "follow").await);
+    assert!(seen["redirected"] == true && seen["told"].as_str().unwrap().contains("\"GET\""), "{seen}");
+    let kept = json(&ask("/kept", "follow").await);
+    let told = kept["told"].as_str().unwrap();
+    assert!(told.contains("\"POST\"") && told.contains("/echo?moved") && told.contains("\"x\""), "{kept}");
+    let manual = json(&ask("/see", "manual").await);
+    assert_eq!((manual["status"].as_u64(), manual["redirected"].as_bool()), (Some(303), Some(false)));
+    assert_eq!(ask("/see", "error").await.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test]
+async fn requests_overlap() {
+    let server = Server::start().await;
+    let source = "export default async (event) => {
+        const url = event.text();
+        const all = await Promise.all([1, 2, 3].map(() => fetch(url).then((response) => response.text())));
+        return all.join();
+    }";
+    let node = node(&server, "", source).await;
+    assert_eq!(text(&node.post("/fn/f", server.url("/meet")).await), "met,met,met");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_left_at_the_deadline_and_when_the_function_says_so() {
+    let server = Server::start().await;
+    let source = "export default async (event) => {
+        const signal = event.query === 'abort' ? AbortSignal.timeout(30) : undefined;
+        try { await fetch(event.text(), { signal }); } catch (error) { return error.name; }
+    }";
+    let node = node(&server, "limits = { timeout = \"300ms\" }", source).await;
+    assert_eq!(text(&node.post("/fn/f?abort", server.url("/never")).await), "TimeoutError");
+    in_time(server.gone.notified()).await;
+    let response = node.post("/fn/f", server.url("/never")).await;
+    assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
+    in_time(server.gone.notified()).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_is_an_error_and_the_next_one_comes() {
+    let server = Server::start().await;
+    let rude = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = rude.local_addr().unwrap();
+    tokio::spawn(async move {
+        for answer in ["", "rubbish\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort"] {
+            let (mut stream, _) = rude.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut node = TestNode::start().await;
+    let extra = format!("permissions = {{ http = [\"{}\", \"{address}\", \"{closed}\"] }}", server.address);
+    let source = "export default async (event) => {
+        try { return await (await fetch(event.text())).text(); } catch (error) {
+            return `${error.name}: ${error.cause?.message ?? error.message}`;
+        }
+    }";
+    node.deploy_one("f", &extra, source).await;
+    for expected in ["", "", ""] {
+        let answer = text(&node.post("/fn/f", format!("http://{address}/")).await).to_owned();
+        assert!(answer.starts_with("TypeError") && answer.contains(expected), "{answer}");
+    }
+    let refused = text(&node.post("/fn/f", format!("http://{closed}/")).await).to_owned();
+    assert!(refused.contains("refused"), "{refused}");
+    let large = text(&node.post("/fn/f", server.url("/large")).await).to_owned();
+    assert!(large.contains("more than 8388608 bytes"), "{large}");
+    assert!(text(&node.post("/fn/f", server.url("/echo")).await).contains("\"GET\""));
+}
+
+#[tokio::test]
+async fn calls_and_logs_have_their_limits() {
+    let server = Server::start().await;
+    let source = "export default async (event) => {
+        for (let i = 0; i < 100; i++) console.log('x'.repeat(100));
+        let done = 0;
+        try { for (;;) { await fetch(event.text()); done++; } } catch (error) {
+            return `${done} ${error.cause?.message ?? error.message}`;
+        }
+    }";
+    let mut node = node(&server, "limits = { calls = 3, log = \"1KiB\" }", source).await;
+    let answer = text(&node.post("/fn/f", server.url("/echo")).await).to_owned();
+    assert!(answer.starts_with("3 ") && answer.contains("limits.calls"), "{answer}");
+    let log = node.logged("f").await;
+    assert_eq!(log.len(), 11, "{log:?}");
+    assert!(log.last().unwrap().contains("limits.log"), "{log:?}");
+}
