@@ -186,7 +186,13 @@ fn warm_up(engine: &Engine) {
         body: br#"{"value": 1}"#,
     });
     engine.context.with(|ctx| {
-        let handler = "(async (event) => { await null; return { value: event.json().value }; })";
+        let handler = "(async (event) => {
+            const request = new Request('http://h/p?q=1', { method: 'POST', body: '{}', headers: { a: 'b' } });
+            new URL(request.url).searchParams.get('q');
+            await request.json();
+            Response.json({}).headers.get('a');
+            return { value: event.json().value };
+        })";
         let run = || -> rquickjs::Result<Vec<u8>> {
             let handler: Function<'_> = ctx.eval(handler)?;
             engine.install.clone().restore(&ctx)?.call::<_, bool>((handler,))?;
