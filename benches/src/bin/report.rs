@@ -43,7 +43,9 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     if Arguments::parse().collect {
-        for (group, collect) in [("fresh", isolates as fn() -> anyhow::Result<Report>), ("trie_match", broker)] {
+        for (group, collect) in
+            [("fresh", isolates as fn() -> anyhow::Result<Report>), ("trie_match", broker)]
+        {
             if !target_folder().join("criterion").join(group).is_dir() {
                 println!("{group} was not measured here: its report stays as it is");
                 continue;
