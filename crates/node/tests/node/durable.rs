@@ -308,13 +308,13 @@ async fn dead_letters_run_functions_but_not_the_one_they_are_of() {
     assert_eq!(figure(&node, "durable_dead_lettered_total").await, 4);
     // Neither functions nor clients make any.
     let forge = r#"
-        export default (event, context) => {
+        export default async (event, context) => {
             for (const topic of ["$faas/dead/bad", "$faas/events/x", "$faas/fn/bad/result/1"]) {
-                try { context.publish(topic, "forged"); return topic; } catch (error) {
+                try { await context.publish(topic, "forged"); return topic; } catch (error) {
                     if (!error.message.includes("publish calls alone")) return error.message;
                 }
             }
-            context.publish("$faas/fn/undertaker/invoke", "called");
+            await context.publish("$faas/fn/undertaker/invoke", "called");
             return "refused";
         };"#;
     node.deploy_one("forge", r##"permissions = { publish = ["$faas/#"] }"##, forge).await;

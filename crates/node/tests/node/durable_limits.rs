@@ -192,7 +192,7 @@ async fn a_full_disk_makes_no_further_runs() {
             await new Promise(done => setTimeout(done, 50));
             throw new Error("never");
         };"#;
-    let extra = r#"retry = { attempts = 3, backoff = "10ms", max_backoff = "10ms" }
+    let extra = r#"retry = { attempts = 100, backoff = "10ms", max_backoff = "10ms" }
         limits = { concurrency = 1 }"#;
     let slow = "export default () => new Promise(done => setTimeout(() => done('slow'), 2000))";
     let manifest = format!(
