@@ -6,6 +6,7 @@
 pub mod access;
 mod answer;
 pub mod bridge;
+mod budget;
 pub mod config;
 pub mod control;
 pub mod dispatch;

@@ -354,57 +354,64 @@ impl Node {
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
         // One address does not take the places of all others, MQTT's included.
         let shares = Shares::new((connection_slots() / 4).max(8));
+        // Many devices may have one address: theirs are more, and leave the gateway its own.
+        let mqtt_shares = Shares::new((connection_slots() / 2).max(8));
+        tasks.spawn(accept(http, slots.clone(), shares, listening.clone(), move |stream, peer, slot| {
+            workers.spawn_connection(on_this_runtime(stream, slot, {
+                let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
+                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                move |stream| async move {
+                    let _ = stream.set_nodelay(true);
+                    match secure {
+                        None => http::serve(stream, dispatcher, auth, upgrading, open).await,
+                        Some(tls) => {
+                            if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
+                            {
+                                http::serve(stream, dispatcher, auth, upgrading, open).await;
+                            }
+                        }
+                    }
+                }
+            }));
+        }));
+        let (workers, broker) = (self.workers.clone(), self.broker.clone());
+        let open = connected.clone();
         tasks.spawn(accept(
-            http,
+            mqtt,
             slots.clone(),
-            Some(shares),
+            mqtt_shares.clone(),
             listening.clone(),
             move |stream, peer, slot| {
                 workers.spawn_connection(on_this_runtime(stream, slot, {
-                    let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
-                    let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                    let (broker, open) = (broker.clone(), open.clone());
                     move |stream| async move {
                         let _ = stream.set_nodelay(true);
-                        match secure {
-                            None => http::serve(stream, dispatcher, auth, upgrading, open).await,
-                            Some(tls) => {
-                                if let Some(stream) =
-                                    handshake(&tls, Service::Http, stream, peer, &open).await
-                                {
-                                    http::serve(stream, dispatcher, auth, upgrading, open).await;
-                                }
-                            }
-                        }
+                        broker.serve(stream, Peer::tcp(peer), open).await;
                     }
                 }));
             },
         ));
-        let (workers, broker) = (self.workers.clone(), self.broker.clone());
-        let open = connected.clone();
-        tasks.spawn(accept(mqtt, slots.clone(), None, listening.clone(), move |stream, peer, slot| {
-            workers.spawn_connection(on_this_runtime(stream, slot, {
-                let (broker, open) = (broker.clone(), open.clone());
-                move |stream| async move {
-                    let _ = stream.set_nodelay(true);
-                    broker.serve(stream, Peer::tcp(peer), open).await;
-                }
-            }));
-        }));
         if let (Some(mqtts), Some(tls)) = (mqtts, self.tls.clone()) {
             let (workers, broker) = (self.workers.clone(), self.broker.clone());
             let open = connected.clone();
-            tasks.spawn(accept(mqtts, slots, None, listening.clone(), move |stream, address, slot| {
-                workers.spawn_connection(on_this_runtime(stream, slot, {
-                    let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
-                    move |stream| async move {
-                        let shaken = handshake(&tls, Service::Mqtt, stream, address, &open).await;
-                        let Some(stream) = shaken else { return };
-                        let certificate = tls::client_certificate(&stream);
-                        let peer = Peer { address, transport: Transport::Tls, certificate };
-                        broker.serve(stream, peer, open).await;
-                    }
-                }));
-            }));
+            tasks.spawn(accept(
+                mqtts,
+                slots,
+                mqtt_shares,
+                listening.clone(),
+                move |stream, address, slot| {
+                    workers.spawn_connection(on_this_runtime(stream, slot, {
+                        let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
+                        move |stream| async move {
+                            let shaken = handshake(&tls, Service::Mqtt, stream, address, &open).await;
+                            let Some(stream) = shaken else { return };
+                            let certificate = tls::client_certificate(&stream);
+                            let peer = Peer { address, transport: Transport::Tls, certificate };
+                            broker.serve(stream, peer, open).await;
+                        }
+                    }));
+                },
+            ));
         }
         let access = self.access.clone();
         let expiring = listening.clone();
@@ -532,7 +539,7 @@ struct Slot {
 async fn accept(
     listener: TcpListener,
     slots: Arc<Semaphore>,
-    shares: Option<Arc<Shares>>,
+    shares: Arc<Shares>,
     cancel: CancellationToken,
     serve: impl Fn(std::net::TcpStream, SocketAddr, Slot),
 ) {
@@ -548,8 +555,7 @@ async fn accept(
         };
         match accepted {
             Ok((stream, peer, slot)) => {
-                let counted = shares.as_ref().filter(|_| !is_loopback(peer.ip()));
-                let share = counted.map(|shares| shares.take(peer.ip()));
+                let share = (!is_loopback(peer.ip())).then(|| shares.take(peer.ip()));
                 if !matches!(share, Some(None)) {
                     serve(stream, peer, Slot { _slot: slot, _share: share.flatten() });
                 }

@@ -51,7 +51,8 @@ impl Drop for Share {
     }
 }
 
-fn network_of(address: IpAddr) -> IpAddr {
+/// What an address counts as.
+pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address => address,

@@ -1,7 +1,7 @@
 //! The control port's connections: few at a time, and few seconds for whoever does not show the token.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -11,13 +11,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-use crate::shares::{Share, Shares};
+use crate::shares::{Share, Shares, network_of};
 use crate::tls::{self, Service, Tls};
 
 /// Connections at a time. They take from what other listeners leave of the process's files.
@@ -46,8 +46,38 @@ impl Visitor {
     }
 }
 
-/// A place for a connection that has not shown the token.
-type Stranger = (OwnedSemaphorePermit, Share);
+/// A connection that has not shown the token.
+struct Stranger {
+    /// Notified when it is to leave for another one.
+    leaves: Arc<Notify>,
+    _share: Share,
+}
+
+/// Those that have not shown the token, the oldest first, until they have or are gone.
+#[derive(Default)]
+struct Strangers(Vec<(IpAddr, Weak<Notify>)>);
+
+impl Strangers {
+    /// One more, from there. It is let in at once; where there are too many, one of the address leaves that has most of
+    /// them: whoever fills the places is not the one who gets them.
+    fn enter(&mut self, address: IpAddr, share: Share) -> Stranger {
+        self.0.retain(|(_, leaves)| leaves.strong_count() > 0);
+        let address = network_of(address);
+        let leaves = Arc::<Notify>::default();
+        self.0.push((address, Arc::downgrade(&leaves)));
+        if self.0.len() > MAX_STRANGERS {
+            let count = |address| self.0.iter().filter(|(other, _)| *other == address).count();
+            // Of several addresses with as many the first.
+            let most = self.0.iter().map(|(address, _)| count(*address)).max();
+            let oldest = self.0.iter().position(|(address, _)| Some(count(*address)) == most);
+            let leaving = oldest.map(|at| self.0.remove(at).1);
+            if let Some(leaving) = leaving.and_then(|leaves| leaves.upgrade()) {
+                leaving.notify_one();
+            }
+        }
+        Stranger { leaves, _share: share }
+    }
+}
 
 /// Serves connections until `cancel` fires; those that are still open then are cut after `grace`.
 pub(super) async fn serve(
@@ -58,27 +88,27 @@ pub(super) async fn serve(
     grace: Duration,
 ) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let mut strangers = Strangers::default();
     let shares = Shares::new(STRANGERS_PER_ADDRESS);
     let mut connections = JoinSet::new();
     loop {
         let next = async {
             let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-            let stranger = strangers.clone().acquire_owned().await.map_err(std::io::Error::other)?;
             let (stream, peer) = listener.accept().await?;
-            Ok::<_, std::io::Error>((stream, peer, slot, stranger))
+            Ok::<_, std::io::Error>((stream, peer, slot))
         };
         tokio::select! {
             () = cancel.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = next => match accepted {
-                Ok((stream, peer, slot, stranger)) => {
+                Ok((stream, peer, slot)) => {
                     // Its others are closed within seconds, if it is somebody who has no token.
                     let Some(share) = shares.take(peer.ip()) else { continue };
+                    let stranger = strangers.enter(peer.ip(), share);
                     let (tls, routes, cancel) = (tls.clone(), routes.clone(), cancel.clone());
                     connections.spawn(async move {
                         let _slot = slot;
-                        open(stream, peer, tls, routes, (stranger, share), cancel).await;
+                        open(stream, peer, tls, routes, stranger, cancel).await;
                     });
                 }
                 Err(error) => {
@@ -103,11 +133,21 @@ async fn open(
 ) {
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else { return talk(stream, routes, stranger, cancel).await };
-    let shaken = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)).await;
+    let shaken = tokio::select! {
+        shaken = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)) => shaken,
+        () = stranger.leaves.notified() => None,
+    };
     match shaken {
         Some(Ok(stream)) => Box::pin(talk(stream, routes, stranger, cancel)).await,
         Some(Err(error)) => tls::log_failure(Service::Control, peer, &error),
         None => {}
+    }
+}
+
+async fn gives_way(stranger: &Option<Stranger>) {
+    match stranger {
+        Some(stranger) => stranger.leaves.notified().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -144,6 +184,7 @@ where
             }
             () = visitor.0.cancelled(), if stranger.is_some() => stranger = None,
             () = &mut too_long, if stranger.is_some() => return,
+            () = gives_way(&stranger), if stranger.is_some() => return,
             () = cancel.cancelled(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();

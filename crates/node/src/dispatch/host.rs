@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::Dispatcher;
 use super::effects::{Effects, EffectsFull, Pending};
+use crate::ingress::mqtt::takes_from_functions;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::objects::{FieldKey, MAX_VALUE_BYTES, name_error, read_field};
 use crate::outgoing;
@@ -110,6 +111,15 @@ impl Host for InvocationHost {
         let topic = TopicName::new(request.topic).map_err(|error| invalid(error.to_string()))?;
         if !self.function.spec.permissions.allows_publish(topic.as_str()) {
             return Err(self.not_permitted("topic", topic.as_str(), "publish"));
+        }
+        // Dead letters and events are believed, since they are the node's.
+        if !takes_from_functions(topic.as_str()) {
+            return Err(HostError::NotPermitted(format!(
+                "function `{}` may not publish to `{}`: under $faas/ functions publish calls alone \
+                 ($faas/fn/NAME/invoke)",
+                self.function.name,
+                topic.as_str()
+            )));
         }
         let qos = match request.qos {
             0 => QoS::AtMostOnce,

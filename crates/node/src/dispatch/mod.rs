@@ -6,7 +6,7 @@ mod host;
 mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::{Broker, Client, Message, Origin, PublishOutcome};
@@ -19,6 +19,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 pub use admission::{Admission, Ticket};
 pub use workers::Workers;
 
+use crate::budget::{Budget, Taken};
 use crate::ingress::body::BodyBudget;
 use crate::journal::InvocationJournal;
 
@@ -43,7 +44,8 @@ pub struct Dispatcher {
     clock: Clock,
     broker: Broker,
     max_message_bytes: usize,
-    event_bytes: Arc<AtomicUsize>,
+    event_bytes: Budget,
+    reply_bytes: Budget,
     bodies: BodyBudget,
     http: HttpClient,
     isolate_permits: Semaphore,
@@ -56,6 +58,8 @@ pub struct Dispatcher {
 /// Bytes of events that may be under way at once, over all functions: queues are bounded in number, and
 /// the largest events that fit them all are more than a small machine has.
 const MAX_EVENT_BYTES: usize = 128 << 20;
+/// Bytes of replies that wait at once for clients to take them, over all connections of the gateway.
+const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// What a dispatcher works with.
 pub struct DispatcherParts {
@@ -85,28 +89,17 @@ pub struct Admitted {
     function: Arc<LiveFunction>,
     ticket: Ticket,
     since: Instant,
-    event_bytes: EventBytes,
+    event_bytes: Taken,
     _under_way: TaskTrackerToken,
 }
 
-/// A share of [`MAX_EVENT_BYTES`].
-struct EventBytes {
-    total: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl EventBytes {
-    fn take(total: &Arc<AtomicUsize>, bytes: usize) -> Option<Self> {
-        let share = Self { total: total.clone(), bytes };
-        let before = total.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= MAX_EVENT_BYTES).then_some(share)
-    }
-}
-
-impl Drop for EventBytes {
-    fn drop(&mut self) {
-        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+/// What a function's time limit is for.
+enum Deadline {
+    /// Waiting, making the program and running together: somebody waits for the answer.
+    OfAll,
+    /// Waiting and making the program, and once more running: a run that began late is not to be cut short, since it
+    /// would count as a failed attempt.
+    OfEach,
 }
 
 impl Admitted {
@@ -141,7 +134,8 @@ impl Dispatcher {
             clock,
             broker,
             max_message_bytes,
-            event_bytes: Arc::default(),
+            event_bytes: Budget::new(MAX_EVENT_BYTES),
+            reply_bytes: Budget::new(MAX_REPLY_BYTES),
             bodies: BodyBudget::default(),
             http: HttpClient::default(),
             draining: AtomicBool::new(false),
@@ -199,10 +193,9 @@ impl Dispatcher {
         &self,
         function: &LiveFunction,
         invocation: &Invocation,
-    ) -> Result<(Ticket, EventBytes), InvocationError> {
+    ) -> Result<(Ticket, Taken), InvocationError> {
         self.check(function, invocation)?;
-        let event_bytes = EventBytes::take(&self.event_bytes, invocation.event.body.len())
-            .ok_or(InvocationError::NoMemory { max_bytes: MAX_EVENT_BYTES })?;
+        let event_bytes = self.take_event_bytes(invocation.event.body.len())?;
         let capacity = function.admission.capacity();
         let full = |_| InvocationError::QueueFull { function: function.name.to_string(), capacity };
         Ok((function.admission.enter().map_err(full)?, event_bytes))
@@ -239,6 +232,17 @@ impl Dispatcher {
         Ok(())
     }
 
+    /// Takes so much of what there is for events.
+    pub(crate) fn take_event_bytes(&self, bytes: usize) -> Result<Taken, InvocationError> {
+        let max_bytes = self.event_bytes.most();
+        self.event_bytes.take(bytes).ok_or(InvocationError::NoMemory { max_bytes })
+    }
+
+    /// What there is for replies that wait to be taken.
+    pub fn reply_bytes(&self) -> &Budget {
+        &self.reply_bytes
+    }
+
     /// Keeps a drain from ending while an answer is on its way.
     pub fn answering(&self) -> TaskTrackerToken {
         self.under_way.token()
@@ -249,7 +253,8 @@ impl Dispatcher {
         let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
         let (id, depth) = (invocation.id.clone(), invocation.depth);
         let mut timing = Timing::default();
-        let result = match self.execute(invocation, &function, ticket, since, &mut timing).await {
+        let deadline = Deadline::OfAll;
+        let result = match self.execute(invocation, &function, ticket, since, deadline, &mut timing).await {
             Ok((reply, effects)) => self.commit(&function, effects, depth).await.map(|()| reply),
             Err(error) => Err(error),
         };
@@ -277,8 +282,7 @@ impl Dispatcher {
     ) -> Result<Admitted, InvocationError> {
         let under_way = self.under_way.token();
         self.check(&function, &invocation)?;
-        let event_bytes = EventBytes::take(&self.event_bytes, invocation.event.body.len())
-            .ok_or(InvocationError::NoMemory { max_bytes: MAX_EVENT_BYTES })?;
+        let event_bytes = self.take_event_bytes(invocation.event.body.len())?;
         let ticket = function.admission.enter_durable();
         let since = Instant::now();
         Ok(Admitted { invocation, function, ticket, since, event_bytes, _under_way: under_way })
@@ -292,7 +296,8 @@ impl Dispatcher {
     ) -> (Result<(Reply, Effects), InvocationError>, Timing) {
         let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
         let mut timing = Timing::default();
-        let result = self.execute(invocation, &function, ticket, since, &mut timing).await;
+        let deadline = Deadline::OfEach;
+        let result = self.execute(invocation, &function, ticket, since, deadline, &mut timing).await;
         drop(event_bytes);
         (result, timing)
     }
@@ -303,14 +308,14 @@ impl Dispatcher {
         function: &Arc<LiveFunction>,
         ticket: Ticket,
         since: Instant,
+        deadline: Deadline,
         timing: &mut Timing,
     ) -> Result<(Reply, Effects), InvocationError> {
         let limits = &function.spec.limits;
         let name = || function.name.to_string();
-        // One deadline for all of it: waiting, making the program, running.
-        let deadline = since + limits.timeout;
+        let ready_by = since + limits.timeout;
         let in_time = |_| InvocationError::QueueTimeout { function: name(), limit: limits.timeout };
-        let admitted = tokio::time::timeout_at(deadline.into(), async {
+        let admitted = tokio::time::timeout_at(ready_by.into(), async {
             let permit = ticket.turn().await;
             let permit = permit.map_err(|_| InvocationError::DroppedFromQueue { function: name() })?;
             let program = function.program(&self.isolates, &self.store).await;
@@ -332,7 +337,10 @@ impl Dispatcher {
 
         let run_limits = Limits {
             memory_bytes: limits.memory_bytes,
-            timeout: limits.timeout.saturating_sub(timing.queue),
+            timeout: match deadline {
+                Deadline::OfAll => limits.timeout.saturating_sub(timing.queue),
+                Deadline::OfEach => limits.timeout,
+            },
             cpu: limits.cpu.unwrap_or(Duration::MAX),
             reply_bytes: limits.reply_bytes,
         };

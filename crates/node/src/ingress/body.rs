@@ -1,17 +1,27 @@
 //! Reading the bodies of requests, with a bound on what all of them have in memory.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::is_loopback;
+use crate::shares::network_of;
 
 /// Bytes of bodies that are on their way in, over all connections. Whole ones count as events.
 pub const MAX_BODY_BYTES: usize = 64 << 20;
+/// What one address may have of them. Those of this machine have no such bound: a proxy may stand for many.
+const ADDRESS_BYTES: usize = MAX_BODY_BYTES / 2;
+/// A body that has been on its way for so long goes when there is no room for another one.
+const LONG: Duration = Duration::from_secs(5);
 /// The longest time for a request's body to come in.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// What is read of a body that is not taken, and for how long: most clients look for an answer only when they have sent
@@ -20,8 +30,27 @@ const DRAIN_BYTES: usize = 1 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What bodies that are on their way in have taken of [`MAX_BODY_BYTES`].
-#[derive(Debug, Clone, Default)]
-pub struct BodyBudget(Arc<AtomicUsize>);
+#[derive(Debug, Clone)]
+pub struct BodyBudget(Arc<Mutex<OnTheirWay>>);
+
+#[derive(Debug)]
+struct OnTheirWay {
+    /// See [`LONG`].
+    long: Duration,
+    bytes: usize,
+    last: u64,
+    /// The oldest first.
+    bodies: BTreeMap<u64, OnItsWay>,
+}
+
+#[derive(Debug)]
+struct OnItsWay {
+    since: Instant,
+    bytes: usize,
+    /// Where it comes from, as it counts there.
+    address: Option<IpAddr>,
+    gives_way: CancellationToken,
+}
 
 /// Why there is no body.
 #[derive(Debug)]
@@ -31,16 +60,29 @@ pub enum BodyError {
         /// Its size; at least, where its end was not awaited.
         actual_bytes: usize,
     },
-    /// All bodies together are.
+    /// All bodies together are, or those of its address.
     NoMemory,
+    /// Others needed its room when it had taken [`LONG`] already.
+    GaveWay,
     /// It took longer than [`BODY_TIMEOUT`].
     TooSlow,
     /// The connection failed, or what came is no body.
     Broken(String),
 }
 
+impl Default for BodyBudget {
+    fn default() -> Self {
+        Self::new(LONG)
+    }
+}
+
 impl BodyBudget {
-    /// Reads a body of at most `limit_bytes`. What is in memory of it is counted until it is whole.
+    fn new(long: Duration) -> Self {
+        let all = OnTheirWay { long, bytes: 0, last: 0, bodies: BTreeMap::new() };
+        Self(Arc::new(Mutex::new(all)))
+    }
+
+    /// Reads a body of at most `limit_bytes` that `peer` sends. What is in memory of it is counted until it is whole.
     ///
     /// # Errors
     /// See [`BodyError`].
@@ -48,6 +90,7 @@ impl BodyBudget {
         &self,
         headers: &HeaderMap,
         mut body: Incoming,
+        peer: IpAddr,
         limit_bytes: usize,
     ) -> Result<Bytes, BodyError> {
         let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -61,53 +104,101 @@ impl BodyBudget {
         if declared == Some(0) {
             return Ok(Bytes::new());
         }
-        let read = tokio::time::timeout(BODY_TIMEOUT, self.collect(&mut body, limit_bytes)).await;
-        let read = read.unwrap_or(Err(BodyError::TooSlow));
+        let mut taken = self.begin(peer);
+        let gives_way = taken.gives_way.clone();
+        let read = tokio::select! {
+            read = collect(&mut body, &mut taken, limit_bytes) => read,
+            () = gives_way.cancelled() => Err(BodyError::GaveWay),
+            () = tokio::time::sleep(BODY_TIMEOUT) => Err(BodyError::TooSlow),
+        };
+        drop(taken);
         if matches!(read, Err(BodyError::TooLarge { .. } | BodyError::NoMemory)) {
             drain(&mut body).await;
         }
         read
     }
 
-    async fn collect(&self, body: &mut Incoming, limit_bytes: usize) -> Result<Bytes, BodyError> {
-        let mut taken = Taken { budget: &self.0, bytes: 0 };
-        let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| BodyError::Broken(error.to_string()))?;
-            let Ok(data) = frame.into_data() else { continue };
-            taken.add(data.len())?;
-            if taken.bytes > limit_bytes {
-                return Err(BodyError::TooLarge { actual_bytes: taken.bytes });
-            }
-            // Most bodies come in one piece, and need no copy.
-            if taken.bytes == data.len() {
-                first = data;
-                continue;
-            }
-            rest.extend_from_slice(&std::mem::take(&mut first));
-            rest.extend_from_slice(&data);
-        }
-        Ok(if rest.is_empty() { first } else { rest.freeze() })
+    fn begin(&self, peer: IpAddr) -> Taken<'_> {
+        let address = (!is_loopback(peer)).then(|| network_of(peer));
+        let gives_way = CancellationToken::new();
+        let mut all = self.0.lock();
+        all.last += 1;
+        let number = all.last;
+        let body = OnItsWay { since: Instant::now(), bytes: 0, address, gives_way: gives_way.clone() };
+        all.bodies.insert(number, body);
+        Taken { all: &self.0, number, bytes: 0, gives_way }
     }
+}
+
+async fn collect(
+    body: &mut Incoming,
+    taken: &mut Taken<'_>,
+    limit_bytes: usize,
+) -> Result<Bytes, BodyError> {
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| BodyError::Broken(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        taken.add(data.len())?;
+        if taken.bytes > limit_bytes {
+            return Err(BodyError::TooLarge { actual_bytes: taken.bytes });
+        }
+        // Most bodies come in one piece, and need no copy.
+        if taken.bytes == data.len() {
+            first = data;
+            continue;
+        }
+        rest.extend_from_slice(&std::mem::take(&mut first));
+        rest.extend_from_slice(&data);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// What one body has taken.
 struct Taken<'a> {
-    budget: &'a AtomicUsize,
+    all: &'a Mutex<OnTheirWay>,
+    number: u64,
     bytes: usize,
+    gives_way: CancellationToken,
 }
 
 impl Taken<'_> {
+    /// Takes more; where there is none left, from those that have been on their way for long.
     fn add(&mut self, bytes: usize) -> Result<(), BodyError> {
         self.bytes += bytes;
-        let before = self.budget.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > MAX_BODY_BYTES { Err(BodyError::NoMemory) } else { Ok(()) }
+        let mut all = self.all.lock();
+        let own = all.bodies.get_mut(&self.number).ok_or(BodyError::GaveWay)?;
+        own.bytes += bytes;
+        let address = own.address;
+        all.bytes += bytes;
+        if let Some(address) = address {
+            let same = all.bodies.values().filter(|body| body.address == Some(address));
+            if same.map(|body| body.bytes).sum::<usize>() > ADDRESS_BYTES {
+                return Err(BodyError::NoMemory);
+            }
+        }
+        while all.bytes > MAX_BODY_BYTES {
+            let long = all.long;
+            let oldest = all.bodies.iter().find(|(number, body)| **number != self.number && body.bytes > 0);
+            let oldest = oldest.filter(|(_, body)| body.since.elapsed() >= long).map(|(number, _)| *number);
+            all.end(oldest.ok_or(BodyError::NoMemory)?);
+        }
+        Ok(())
+    }
+}
+
+impl OnTheirWay {
+    fn end(&mut self, number: u64) {
+        if let Some(body) = self.bodies.remove(&number) {
+            self.bytes -= body.bytes;
+            body.gives_way.cancel();
+        }
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.budget.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.all.lock().end(self.number);
     }
 }
 
@@ -116,4 +207,45 @@ async fn drain(body: &mut Incoming) {
     tokio::pin!(rest);
     let reading = async { while let Some(Ok(_)) = rest.frame().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &str = "127.0.0.1";
+
+    fn begin<'a>(budget: &'a BodyBudget, from: &str) -> Taken<'a> {
+        budget.begin(from.parse().unwrap())
+    }
+
+    #[test]
+    fn those_that_take_long_give_way_and_others_do_not() {
+        for (long, gives_way) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
+            let budget = BodyBudget::new(long);
+            let mut bodies: Vec<_> = (0..2).map(|_| begin(&budget, HERE)).collect();
+            bodies.iter_mut().for_each(|body| body.add(MAX_BODY_BYTES / 2).unwrap());
+            let mut next = begin(&budget, HERE);
+            let added = next.add(1);
+            assert_eq!(added.is_ok(), gives_way);
+            let gone = bodies.iter().map(|body| body.gives_way.is_cancelled());
+            assert_eq!(gone.collect::<Vec<_>>(), [gives_way, false]);
+            if gives_way {
+                assert!(matches!(bodies[0].add(1), Err(BodyError::GaveWay)));
+            }
+            drop((bodies, next));
+            let all = budget.0.lock();
+            assert_eq!((all.bytes, all.bodies.len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn one_address_does_not_have_all_of_it() {
+        let budget = BodyBudget::default();
+        let mut greedy = begin(&budget, "10.0.0.1");
+        greedy.add(ADDRESS_BYTES).unwrap();
+        assert!(matches!(begin(&budget, "10.0.0.1").add(1), Err(BodyError::NoMemory)));
+        begin(&budget, "10.0.0.2").add(ADDRESS_BYTES).unwrap();
+        begin(&budget, HERE).add(MAX_BODY_BYTES - ADDRESS_BYTES).unwrap();
+    }
 }

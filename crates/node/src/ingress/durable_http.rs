@@ -13,6 +13,7 @@ use ulid::Ulid;
 
 use super::gateway_auth::{Caller, GatewayAuth};
 use super::http::{HttpReply, INVOCATION_ID, problem_reply, refused_reply, result_reply};
+use super::websocket::Upgrading;
 use crate::dispatch::Dispatcher;
 use crate::invocation::Invocation;
 use crate::journal::{Accepted, Digest, Durable, Keep, Lookup, digest};
@@ -91,6 +92,11 @@ pub(super) async fn accept(
             {
                 tokio::time::sleep(CLAIM_WAIT).await;
             }
+            match dispatcher.journal().lookup(id) {
+                Ok(Lookup::Unknown) => return not_accepted(),
+                Ok(_) => {}
+                Err(error) => return store_problem(&error),
+            }
             let mut reply = pending_reply(id);
             reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
             reply
@@ -108,6 +114,7 @@ pub(super) async fn accept(
 pub(super) async fn poll(
     dispatcher: &Arc<Dispatcher>,
     auth: &GatewayAuth,
+    upgrading: &Upgrading,
     id: &str,
     request: &Request<Incoming>,
 ) -> HttpReply {
@@ -129,12 +136,18 @@ pub(super) async fn poll(
                 (None, Some(function)) => auth.of_function(function),
                 _ => HttpAuth::Token,
             };
-            auth.check(wanted, &asked.function, &mut request.headers().clone()).map(drop)
+            auth.check(wanted, &asked.function, &mut request.headers().clone())
         }
         Lookup::Gone | Lookup::Unknown => auth.check_default(request.headers()),
     };
-    if let Err(refused) = checked {
-        return refused_reply(refused);
+    match checked {
+        Err(refused) => return refused_reply(refused),
+        Ok(Caller::Unknown) => {
+            if let Err(problem) = upgrading.check_page(request.headers()) {
+                return problem_reply(&problem);
+            }
+        }
+        Ok(_) => {}
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let detail = format!("/invocations/ID takes GET and HEAD, not {}", request.method());
@@ -142,7 +155,7 @@ pub(super) async fn poll(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
-    lookup_reply(id, lookup)
+    lookup_reply(dispatcher, id, lookup)
 }
 
 async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -> HttpReply {
@@ -153,7 +166,7 @@ async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -
         // On its way to the disk: whoever brings it there tells when it has failed to.
         Ok(Lookup::Unknown) if claimed => {}
         Ok(Lookup::Unknown) => return not_accepted(),
-        Ok(lookup) => return lookup_reply(id, lookup),
+        Ok(lookup) => return lookup_reply(dispatcher, id, lookup),
         Err(error) => return store_problem(&error),
     }
     if tokio::time::timeout(wait, ended).await.is_err() {
@@ -162,7 +175,7 @@ async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -
     }
     match dispatcher.journal().lookup(id) {
         Ok(Lookup::Unknown) => not_accepted(),
-        Ok(lookup) => lookup_reply(id, lookup),
+        Ok(lookup) => lookup_reply(dispatcher, id, lookup),
         Err(error) => store_problem(&error),
     }
 }
@@ -172,12 +185,12 @@ fn not_accepted() -> HttpReply {
     problem_reply(&Problem::new(503, "Not accepted", detail))
 }
 
-fn lookup_reply(id: Ulid, lookup: Lookup) -> HttpReply {
+fn lookup_reply(dispatcher: &Dispatcher, id: Ulid, lookup: Lookup) -> HttpReply {
     match lookup {
         Lookup::Pending(_) => pending_reply(id),
         Lookup::Done(_, outcome) => {
             let (result, timing) = outcome.into_result(id);
-            result_reply(&id.to_string(), result, timing)
+            result_reply(dispatcher.reply_bytes(), &id.to_string(), result, timing)
         }
         Lookup::Gone => {
             let detail = "the outcome of this invocation is not kept any more, if there was one";

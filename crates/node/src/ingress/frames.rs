@@ -28,6 +28,7 @@ const FINAL: u8 = 0x80;
 const NORMAL: u16 = 1000;
 const PROTOCOL_ERROR: u16 = 1002;
 const UNSUPPORTED_DATA: u16 = 1003;
+const INVALID_PAYLOAD: u16 = 1007;
 
 /// What comes next in what a client sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -131,10 +132,24 @@ impl Decoder {
         match kind {
             PING => Step::Ping(payload.freeze()),
             PONG => Step::Pong,
-            CLOSE if length != 1 => Step::Close(payload.freeze()),
+            CLOSE => match payload[..] {
+                [] => Step::Close(payload.freeze()),
+                [high, low, ref reason @ ..] if is_status(u16::from_be_bytes([high, low])) => {
+                    match std::str::from_utf8(reason) {
+                        Ok(_) => Step::Close(payload.freeze()),
+                        Err(_) => Step::Wrong(INVALID_PAYLOAD, "the reason is no UTF-8"),
+                    }
+                }
+                _ => Step::Wrong(PROTOCOL_ERROR, "there is no such status"),
+            },
             _ => Step::Wrong(PROTOCOL_ERROR, "there is no such frame"),
         }
     }
+}
+
+/// Whether an endpoint may close with this status (section 7.4, and those registered since).
+fn is_status(status: u16) -> bool {
+    matches!(status, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
 
 fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
@@ -377,6 +392,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_may_close_with_goes_back() {
+        for status in [1000_u16, 1001, 1003, 1007, 1011, 3000, 4999] {
+            let close = frame(FINAL | CLOSE, [0; 4], &status.to_be_bytes());
+            let found = Decoder::default().next(&mut BytesMut::from(&close[..]));
+            assert_eq!(found, Step::Close(Bytes::copy_from_slice(&status.to_be_bytes())));
+        }
+    }
+
+    #[test]
     fn what_is_against_the_protocol_is_told_apart() {
         for (bytes, status) in [
             (&b"\x82\x01x"[..], PROTOCOL_ERROR),
@@ -389,6 +413,12 @@ mod tests {
             (b"\x83\x80\0\0\0\0", PROTOCOL_ERROR),
             (b"\x82\xff\x80\0\0\0\0\0\0\0\0\0\0\0", PROTOCOL_ERROR),
             (b"\x81\x80\0\0\0\0", UNSUPPORTED_DATA),
+            (b"\x88\x82\0\0\0\0\x03\xe7", PROTOCOL_ERROR), // 999
+            (b"\x88\x82\0\0\0\0\x03\xec", PROTOCOL_ERROR), // 1004
+            (b"\x88\x82\0\0\0\0\x03\xed", PROTOCOL_ERROR), // 1005
+            (b"\x88\x82\0\0\0\0\x03\xee", PROTOCOL_ERROR), // 1006
+            (b"\x88\x82\0\0\0\0\x13\x88", PROTOCOL_ERROR), // 5000
+            (b"\x88\x83\0\0\0\0\x03\xe8\xff", INVALID_PAYLOAD),
         ] {
             let found = Decoder::default().next(&mut BytesMut::from(bytes));
             assert!(matches!(found, Step::Wrong(found, _) if found == status), "{bytes:?}: {found:?}");

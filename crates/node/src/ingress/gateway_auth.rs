@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 
@@ -18,11 +20,21 @@ const HTTP_TOKEN_FILE: &str = "http-token";
 
 const NODE_TOKEN: &str = "the node's token (the file `http-token` in its data directory)";
 
+/// Takes what others may have written: without padding, with bits left over.
+const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
+);
+
 /// Decides about requests.
 pub struct GatewayAuth {
     /// The operator's, and the one that only calls functions. Hashes are compared, which takes the same time
     /// wherever a guess goes wrong.
     tokens: [blake3::Hash; 2],
+    /// The same as they are: to be found in what is no token alone.
+    plain: [String; 2],
     access: Arc<Access>,
     /// Where nothing else is said.
     default: HttpAuth,
@@ -60,9 +72,10 @@ impl GatewayAuth {
         listens: SocketAddr,
     ) -> Result<Self, TokenError> {
         let http_token = token_in(&data_dir.join(HTTP_TOKEN_FILE))?;
-        let tokens = [admin_token, &http_token].map(|token| blake3::hash(token.as_bytes()));
+        let plain = [admin_token.to_owned(), http_token];
+        let tokens = [0, 1].map(|index: usize| blake3::hash(plain[index].as_bytes()));
         let default = if is_loopback(listens.ip()) { HttpAuth::None } else { HttpAuth::Token };
-        Ok(Self { tokens, access, default })
+        Ok(Self { tokens, plain, access, default })
     }
 
     /// What a trigger needs.
@@ -114,12 +127,12 @@ impl GatewayAuth {
     ///
     /// # Errors
     /// 401 with the challenge.
-    pub fn check_default(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    pub fn check_default(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
         match (self.default, bearer(headers)) {
-            (HttpAuth::None, _) => Ok(()),
-            (_, Some(token)) if self.is_own(token) => Ok(()),
+            (HttpAuth::None, _) => Ok(Caller::Unknown),
+            (_, Some(token)) if self.is_own(token) => Ok(Caller::Operator),
             (_, Some(token)) => match self.access.check_token(token.as_bytes()) {
-                Ok(_) => Ok(()),
+                Ok(claims) => Ok(Caller::User(claims.subject)),
                 Err(_) => Err(invalid("this is not the node's token")),
             },
             (_, None) => Err(missing(NODE_TOKEN)),
@@ -131,10 +144,12 @@ impl GatewayAuth {
         self.tokens.iter().fold(false, |found, own| (*own == given) | found)
     }
 
-    /// Whether a header has a token of the node somewhere in it, in whatever form.
+    /// Whether a header has a token of the node somewhere in it: as it is, or in base64, as `Basic` has it.
     fn has_own(&self, value: &HeaderValue) -> bool {
-        let mut words = value.as_bytes().split(|byte| b" \t,;=\"".contains(byte));
-        words.any(|word| std::str::from_utf8(word).is_ok_and(|word| self.is_own(word)))
+        let is_in = |text: &[u8]| self.plain.iter().any(|token| contains(text, token.as_bytes()));
+        let value = value.as_bytes();
+        let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte);
+        is_in(value) || value.split(|byte| !is_base64(byte)).any(|word| is_in(&from_base64(word)))
     }
 
     /// Whoever may publish a call may make it here; gives the user.
@@ -152,6 +167,22 @@ impl GatewayAuth {
             format!("the user of the token may not publish to {topic}, and so may not call `{function}`");
         Err(Refused { problem: Box::new(Problem::new(403, "Not allowed", detail)), challenge: None })
     }
+}
+
+/// Whether `token` is in `text`; takes the same time however much of it is.
+fn contains(text: &[u8], token: &[u8]) -> bool {
+    let differ = |part: &[u8]| part.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b));
+    text.windows(token.len().max(1)).fold(false, |found, part| found | (differ(part) == 0))
+}
+
+/// What a word of either alphabet stands for; nothing if it is no base64.
+fn from_base64(word: &[u8]) -> Vec<u8> {
+    let plain = word.iter().map(|byte| match byte {
+        b'-' => b'+',
+        b'_' => b'/',
+        byte => *byte,
+    });
+    LENIENT_BASE64.decode(plain.collect::<Vec<_>>()).unwrap_or_default()
 }
 
 fn missing(what: &str) -> Refused {

@@ -22,6 +22,7 @@ use super::gateway_auth::{Caller, GatewayAuth, Refused};
 use super::websocket::{self, Upgrading};
 use super::write_timeout::WriteTimeout;
 use crate::answer::body_of;
+use crate::budget::Budget;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
 use crate::manifest::HttpAuth;
@@ -32,6 +33,8 @@ use crate::registry::LiveFunction;
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 /// The longest time for which a client may leave its answer unread.
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// Replies up to here are not counted among those that wait for their clients.
+const SMALL_REPLY_BYTES: usize = 16 << 10;
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -98,12 +101,12 @@ async fn handle(
     request: Request<Incoming>,
 ) -> HttpReply {
     if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
-        return durable_http::poll(dispatcher, auth, id, &request).await;
+        return durable_http::poll(dispatcher, auth, upgrading, id, &request).await;
     }
     let Routed { function, path, wanted, open } = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
-        Err(reply) => return auth.check_default(request.headers()).map_or_else(refused_reply, |()| *reply),
+        Err(reply) => return auth.check_default(request.headers()).map_or_else(refused_reply, |_| *reply),
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
@@ -118,7 +121,7 @@ async fn handle(
     {
         return problem_reply(&problem);
     }
-    let body = match dispatcher.bodies().read(&head.headers, body, limit_bytes).await {
+    let body = match dispatcher.bodies().read(&head.headers, body, upgrading.address(), limit_bytes).await {
         Ok(body) => body,
         Err(BodyError::TooLarge { actual_bytes }) => {
             let function = function.name.to_string();
@@ -126,8 +129,14 @@ async fn handle(
             return problem_reply(&Problem::of(&error, None));
         }
         Err(BodyError::NoMemory) => {
+            let detail = format!(
+                "the bodies of all requests have {MAX_BODY_BYTES} bytes together, those of one address half; try again"
+            );
+            return problem_reply(&Problem::new(503, "No memory for bodies", detail));
+        }
+        Err(BodyError::GaveWay) => {
             let detail =
-                format!("the bodies of all requests have {MAX_BODY_BYTES} bytes together; try again");
+                "others needed the memory that this body had taken, and it had taken long; send it faster";
             return problem_reply(&Problem::new(503, "No memory for bodies", detail));
         }
         Err(BodyError::TooSlow) => {
@@ -158,13 +167,14 @@ async fn handle(
     if let Some(durable) = durable {
         return durable_http::accept(dispatcher, function, invocation, durable, wanted, &caller).await;
     }
-    let id = invocation.id.clone();
+    let (id, replies) = (invocation.id.clone(), dispatcher.reply_bytes().clone());
     let outcome = match dispatcher.admit_to(function, invocation) {
         Ok(admitted) => dispatcher.run(admitted).await,
         Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
     };
     let Outcome { id, result, timing } = outcome;
-    result_reply(&id, result.map_err(|error| Problem::of(&error, Some(&id))), timing)
+    let result = result.map_err(|error| Problem::of(&error, Some(&id)));
+    result_reply(&replies, &id, result, timing)
 }
 
 /// What a request is for.
@@ -239,10 +249,15 @@ fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
 }
 
 /// What an invocation came to.
-pub(super) fn result_reply(id: &str, result: Result<Reply, Problem>, timing: Timing) -> HttpReply {
+pub(super) fn result_reply(
+    replies: &Budget,
+    id: &str,
+    result: Result<Reply, Problem>,
+    timing: Timing,
+) -> HttpReply {
     let made = result.and_then(|reply| match body_of(reply) {
         Ok((body, media_type)) => {
-            let mut response = Response::new(Full::new(body));
+            let mut response = Response::new(Full::new(until_taken(replies, body)?));
             match media_type {
                 Some(media_type) => {
                     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
@@ -251,7 +266,10 @@ pub(super) fn result_reply(id: &str, result: Result<Reply, Problem>, timing: Tim
             }
             Ok(response)
         }
-        Err(response) => own_response(response).map_err(|error| Problem::of(&error, Some(id))),
+        Err(mut response) => {
+            response.body = until_taken(replies, response.body)?;
+            own_response(response).map_err(|error| Problem::of(&error, Some(id)))
+        }
     });
     let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem));
     let headers = reply.headers_mut();
@@ -262,6 +280,22 @@ pub(super) fn result_reply(id: &str, result: Result<Reply, Problem>, timing: Tim
         headers.append(SERVER_TIMING, timing);
     }
     reply
+}
+
+/// A reply's body, counted until its client has taken it. Small ones are not: a connection costs more than they do.
+fn until_taken(replies: &Budget, body: Bytes) -> Result<Bytes, Problem> {
+    if body.len() <= SMALL_REPLY_BYTES {
+        return Ok(body);
+    }
+    let taken = replies.take(body.len()).ok_or_else(|| {
+        let detail = format!(
+            "the function has run, but the replies that wait for their clients have {} bytes together, and this one \
+             is beyond them; the outcome of a durable invocation may be asked for again",
+            replies.most()
+        );
+        Problem::new(503, "No memory for replies", detail)
+    })?;
+    Ok(taken.hold(body))
 }
 
 /// The response that a function made itself, without what is ours to say.

@@ -19,7 +19,8 @@ use crate::answer::Answer;
 use crate::dispatch::{Admitted, Dispatcher, Workers};
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal};
 use crate::journal::{
-    Acceptance, AnswerTo, Claim, ClientRecord, Digest, Durable, Keep, Lookup, NoRoom, Slot, digest,
+    Acceptance, AnswerTo, Claim, ClientRecord, DEAD_LETTER_TOPIC, Digest, Durable, InvocationJournal, Keep,
+    Lookup, NoRoom, Slot, digest,
 };
 use crate::manifest::{NODE_TRIGGERS, WhenFull};
 use crate::problem::Problem;
@@ -126,6 +127,7 @@ impl CoordinationHook {
             match dispatcher.journal().claim(key, digest(&[&invocation.event.body]), id) {
                 Ok(Claim::New(claim)) => durable.claim = Some(claim),
                 Ok(Claim::Known(id)) => {
+                    self.acknowledge_with_first(dispatcher, publishing, id);
                     return match answer {
                         Some(answer) => self.answer_again(dispatcher, function, id, answer),
                         None => Verdict::Consume,
@@ -166,6 +168,27 @@ impl CoordinationHook {
                 }
             }
         }
+    }
+
+    /// A repeated call is acknowledged when the first is on the disk, and not before.
+    fn acknowledge_with_first(
+        &self,
+        dispatcher: &Arc<Dispatcher>,
+        publishing: &mut Publishing<'_>,
+        id: Ulid,
+    ) {
+        let is_stored =
+            move |journal: &InvocationJournal| !matches!(journal.lookup(id), Ok(Lookup::Unknown));
+        if is_stored(dispatcher.journal()) {
+            return;
+        }
+        let (journal, held) = (dispatcher.journal().clone(), publishing.hold());
+        self.workers.spawn(async move {
+            while journal.is_claimed(id) && !is_stored(&journal) {
+                tokio::time::sleep(CLAIM_WAIT).await;
+            }
+            held.complete(if is_stored(&journal) { Ok(()) } else { Err(RejectReason::Unspecified) });
+        });
     }
 
     /// A call that was made before is not made again: its answer is published here as well, once it is there.
@@ -213,6 +236,10 @@ impl CoordinationHook {
         let mut plain: Vec<(Arc<LiveFunction>, bool)> = Vec::new();
         let mut refused = None;
         let given_up = message.topic().as_str().strip_prefix(DEAD_PREFIX);
+        // Functions that fail with each other's dead letters would start each other without end.
+        if given_up.is_some() && is_letter_about_letter(message) {
+            return Verdict::Forward;
+        }
         // First whether there is room for all that are to be kept: where one has none, nothing is to have happened.
         routes.for_each_mqtt(message.topic().as_str(), |route| {
             // What it could not do it would not do better with its own dead letter, and again and again.
@@ -252,37 +279,34 @@ impl CoordinationHook {
                 verdict = Verdict::Consume;
             }
         }
+        // Those first that may refuse it: a message that is refused has run nothing, since it may be offered again.
+        plain.sort_by_key(|(_, consume)| !consume);
         for (function, consume) in plain {
-            match self.trigger(dispatcher, &function, origin, message) {
-                Ok(()) if consume => verdict = Verdict::Consume,
-                // Nobody else would see it: it is refused, not lost.
-                Err(error) if consume && matches!(verdict, Verdict::Forward) => {
-                    verdict = Verdict::Reject(reject_reason(&error));
+            if !consume && matches!(verdict, Verdict::Reject(_)) {
+                break;
+            }
+            let answer = answer_to(open_response_topic(message), origin, message);
+            let invocation = invocation(function.name.to_string(), origin, message);
+            match dispatcher.admit_to(function.clone(), invocation) {
+                Ok(admitted) => {
+                    self.start(dispatcher, admitted, answer);
+                    if consume {
+                        verdict = Verdict::Consume;
+                    }
                 }
-                _ => {}
+                Err(error) => {
+                    // Of QoS 0: what finds no room is dropped, counted and said.
+                    if !(consume && is_offered_again(origin, message)) {
+                        lose(dispatcher, &function, answer.as_ref(), &error);
+                    }
+                    // Nobody else would see it: it is refused, not lost.
+                    if consume && matches!(verdict, Verdict::Forward) {
+                        verdict = Verdict::Reject(reject_reason(&error));
+                    }
+                }
             }
         }
         verdict
-    }
-
-    fn trigger(
-        &self,
-        dispatcher: &Arc<Dispatcher>,
-        function: &Arc<LiveFunction>,
-        origin: &Origin,
-        message: &Message,
-    ) -> Result<(), InvocationError> {
-        let answer = answer_to(open_response_topic(message), origin, message);
-        let invocation = invocation(function.name.to_string(), origin, message);
-        match dispatcher.admit_to(function.clone(), invocation) {
-            Ok(admitted) => self.start(dispatcher, admitted, answer),
-            // Of QoS 0: what finds no room is dropped, counted and said.
-            Err(error) => {
-                lose(dispatcher, function, answer.as_ref(), &error);
-                return Err(error);
-            }
-        }
-        Ok(())
     }
 
     fn start(&self, dispatcher: &Arc<Dispatcher>, admitted: Admitted, answer: Option<Answer>) {
@@ -331,6 +355,22 @@ fn parse_call(topic: &str) -> Option<Call<'_>> {
 /// True if whoever may publish anything may publish here: topics that start with `$` are the node's.
 fn is_open(topic: &str) -> bool {
     !topic.starts_with('$')
+}
+
+/// True if functions may publish here, as far as the topic is the node's: calls alone.
+pub(crate) fn takes_from_functions(topic: &str) -> bool {
+    !topic.starts_with(FAAS_PREFIX) || parse_call(topic).is_some()
+}
+
+/// True if what was given up was itself the handling of a dead letter. Only the node publishes these: what they say is so.
+fn is_letter_about_letter(message: &Message) -> bool {
+    let user = message.properties().map(|properties| properties.user.as_slice()).unwrap_or_default();
+    user.iter().any(|(name, topic)| &**name == DEAD_LETTER_TOPIC && topic.starts_with(DEAD_PREFIX))
+}
+
+/// True if a message that is refused is offered again by the node itself: nothing is lost, and it need not be said.
+fn is_offered_again(origin: &Origin, message: &Message) -> bool {
+    message.qos() > QoS::AtMostOnce && matches!(origin, Origin::Node { .. })
 }
 
 /// True if triggers may have topics like this one of the node's.

@@ -1,6 +1,6 @@
 //! MQTT over WebSocket, at `/mqtt` of the gateway (MQTT 5, section 6; RFC 6455).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,8 @@ use crate::problem::Problem;
 /// Where browsers and others find the broker.
 pub const PATH: &str = "/mqtt";
 
+/// Whose page makes a request, by its browser (Fetch Metadata).
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SUBPROTOCOL: &str = "mqtt";
 /// Appended to the key (RFC 6455, section 1.3).
 const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -82,6 +84,18 @@ impl WebSocketGateway {
         Err(Problem::new(403, "Origin not allowed", detail))
     }
 
+    /// Images, scripts, links and the like of a page ask without an origin; browsers say where they stand all the same.
+    fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let own = headers.get(SEC_FETCH_SITE).is_none_or(|site| site == "same-origin" || site == "none");
+        if own || headers.contains_key(ORIGIN) || self.allowed_origins.iter().any(|allowed| allowed == "*")
+        {
+            return Ok(());
+        }
+        let detail = "pages of other sites may not make requests of this node; those of `allowed_origins` under \
+                      [websocket] in the node's configuration may, by requests that name their origin (CORS)";
+        Err(Problem::new(403, "Site not allowed", detail))
+    }
+
     /// A plain gateway is reached by an address or `localhost`: any other name may have been made to lead here by a
     /// page that came from there (DNS rebinding), and requests of that page for itself have no origin.
     fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
@@ -118,12 +132,18 @@ impl Upgrading {
         Self { gateway, peer, accepted: Arc::default() }
     }
 
+    /// Whose connection it is.
+    pub fn address(&self) -> IpAddr {
+        self.peer.ip()
+    }
+
     /// Whether a request that needs no credential may come from the page that it comes from, if it comes from one.
     ///
     /// # Errors
     /// 403.
     pub fn check_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
         self.gateway.check_host(headers)?;
+        self.gateway.check_site(headers)?;
         self.gateway.check_origin(headers)
     }
 

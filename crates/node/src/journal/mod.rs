@@ -37,7 +37,7 @@ use lane::Lane;
 use outbox::Outbox;
 pub use record::{AnswerTo, ClientRecord, Digest, Keep, KnownState, StoredOutcome};
 use record::{Expiry, Known, Pending, Reserved};
-pub use run::{Accepted, Durable};
+pub use run::{Accepted, DEAD_LETTER_TOPIC, Durable};
 
 /// Entries that are read from the disk at a time.
 const PAGE: usize = 256;
@@ -136,6 +136,8 @@ pub struct Acceptance {
     sequence: u64,
     pending: Pending,
     claim: Option<KeyClaim>,
+    /// Of the entries.
+    bytes: usize,
     /// Keys and values to store in one batch.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -430,7 +432,8 @@ impl InvocationJournal {
         if let Some(claim) = &claim {
             entries.push((record::reserved_key(&claim.key), record::encode(&claim.reserved)));
         }
-        Acceptance { slot, sequence, pending, claim, entries }
+        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        Acceptance { slot, sequence, pending, claim, bytes, entries }
     }
 
     /// The next pending invocation of a function that may run.
@@ -563,10 +566,9 @@ impl Acceptance {
     /// The invocation is stored, or will be at `ticket`: it has its place in the lane from now on. Gives the oldest one
     /// if it has to make room.
     fn accepted(self, ticket: Option<Ticket>, most: usize) -> Option<(u64, Option<Memory>)> {
-        let Self { mut slot, sequence, pending, claim, entries } = self;
+        let Self { mut slot, sequence, pending, claim, bytes, .. } = self;
         slot.taken = true;
         let journal = &slot.journal;
-        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         let order_key = pending.order_key;
         let fits = journal.memory_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= MEMORY_BYTES;
         let (pending, bytes) = if fits {

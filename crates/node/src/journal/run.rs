@@ -16,6 +16,7 @@ use ulid::Ulid;
 use super::record::{self, Outgoing, Pending, StoredOutcome};
 use super::{Acceptance, AnswerTo, Claim, Digest, InvocationJournal, Keep, KeyClaim, Memory, Slot};
 use crate::answer::Answer;
+use crate::budget::Taken;
 use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
 use crate::manifest::QueueOrder;
@@ -33,6 +34,9 @@ const NO_ROOM_WAIT: Duration = Duration::from_millis(50);
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 /// The reason that a dead letter gives, at most.
 const REASON_CHARS: usize = 1000;
+
+/// The user property of a dead letter that has the topic of the message which could not be handled.
+pub const DEAD_LETTER_TOPIC: &str = "topic";
 
 /// How a durable invocation is to be treated.
 #[derive(Debug, Default)]
@@ -71,6 +75,9 @@ impl Dispatcher {
     ) -> Result<Accepted, InvocationError> {
         let failed = |error| InvocationError::Commit { function: function.name.to_string(), error };
         let id = Ulid::from_string(&invocation.id).unwrap_or_default();
+        // Until it is on the disk it is there twice: as it came, and as it is to be written.
+        let bytes = self.take_event_bytes(2 * invocation.event.body.len());
+        let bytes = bytes.inspect_err(|_| function.metrics.record_rejected())?;
         if let Some((key, request)) = key {
             let claim = self.journal().claim(key, request, id);
             match claim.map_err(|error| failed(CommitError::Failed(error.to_string())))? {
@@ -82,7 +89,7 @@ impl Dispatcher {
         // What is handed to the writer is committed in any case, and then has to run.
         let (dispatcher, to) = (self.clone(), function.clone());
         let storing =
-            tokio::spawn(async move { dispatcher.store_accepted(&to, invocation, durable).await });
+            tokio::spawn(async move { dispatcher.store_accepted(&to, invocation, durable, bytes).await });
         let stored = storing.await.unwrap_or_else(|_| Err(failed(CommitError::Closed)));
         if stored.is_err() {
             function.metrics.record_rejected();
@@ -97,16 +104,17 @@ impl Dispatcher {
         function: &Arc<LiveFunction>,
         invocation: Invocation,
         durable: Durable,
+        _bytes: Taken,
     ) -> Result<(), InvocationError> {
         self.check(function, &invocation)?;
         let slot = self.journal().reserve(function).map_err(|_| {
             let (function, capacity) = (function.name.to_string(), function.admission.capacity());
             InvocationError::QueueFull { function, capacity }
         })?;
-        let acceptance = self.prepare(slot, invocation, durable);
+        let mut acceptance = self.prepare(slot, invocation, durable);
         let mut batch = Batch::default();
-        for (key, value) in &acceptance.entries {
-            self.journal().put(&mut batch, key.clone(), value.clone());
+        for (key, value) in std::mem::take(&mut acceptance.entries) {
+            self.journal().put(&mut batch, key, value);
         }
         let committed = self.store().committer().commit(batch, Durability::Synced).await;
         committed
@@ -319,12 +327,22 @@ impl Dispatcher {
         self.ended(function, Outcome { id, result: Err(error), timing });
         pending.attempt += 1;
         pending.due_unix_ms = self.journal().clock.now_unix_ms() + wait.as_millis() as u64;
-        let mut batch = Batch::default();
-        let key = record::pending_key(&function.name, sequence);
-        self.journal().put(&mut batch, key, record::encode(&pending));
-        if let Err(error) = self.store().committer().commit(batch, Durability::Written).await {
-            // Only the count is lost, should the node be restarted.
-            tracing::warn!(function = &*function.name, %error, "a failed attempt could not be noted");
+        loop {
+            let mut batch = Batch::default();
+            let key = record::pending_key(&function.name, sequence);
+            self.journal().put(&mut batch, key, record::encode(&pending));
+            match self.store().committer().commit(batch, Durability::Written).await {
+                // The next run takes the count from the disk: it would be this one again, and again.
+                Err(CommitError::DiskFull { .. }) if !self.is_draining() => {
+                    tokio::time::sleep(OVERLOADED_WAIT).await;
+                }
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::warn!(function = &*function.name, %error, "a failed attempt could not be noted");
+                    // On the disk it is pending still: it runs when the node has been started again.
+                    return self.journal().finish(&function.name, sequence);
+                }
+            }
         }
         self.journal().retried.fetch_add(1, Ordering::Relaxed);
         self.journal().retry_at(&function.name, sequence, Instant::now() + wait);
@@ -570,7 +588,9 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
 /// The original payload, and why it is there; without the payload if that would make it larger than `most_bytes`.
 fn dead_letter(function: &str, pending: &Pending, problem: &Problem, most_bytes: usize) -> Outgoing {
     let (origin, content_type) = match &pending.event.trigger {
-        Trigger::Mqtt(message) => (Some(("topic", message.topic.clone())), message.content_type.clone()),
+        Trigger::Mqtt(message) => {
+            (Some((DEAD_LETTER_TOPIC, message.topic.clone())), message.content_type.clone())
+        }
         Trigger::Http(request) => {
             let content_type = request.headers.iter().find(|(name, _)| name == "content-type");
             let content_type = content_type.map(|(_, value)| value.clone());

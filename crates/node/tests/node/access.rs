@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
+use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64URL};
 use edgefaas_node::access::JwtSection;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Clock, Platform};
@@ -206,6 +206,12 @@ async fn no_form_of_a_token_of_the_node_is_shown_to_functions() {
     for value in [
         format!("Bearer {token}"),
         format!("bearer\t {token}"),
+        format!("Basic {}", BASE64.encode(format!("node:{token}"))),
+        format!("Basic {}", BASE64.encode(format!("node:{token}")).trim_end_matches('=')),
+        format!("Basic {}", BASE64URL.encode(format!("\u{fb}\u{ff}:{token}"))),
+        format!("token:{token}"),
+        format!("({token})"),
+        format!("x{token}x"),
         token.clone(),
         format!("Basic x, Bearer {token}"),
     ] {

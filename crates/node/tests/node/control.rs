@@ -138,6 +138,25 @@ async fn strangers_who_say_nothing_keep_nobody_out_for_long() {
 }
 
 #[tokio::test]
+async fn strangers_of_two_addresses_do_not_keep_others_waiting() {
+    use std::time::Duration;
+    use tokio::net::TcpSocket;
+    let node = TestNode::start().await;
+    let mut silent = Vec::new();
+    for host in [2, 3] {
+        for _ in 0..40 {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(([127, 0, 0, host], 0).into()).unwrap();
+            silent.push(socket.connect(node.addresses.control).await.unwrap());
+        }
+    }
+    let health = || Request::get("/healthz").body(Full::default()).unwrap();
+    // Those who say nothing are there for 10 s by themselves.
+    let answer = tokio::time::timeout(Duration::from_secs(8), send(node.addresses.control, health()));
+    assert_eq!(answer.await.expect("it need not wait").status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn one_address_does_not_take_all_tls_handshakes() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpSocket, TcpStream};

@@ -7,6 +7,7 @@ mod control;
 mod cron;
 mod deploys;
 mod durable;
+mod durable_limits;
 mod gateway;
 mod limits;
 mod mqtt;
