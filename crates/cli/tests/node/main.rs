@@ -13,6 +13,8 @@ mod examples;
 mod kill;
 mod load;
 mod power;
+mod proxying;
+mod reaching;
 mod recording;
 mod support;
 mod websocket;
