@@ -5,7 +5,7 @@ use log::Level;
 use serde::de::DeserializeOwned;
 
 use crate::host::Host;
-use crate::{HostError, IntoPayload, Object, PendingCall};
+use crate::{HostError, IntoPayload, Object, PendingCall, PendingFetch, Request};
 
 /// The run that an event is handled in, and what the function may do in it.
 #[derive(Debug, Clone)]
@@ -153,6 +153,27 @@ impl Context {
     /// ```
     pub fn call(&self, function: &str, data: impl IntoPayload) -> PendingCall {
         PendingCall::start(&self.host, function, data.into_payload())
+    }
+
+    /// Sends a request to another server; `.await` it or `.wait()` for it. An answer of any status is an answer.
+    ///
+    /// Requests that are started before the first is waited for run side by side. Errors come with the answer:
+    /// `NotPermitted` if no `http` permission names the server, `Invalid` for a URL that is none, `Overloaded` over the
+    /// run's limit of calls, `Failed` without a connection or an answer.
+    ///
+    /// ```
+    /// # use edgefaas::prelude::*;
+    /// use edgefaas::Request;
+    ///
+    /// # async fn forecast(context: Context) -> Result<(f64, f64), Error> {
+    /// let today = context.fetch(Request::get("https://weather.example.com/today"));
+    /// let tomorrow = context.fetch(Request::get("https://weather.example.com/tomorrow"));
+    /// let (today, tomorrow) = (today.await?.json()?, tomorrow.await?.json()?);
+    /// # Ok((today, tomorrow))
+    /// # }
+    /// ```
+    pub fn fetch(&self, request: Request) -> PendingFetch {
+        PendingFetch::start(&self.host, request)
     }
 
     /// A stateful object; it exists as soon as something is written to it.

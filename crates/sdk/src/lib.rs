@@ -7,6 +7,7 @@ mod context;
 mod error;
 mod event;
 mod executor;
+mod fetch;
 mod host;
 mod object;
 mod reply;
@@ -19,6 +20,7 @@ pub use event::{
     CronTick, DirectCall, Event, HttpRequest, MqttMessage, ObjectChange, PayloadError, Trigger,
     WorkflowStep,
 };
+pub use fetch::{Fetched, PendingFetch, Redirect, Request};
 #[cfg(not(target_arch = "wasm32"))]
 pub use host::{Published, TestNode};
 pub use object::{Counter, Object, Register};

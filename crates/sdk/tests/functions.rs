@@ -1,7 +1,7 @@
 //! Functions as users write and test them.
 
 use edgefaas::prelude::*;
-use edgefaas::{DirectCall, HttpRequest, MqttMessage, TestNode};
+use edgefaas::{DirectCall, Fetched, HttpRequest, MqttMessage, Request, TestNode};
 use serde::{Deserialize, Serialize};
 
 mod average {
@@ -120,4 +120,32 @@ fn config_and_secrets_are_typed() {
     );
     assert_eq!(context.secret("key").as_deref(), Some("s3cret"));
     assert!(context.time_left().as_secs() > 0);
+}
+
+mod outgoing {
+    use super::*;
+
+    #[edgefaas::function]
+    pub async fn sum(_event: Event, context: Context) -> Result<Json<f64>, Error> {
+        let north = context.fetch(Request::get("http://sensors.example:8080/north"));
+        let south = context.fetch(Request::post("http://sensors.example:8080/south").json(&1)?);
+        Ok(Json(north.await?.json::<f64>()? + south.wait()?.json::<f64>()?))
+    }
+}
+
+#[test]
+fn requests_are_answered_by_the_tests_servers() {
+    let call = || Event::new(Trigger::Call(DirectCall::default()), "");
+    let node = TestNode::new().server("http://sensors.example:8080", |request| {
+        let body = match (&*request.method, &*request.url) {
+            ("GET", "http://sensors.example:8080/north") => "20.5".into(),
+            ("POST", "http://sensors.example:8080/south") if request.body == b"1" => "1.5".into(),
+            other => panic!("{other:?}"),
+        };
+        Ok(Fetched { status: 200, body, ..Fetched::default() })
+    });
+    assert_eq!(node.block_on(outgoing::sum(call(), node.context())).unwrap(), Json(22.0));
+    let alone = TestNode::new();
+    let failure = alone.block_on(outgoing::sum(call(), alone.context())).unwrap_err();
+    assert!(failure.to_string().contains("nobody answers http://sensors.example"), "{failure}");
 }

@@ -14,6 +14,8 @@ mod frameworks;
 mod kill;
 mod load;
 mod power;
+mod proxying;
+mod reaching;
 mod recording;
 mod support;
 mod websocket;

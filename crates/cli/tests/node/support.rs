@@ -65,8 +65,27 @@ impl Running {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// The same with text on its stdin.
+    pub fn tell(&self, args: &[&str], stdin: &str) {
+        let mut child = edgefaas(&self.data_dir)
+            .args(["--node", &self.control])
+            .args(args)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        child.stdin.take().expect("piped").write_all(stdin.as_bytes()).expect("it reads");
+        assert!(child.wait().expect("it ends").success(), "edgefaas {args:?}");
+    }
+
     /// Status code and body of an HTTP request.
     pub fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let (head, body) = self.exchange(method, path, body);
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, body)
+    }
+
+    /// Head and body of the answer to an HTTP request.
+    pub fn exchange(&self, method: &str, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.http).expect("the gateway is open");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         let length = body.len();
@@ -77,8 +96,7 @@ impl Running {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        (status, body.to_owned())
+        (head.to_owned(), body.to_owned())
     }
 
     /// A word of the ready line, after its name and `=`.
@@ -128,6 +146,63 @@ pub fn edgefaas(data_dir: &Path) -> Command {
 
 pub fn guest_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest")
+}
+
+/// Builds a guest of `tests/node/guests` and gives its component.
+pub fn component(name: &str) -> PathBuf {
+    let guests = repository().join("crates/cli/tests/node/guests");
+    let output = Command::new("cargo")
+        .args(["build", "--release", "--target", "wasm32-wasip2"])
+        .current_dir(guests.join(name))
+        .env("CARGO_TARGET_DIR", guest_target())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    guest_target().join("wasm32-wasip2/release").join(format!("{name}.wasm"))
+}
+
+/// An HTTP server that answers with method, path and body of what it was asked, once `parallel` requests are under way.
+/// Gives its address.
+pub fn echo_server(parallel: usize) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        loop {
+            let mut asked = Vec::new();
+            while asked.len() < parallel {
+                let Ok((stream, _)) = listener.accept() else { return };
+                asked.extend(read_request(stream));
+            }
+            for (mut stream, text) in asked {
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}", text.len());
+                let _ = write!(stream, "{head}\r\n\r\n{text}");
+            }
+        }
+    });
+    address
+}
+
+/// Method, path and body of a request; nothing if the connection ends before.
+fn read_request(stream: TcpStream) -> Option<(TcpStream, String)> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let (mut words, mut length) = (line.split(' '), 0);
+    let (method, path) = (words.next()?, words.next()?);
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        match header.trim().to_lowercase().split_once(':') {
+            Some(("content-length", value)) => length = value.trim().parse().ok()?,
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let text = format!("{method} {path} {}", String::from_utf8_lossy(&body));
+    Some((reader.into_inner(), text))
 }
 
 pub fn repository() -> PathBuf {

@@ -132,7 +132,9 @@ impl calls::HostPendingCall for ComponentState {
 impl requests::Host for ComponentState {
     fn fetch(&mut self, request: requests::Request) -> HostResult<Resource<PendingResponse>> {
         match self.host().fetch(outgoing_request(request)) {
+            // Under way from now on, whichever of several the component waits for first.
             Ok(future) => {
+                let future = Box::pin(wasmtime_wasi::runtime::spawn(future));
                 self.open_calls += 1;
                 Ok(Ok(self.table.push(Pending::Running(future))?))
             }

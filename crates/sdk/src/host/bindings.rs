@@ -1997,6 +1997,640 @@ pub mod edgefaas {
                 }
             }
         }
+        /// HTTP requests to other servers. Bodies are held whole.
+        #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
+        pub mod requests {
+            #[used]
+            #[doc(hidden)]
+            static __FORCE_SECTION_REF: fn() = super::super::super::__link_custom_section_describing_imports;
+            use super::super::super::_rt;
+            pub type Pollable = super::super::super::wasi::io::poll::Pollable;
+            pub type HostError = super::super::super::edgefaas::function::types::HostError;
+            /// What becomes of an answer that points elsewhere (status 301, 302, 303, 307 or 308).
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum Redirect {
+                /// It is followed, to servers that the manifest permits.
+                Follow,
+                /// The request fails.
+                Error,
+                /// It is the answer.
+                Manual,
+            }
+            impl ::core::fmt::Debug for Redirect {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        Redirect::Follow => f.debug_tuple("Redirect::Follow").finish(),
+                        Redirect::Error => f.debug_tuple("Redirect::Error").finish(),
+                        Redirect::Manual => f.debug_tuple("Redirect::Manual").finish(),
+                    }
+                }
+            }
+            impl Redirect {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> Redirect {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => Redirect::Follow,
+                        1 => Redirect::Error,
+                        2 => Redirect::Manual,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            #[derive(Clone)]
+            pub struct Request {
+                pub method: _rt::String,
+                /// Absolute, http or https.
+                pub url: _rt::String,
+                pub headers: _rt::Vec<(_rt::String, _rt::String)>,
+                pub body: _rt::Vec<u8>,
+                pub redirect: Redirect,
+            }
+            impl ::core::fmt::Debug for Request {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Request")
+                        .field("method", &self.method)
+                        .field("url", &self.url)
+                        .field("headers", &self.headers)
+                        .field("body", &self.body)
+                        .field("redirect", &self.redirect)
+                        .finish()
+                }
+            }
+            #[derive(Clone)]
+            pub struct Response {
+                pub status: u16,
+                /// Names in lower case, in the order received, repeated ones kept.
+                pub headers: _rt::Vec<(_rt::String, _rt::String)>,
+                pub body: _rt::Vec<u8>,
+                /// Where it came from in the end.
+                pub url: _rt::String,
+                /// Whether a redirection led there.
+                pub redirected: bool,
+            }
+            impl ::core::fmt::Debug for Response {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("Response")
+                        .field("status", &self.status)
+                        .field("headers", &self.headers)
+                        .field("body", &self.body)
+                        .field("url", &self.url)
+                        .field("redirected", &self.redirected)
+                        .finish()
+                }
+            }
+            /// A request under way; dropping it closes its connection.
+            #[derive(Debug)]
+            #[repr(transparent)]
+            pub struct PendingResponse {
+                handle: _rt::Resource<PendingResponse>,
+            }
+            impl PendingResponse {
+                #[doc(hidden)]
+                pub unsafe fn from_handle(handle: u32) -> Self {
+                    Self {
+                        handle: unsafe { _rt::Resource::from_handle(handle) },
+                    }
+                }
+                #[doc(hidden)]
+                pub fn take_handle(&self) -> u32 {
+                    _rt::Resource::take_handle(&self.handle)
+                }
+                #[doc(hidden)]
+                pub fn handle(&self) -> u32 {
+                    _rt::Resource::handle(&self.handle)
+                }
+            }
+            unsafe impl _rt::WasmResource for PendingResponse {
+                #[inline]
+                unsafe fn drop(_handle: u32) {
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/requests@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "[resource-drop]pending-response"]
+                        fn drop(_: i32);
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn drop(_: i32) {
+                        unreachable!()
+                    }
+                    unsafe {
+                        drop(_handle as i32);
+                    }
+                }
+            }
+            impl PendingResponse {
+                #[allow(unused_unsafe, clippy::all)]
+                /// Ready when `take` has an answer.
+                #[allow(async_fn_in_trait)]
+                pub fn subscribe(&self) -> Pollable {
+                    unsafe {
+                        #[cfg(target_arch = "wasm32")]
+                        #[link(wasm_import_module = "edgefaas:function/requests@0.1.0")]
+                        unsafe extern "C" {
+                            #[link_name = "[method]pending-response.subscribe"]
+                            fn wit_import0(_: i32) -> i32;
+                        }
+                        #[cfg(not(target_arch = "wasm32"))]
+                        unsafe extern "C" fn wit_import0(_: i32) -> i32 {
+                            unreachable!()
+                        }
+                        let ret = wit_import0((self).handle() as i32);
+                        super::super::super::wasi::io::poll::Pollable::from_handle(
+                            ret as u32,
+                        )
+                    }
+                }
+            }
+            impl PendingResponse {
+                #[allow(unused_unsafe, clippy::all)]
+                /// The answer, once; none while it is not there.
+                #[allow(async_fn_in_trait)]
+                pub fn take(
+                    &self,
+                ) -> ::core::option::Option<
+                    ::core::result::Result<Response, HostError>,
+                > {
+                    unsafe {
+                        #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                        #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                        struct RetArea(
+                            [::core::mem::MaybeUninit<
+                                u8,
+                            >; 10 * ::core::mem::size_of::<*const u8>()],
+                        );
+                        let mut ret_area = RetArea(
+                            [::core::mem::MaybeUninit::uninit(); 10
+                                * ::core::mem::size_of::<*const u8>()],
+                        );
+                        let ptr0 = ret_area.0.as_mut_ptr().cast::<u8>();
+                        #[cfg(target_arch = "wasm32")]
+                        #[link(wasm_import_module = "edgefaas:function/requests@0.1.0")]
+                        unsafe extern "C" {
+                            #[link_name = "[method]pending-response.take"]
+                            fn wit_import1(_: i32, _: *mut u8);
+                        }
+                        #[cfg(not(target_arch = "wasm32"))]
+                        unsafe extern "C" fn wit_import1(_: i32, _: *mut u8) {
+                            unreachable!()
+                        }
+                        wit_import1((self).handle() as i32, ptr0);
+                        let l2 = i32::from(*ptr0.add(0).cast::<u8>());
+                        let result38 = match l2 {
+                            0 => None,
+                            1 => {
+                                let e = {
+                                    let l3 = i32::from(
+                                        *ptr0.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                    );
+                                    match l3 {
+                                        0 => {
+                                            let e = {
+                                                let l4 = i32::from(
+                                                    *ptr0
+                                                        .add(2 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<u16>(),
+                                                );
+                                                let l5 = *ptr0
+                                                    .add(3 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l6 = *ptr0
+                                                    .add(4 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                let base13 = l5;
+                                                let len13 = l6;
+                                                let mut result13 = _rt::Vec::with_capacity(len13);
+                                                for i in 0..len13 {
+                                                    let base = base13
+                                                        .add(i * (4 * ::core::mem::size_of::<*const u8>()));
+                                                    let e13 = {
+                                                        let l7 = *base.add(0).cast::<*mut u8>();
+                                                        let l8 = *base
+                                                            .add(::core::mem::size_of::<*const u8>())
+                                                            .cast::<usize>();
+                                                        let len9 = l8;
+                                                        let bytes9 = _rt::Vec::from_raw_parts(
+                                                            l7.cast(),
+                                                            len9,
+                                                            len9,
+                                                        );
+                                                        let l10 = *base
+                                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                                            .cast::<*mut u8>();
+                                                        let l11 = *base
+                                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                                            .cast::<usize>();
+                                                        let len12 = l11;
+                                                        let bytes12 = _rt::Vec::from_raw_parts(
+                                                            l10.cast(),
+                                                            len12,
+                                                            len12,
+                                                        );
+                                                        (_rt::string_lift(bytes9), _rt::string_lift(bytes12))
+                                                    };
+                                                    result13.push(e13);
+                                                }
+                                                _rt::cabi_dealloc(
+                                                    base13,
+                                                    len13 * (4 * ::core::mem::size_of::<*const u8>()),
+                                                    ::core::mem::size_of::<*const u8>(),
+                                                );
+                                                let l14 = *ptr0
+                                                    .add(5 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l15 = *ptr0
+                                                    .add(6 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                let len16 = l15;
+                                                let l17 = *ptr0
+                                                    .add(7 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l18 = *ptr0
+                                                    .add(8 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                let len19 = l18;
+                                                let bytes19 = _rt::Vec::from_raw_parts(
+                                                    l17.cast(),
+                                                    len19,
+                                                    len19,
+                                                );
+                                                let l20 = i32::from(
+                                                    *ptr0
+                                                        .add(9 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<u8>(),
+                                                );
+                                                Response {
+                                                    status: l4 as u16,
+                                                    headers: result13,
+                                                    body: <_ as From<
+                                                        _rt::Vec<_>,
+                                                    >>::from(
+                                                        _rt::Vec::from_raw_parts(l14.cast(), len16, len16),
+                                                    ),
+                                                    url: _rt::string_lift(bytes19),
+                                                    redirected: _rt::bool_lift(l20 as u8),
+                                                }
+                                            };
+                                            Ok(e)
+                                        }
+                                        1 => {
+                                            let e = {
+                                                let l21 = i32::from(
+                                                    *ptr0
+                                                        .add(2 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<u8>(),
+                                                );
+                                                use super::super::super::edgefaas::function::types::HostError as V37;
+                                                let v37 = match l21 {
+                                                    0 => {
+                                                        let e37 = {
+                                                            let l22 = *ptr0
+                                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<*mut u8>();
+                                                            let l23 = *ptr0
+                                                                .add(4 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<usize>();
+                                                            let len24 = l23;
+                                                            let bytes24 = _rt::Vec::from_raw_parts(
+                                                                l22.cast(),
+                                                                len24,
+                                                                len24,
+                                                            );
+                                                            _rt::string_lift(bytes24)
+                                                        };
+                                                        V37::NotPermitted(e37)
+                                                    }
+                                                    1 => {
+                                                        let e37 = {
+                                                            let l25 = *ptr0
+                                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<*mut u8>();
+                                                            let l26 = *ptr0
+                                                                .add(4 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<usize>();
+                                                            let len27 = l26;
+                                                            let bytes27 = _rt::Vec::from_raw_parts(
+                                                                l25.cast(),
+                                                                len27,
+                                                                len27,
+                                                            );
+                                                            _rt::string_lift(bytes27)
+                                                        };
+                                                        V37::NotFound(e37)
+                                                    }
+                                                    2 => {
+                                                        let e37 = {
+                                                            let l28 = *ptr0
+                                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<*mut u8>();
+                                                            let l29 = *ptr0
+                                                                .add(4 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<usize>();
+                                                            let len30 = l29;
+                                                            let bytes30 = _rt::Vec::from_raw_parts(
+                                                                l28.cast(),
+                                                                len30,
+                                                                len30,
+                                                            );
+                                                            _rt::string_lift(bytes30)
+                                                        };
+                                                        V37::Invalid(e37)
+                                                    }
+                                                    3 => {
+                                                        let e37 = {
+                                                            let l31 = *ptr0
+                                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<*mut u8>();
+                                                            let l32 = *ptr0
+                                                                .add(4 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<usize>();
+                                                            let len33 = l32;
+                                                            let bytes33 = _rt::Vec::from_raw_parts(
+                                                                l31.cast(),
+                                                                len33,
+                                                                len33,
+                                                            );
+                                                            _rt::string_lift(bytes33)
+                                                        };
+                                                        V37::Overloaded(e37)
+                                                    }
+                                                    n => {
+                                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                                        let e37 = {
+                                                            let l34 = *ptr0
+                                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<*mut u8>();
+                                                            let l35 = *ptr0
+                                                                .add(4 * ::core::mem::size_of::<*const u8>())
+                                                                .cast::<usize>();
+                                                            let len36 = l35;
+                                                            let bytes36 = _rt::Vec::from_raw_parts(
+                                                                l34.cast(),
+                                                                len36,
+                                                                len36,
+                                                            );
+                                                            _rt::string_lift(bytes36)
+                                                        };
+                                                        V37::Failed(e37)
+                                                    }
+                                                };
+                                                v37
+                                            };
+                                            Err(e)
+                                        }
+                                        _ => _rt::invalid_enum_discriminant(),
+                                    }
+                                };
+                                Some(e)
+                            }
+                            _ => _rt::invalid_enum_discriminant(),
+                        };
+                        result38
+                    }
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Sends a request.
+            #[allow(async_fn_in_trait)]
+            pub fn fetch(
+                request: &Request,
+            ) -> ::core::result::Result<PendingResponse, HostError> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let Request {
+                        method: method0,
+                        url: url0,
+                        headers: headers0,
+                        body: body0,
+                        redirect: redirect0,
+                    } = request;
+                    let vec1 = method0;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let vec2 = url0;
+                    let ptr2 = vec2.as_ptr().cast::<u8>();
+                    let len2 = vec2.len();
+                    let vec6 = headers0;
+                    let len6 = vec6.len();
+                    let layout6 = _rt::alloc::Layout::from_size_align(
+                            vec6.len() * (4 * ::core::mem::size_of::<*const u8>()),
+                            ::core::mem::size_of::<*const u8>(),
+                        )
+                        .unwrap();
+                    let (result6, _cleanup6) = wit_bindgen::rt::Cleanup::new(layout6);
+                    for (i, e) in vec6.into_iter().enumerate() {
+                        let base = result6
+                            .add(i * (4 * ::core::mem::size_of::<*const u8>()));
+                        {
+                            let (t3_0, t3_1) = e;
+                            let vec4 = t3_0;
+                            let ptr4 = vec4.as_ptr().cast::<u8>();
+                            let len4 = vec4.len();
+                            *base
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len4;
+                            *base.add(0).cast::<*mut u8>() = ptr4.cast_mut();
+                            let vec5 = t3_1;
+                            let ptr5 = vec5.as_ptr().cast::<u8>();
+                            let len5 = vec5.len();
+                            *base
+                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len5;
+                            *base
+                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>() = ptr5.cast_mut();
+                        }
+                    }
+                    let vec7 = body0;
+                    let ptr7 = vec7.as_ptr().cast::<u8>();
+                    let len7 = vec7.len();
+                    let ptr8 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/requests@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "fetch"]
+                        fn wit_import9(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: i32,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import9(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: i32,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import9(
+                        ptr1.cast_mut(),
+                        len1,
+                        ptr2.cast_mut(),
+                        len2,
+                        result6,
+                        len6,
+                        ptr7.cast_mut(),
+                        len7,
+                        redirect0.clone() as i32,
+                        ptr8,
+                    );
+                    let l10 = i32::from(*ptr8.add(0).cast::<u8>());
+                    let result29 = match l10 {
+                        0 => {
+                            let e = {
+                                let l11 = *ptr8
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<i32>();
+                                PendingResponse::from_handle(l11 as u32)
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l12 = i32::from(
+                                    *ptr8.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::edgefaas::function::types::HostError as V28;
+                                let v28 = match l12 {
+                                    0 => {
+                                        let e28 = {
+                                            let l13 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l14 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len15 = l14;
+                                            let bytes15 = _rt::Vec::from_raw_parts(
+                                                l13.cast(),
+                                                len15,
+                                                len15,
+                                            );
+                                            _rt::string_lift(bytes15)
+                                        };
+                                        V28::NotPermitted(e28)
+                                    }
+                                    1 => {
+                                        let e28 = {
+                                            let l16 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l17 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len18 = l17;
+                                            let bytes18 = _rt::Vec::from_raw_parts(
+                                                l16.cast(),
+                                                len18,
+                                                len18,
+                                            );
+                                            _rt::string_lift(bytes18)
+                                        };
+                                        V28::NotFound(e28)
+                                    }
+                                    2 => {
+                                        let e28 = {
+                                            let l19 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l20 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len21 = l20;
+                                            let bytes21 = _rt::Vec::from_raw_parts(
+                                                l19.cast(),
+                                                len21,
+                                                len21,
+                                            );
+                                            _rt::string_lift(bytes21)
+                                        };
+                                        V28::Invalid(e28)
+                                    }
+                                    3 => {
+                                        let e28 = {
+                                            let l22 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l23 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len24 = l23;
+                                            let bytes24 = _rt::Vec::from_raw_parts(
+                                                l22.cast(),
+                                                len24,
+                                                len24,
+                                            );
+                                            _rt::string_lift(bytes24)
+                                        };
+                                        V28::Overloaded(e28)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e28 = {
+                                            let l25 = *ptr8
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l26 = *ptr8
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len27 = l26;
+                                            let bytes27 = _rt::Vec::from_raw_parts(
+                                                l25.cast(),
+                                                len27,
+                                                len27,
+                                            );
+                                            _rt::string_lift(bytes27)
+                                        };
+                                        V28::Failed(e28)
+                                    }
+                                };
+                                v28
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result29
+                }
+            }
+        }
         /// Stateful objects. Reads are of the local replica and see the invocation's own writes; writes
         /// apply when the invocation commits.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
@@ -3087,10 +3721,10 @@ macro_rules! __export_function_impl {
         "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.61.1:edgefaas:function@0.1.0:function:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 2092] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 2495] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xad\x0f\x01A\x02\x01\
-A\x19\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xc0\x12\x01A\x02\x01\
+A\x1b\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
 rs\x01\x04\0\x0chttp-request\x03\0\x02\x01ks\x01p}\x01k\x05\x01r\x07\x05topics\x03\
 qos}\x06retain\x7f\x0ccontent-type\x04\x0eresponse-topic\x04\x10correlation-data\
 \x06\x0fuser-properties\x01\x04\0\x0cmqtt-message\x03\0\x07\x01r\x02\x08schedule\
@@ -3125,18 +3759,27 @@ lable\x03\x01\x01h\0\x01@\x01\x04self\x01\0\x7f\x04\0\x16[method]pollable.ready\
 \x09\x01j\x01\x03\x01\x05\x01k\x0a\x01@\x01\x04self\x07\0\x0b\x04\0\x19[method]p\
 ending-call.take\x01\x0c\x01p}\x01i\x06\x01j\x01\x0e\x01\x05\x01@\x02\x04names\x04\
 data\x0d\0\x0f\x04\0\x04call\x01\x10\x03\0\x1dedgefaas:function/calls@0.1.0\x05\x07\
-\x01B\x0f\x02\x03\x02\x01\x02\x04\0\x0ahost-error\x03\0\0\x01j\0\x01\x01\x01@\x03\
-\x06objects\x05fields\x06amountx\0\x02\x04\0\x0bcounter-add\x01\x03\x01j\x01x\x01\
-\x01\x01@\x02\x06objects\x05fields\0\x04\x04\0\x0dcounter-value\x01\x05\x01p}\x01\
-@\x03\x06objects\x05fields\x05value\x06\0\x02\x04\0\x0cregister-set\x01\x07\x01k\
-\x06\x01j\x01\x08\x01\x01\x01@\x02\x06objects\x05fields\0\x09\x04\0\x0cregister-\
-get\x01\x0a\x03\0\x1fedgefaas:function/objects@0.1.0\x05\x08\x02\x03\0\0\x05even\
-t\x03\0\x05event\x03\0\x09\x02\x03\0\0\x0ainvocation\x03\0\x0ainvocation\x03\0\x0b\
-\x03\0\x05reply\x03\0\x06\x02\x03\0\0\x07failure\x03\0\x07failure\x03\0\x0e\x01j\
-\x01\x0d\x01\x0f\x01@\x02\x0ainvocation\x0c\x05event\x0a\0\x10\x04\0\x06handle\x01\
-\x11\x04\0\x20edgefaas:function/function@0.1.0\x04\0\x0b\x0e\x01\0\x08function\x03\
-\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.258.3\x10wit-\
-bindgen-rust\x060.61.1";
+\x01B\x1a\x02\x03\x02\x01\x05\x04\0\x08pollable\x03\0\0\x02\x03\x02\x01\x02\x04\0\
+\x0ahost-error\x03\0\x02\x01m\x03\x06follow\x05error\x06manual\x04\0\x08redirect\
+\x03\0\x04\x01o\x02ss\x01p\x06\x01p}\x01r\x05\x06methods\x03urls\x07headers\x07\x04\
+body\x08\x08redirect\x05\x04\0\x07request\x03\0\x09\x01r\x05\x06status{\x07heade\
+rs\x07\x04body\x08\x03urls\x0aredirected\x7f\x04\0\x08response\x03\0\x0b\x04\0\x10\
+pending-response\x03\x01\x01h\x0d\x01i\x01\x01@\x01\x04self\x0e\0\x0f\x04\0\"[me\
+thod]pending-response.subscribe\x01\x10\x01j\x01\x0c\x01\x03\x01k\x11\x01@\x01\x04\
+self\x0e\0\x12\x04\0\x1d[method]pending-response.take\x01\x13\x01i\x0d\x01j\x01\x14\
+\x01\x03\x01@\x01\x07request\x0a\0\x15\x04\0\x05fetch\x01\x16\x03\0\x20edgefaas:\
+function/requests@0.1.0\x05\x08\x01B\x0f\x02\x03\x02\x01\x02\x04\0\x0ahost-error\
+\x03\0\0\x01j\0\x01\x01\x01@\x03\x06objects\x05fields\x06amountx\0\x02\x04\0\x0b\
+counter-add\x01\x03\x01j\x01x\x01\x01\x01@\x02\x06objects\x05fields\0\x04\x04\0\x0d\
+counter-value\x01\x05\x01p}\x01@\x03\x06objects\x05fields\x05value\x06\0\x02\x04\
+\0\x0cregister-set\x01\x07\x01k\x06\x01j\x01\x08\x01\x01\x01@\x02\x06objects\x05\
+fields\0\x09\x04\0\x0cregister-get\x01\x0a\x03\0\x1fedgefaas:function/objects@0.\
+1.0\x05\x09\x02\x03\0\0\x05event\x03\0\x05event\x03\0\x0a\x02\x03\0\0\x0ainvocat\
+ion\x03\0\x0ainvocation\x03\0\x0c\x03\0\x05reply\x03\0\x06\x02\x03\0\0\x07failur\
+e\x03\0\x07failure\x03\0\x0f\x01j\x01\x0e\x01\x10\x01@\x02\x0ainvocation\x0d\x05\
+event\x0b\0\x11\x04\0\x06handle\x01\x12\x04\0\x20edgefaas:function/function@0.1.\
+0\x04\0\x0b\x0e\x01\0\x08function\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\
+\x0dwit-component\x070.258.3\x10wit-bindgen-rust\x060.61.1";
         };
     };
 }
@@ -3149,9 +3792,9 @@ pub use __export_function_impl as export;
 )]
 #[doc(hidden)]
 #[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 2115] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xa4\x0f\x01A\x02\x01\
-A\x16\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 2518] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xb7\x12\x01A\x02\x01\
+A\x18\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
 rs\x01\x04\0\x0chttp-request\x03\0\x02\x01ks\x01p}\x01k\x05\x01r\x07\x05topics\x03\
 qos}\x06retain\x7f\x0ccontent-type\x04\x0eresponse-topic\x04\x10correlation-data\
 \x06\x0fuser-properties\x01\x04\0\x0cmqtt-message\x03\0\x07\x01r\x02\x08schedule\
@@ -3186,17 +3829,27 @@ lable\x03\x01\x01h\0\x01@\x01\x04self\x01\0\x7f\x04\0\x16[method]pollable.ready\
 \x09\x01j\x01\x03\x01\x05\x01k\x0a\x01@\x01\x04self\x07\0\x0b\x04\0\x19[method]p\
 ending-call.take\x01\x0c\x01p}\x01i\x06\x01j\x01\x0e\x01\x05\x01@\x02\x04names\x04\
 data\x0d\0\x0f\x04\0\x04call\x01\x10\x03\0\x1dedgefaas:function/calls@0.1.0\x05\x07\
-\x01B\x0f\x02\x03\x02\x01\x02\x04\0\x0ahost-error\x03\0\0\x01j\0\x01\x01\x01@\x03\
-\x06objects\x05fields\x06amountx\0\x02\x04\0\x0bcounter-add\x01\x03\x01j\x01x\x01\
-\x01\x01@\x02\x06objects\x05fields\0\x04\x04\0\x0dcounter-value\x01\x05\x01p}\x01\
-@\x03\x06objects\x05fields\x05value\x06\0\x02\x04\0\x0cregister-set\x01\x07\x01k\
-\x06\x01j\x01\x08\x01\x01\x01@\x02\x06objects\x05fields\0\x09\x04\0\x0cregister-\
-get\x01\x0a\x03\0\x1fedgefaas:function/objects@0.1.0\x05\x08\x02\x03\0\0\x05even\
-t\x03\0\x05event\x03\0\x09\x02\x03\0\0\x0ainvocation\x03\0\x0ainvocation\x03\0\x0b\
-\x03\0\x05reply\x03\0\x06\x02\x03\0\0\x07failure\x03\0\x07failure\x03\0\x0e\x04\0\
-@edgefaas:function/function-with-all-of-its-exports-removed@0.1.0\x04\0\x0b.\x01\
-\0(function-with-all-of-its-exports-removed\x03\0\0\0G\x09producers\x01\x0cproce\
-ssed-by\x02\x0dwit-component\x070.258.3\x10wit-bindgen-rust\x060.61.1";
+\x01B\x1a\x02\x03\x02\x01\x05\x04\0\x08pollable\x03\0\0\x02\x03\x02\x01\x02\x04\0\
+\x0ahost-error\x03\0\x02\x01m\x03\x06follow\x05error\x06manual\x04\0\x08redirect\
+\x03\0\x04\x01o\x02ss\x01p\x06\x01p}\x01r\x05\x06methods\x03urls\x07headers\x07\x04\
+body\x08\x08redirect\x05\x04\0\x07request\x03\0\x09\x01r\x05\x06status{\x07heade\
+rs\x07\x04body\x08\x03urls\x0aredirected\x7f\x04\0\x08response\x03\0\x0b\x04\0\x10\
+pending-response\x03\x01\x01h\x0d\x01i\x01\x01@\x01\x04self\x0e\0\x0f\x04\0\"[me\
+thod]pending-response.subscribe\x01\x10\x01j\x01\x0c\x01\x03\x01k\x11\x01@\x01\x04\
+self\x0e\0\x12\x04\0\x1d[method]pending-response.take\x01\x13\x01i\x0d\x01j\x01\x14\
+\x01\x03\x01@\x01\x07request\x0a\0\x15\x04\0\x05fetch\x01\x16\x03\0\x20edgefaas:\
+function/requests@0.1.0\x05\x08\x01B\x0f\x02\x03\x02\x01\x02\x04\0\x0ahost-error\
+\x03\0\0\x01j\0\x01\x01\x01@\x03\x06objects\x05fields\x06amountx\0\x02\x04\0\x0b\
+counter-add\x01\x03\x01j\x01x\x01\x01\x01@\x02\x06objects\x05fields\0\x04\x04\0\x0d\
+counter-value\x01\x05\x01p}\x01@\x03\x06objects\x05fields\x05value\x06\0\x02\x04\
+\0\x0cregister-set\x01\x07\x01k\x06\x01j\x01\x08\x01\x01\x01@\x02\x06objects\x05\
+fields\0\x09\x04\0\x0cregister-get\x01\x0a\x03\0\x1fedgefaas:function/objects@0.\
+1.0\x05\x09\x02\x03\0\0\x05event\x03\0\x05event\x03\0\x0a\x02\x03\0\0\x0ainvocat\
+ion\x03\0\x0ainvocation\x03\0\x0c\x03\0\x05reply\x03\0\x06\x02\x03\0\0\x07failur\
+e\x03\0\x07failure\x03\0\x0f\x04\0@edgefaas:function/function-with-all-of-its-ex\
+ports-removed@0.1.0\x04\0\x0b.\x01\0(function-with-all-of-its-exports-removed\x03\
+\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.258.3\x10wit-\
+bindgen-rust\x060.61.1";
 #[inline(never)]
 #[doc(hidden)]
 pub fn __link_custom_section_describing_imports() {

@@ -6,8 +6,8 @@ mod native;
 pub(crate) mod wasm;
 
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use native::{Call, Host, wait_any};
+pub(crate) use native::{Call, Fetch, Host, wait_any};
 #[cfg(not(target_arch = "wasm32"))]
 pub use native::{Published, TestNode};
 #[cfg(target_arch = "wasm32")]
-pub(crate) use wasm::{Call, Host, wait_any};
+pub(crate) use wasm::{Call, Fetch, Host, wait_any};

@@ -9,7 +9,7 @@ use log::Level;
 use serde::Serialize;
 
 use crate::context::{Context, Invocation, PublishOptions};
-use crate::{HostError, Reply};
+use crate::{Fetched, HostError, Reply, Request};
 
 /// A node in memory, for unit tests of functions with plain `cargo test`.
 ///
@@ -49,12 +49,14 @@ pub struct Published {
 }
 
 type Callee = Rc<dyn Fn(&[u8]) -> Result<Reply, HostError>>;
+type Server = Rc<dyn Fn(&Request) -> Result<Fetched, HostError>>;
 
 #[derive(Default)]
 struct State {
     config: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
     functions: BTreeMap<String, Callee>,
+    servers: BTreeMap<String, Server>,
     fields: BTreeMap<(String, String), Field>,
     published: Vec<Published>,
 }
@@ -90,6 +92,28 @@ impl TestNode {
         function: impl Fn(&[u8]) -> Result<Reply, HostError> + 'static,
     ) -> Self {
         self.state.borrow_mut().functions.insert(name.to_owned(), Rc::new(function));
+        self
+    }
+
+    /// The node with another server: `origin` is its scheme, host and, where it needs one, port.
+    ///
+    /// ```
+    /// use edgefaas::{Fetched, Request, TestNode};
+    ///
+    /// let node = TestNode::new().server("https://api.example.com", |request| {
+    ///     assert_eq!(request.url, "https://api.example.com/north");
+    ///     Ok(Fetched { status: 200, body: b"24.0".into(), ..Fetched::default() })
+    /// });
+    /// let answer = node.context().fetch(Request::get("https://api.example.com/north")).wait()?;
+    /// assert_eq!(answer.json::<f64>()?, 24.0);
+    /// # Ok::<(), edgefaas::Error>(())
+    /// ```
+    pub fn server(
+        self,
+        origin: &str,
+        server: impl Fn(&Request) -> Result<Fetched, HostError> + 'static,
+    ) -> Self {
+        self.state.borrow_mut().servers.insert(origin.to_owned(), Rc::new(server));
         self
     }
 
@@ -157,6 +181,14 @@ impl Host {
         Ok(Call { answer: Some(callee(data)), polled: false })
     }
 
+    pub fn fetch(&self, request: Request) -> Result<Fetch, HostError> {
+        let (scheme, rest) = request.url.split_once("://").unwrap_or_default();
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let server = self.node.state.borrow().servers.get(&format!("{scheme}://{authority}")).cloned();
+        let server = server.ok_or_else(|| HostError::Failed(format!("nobody answers {}", request.url)))?;
+        Ok(Fetch { answer: Some(server(&request)), polled: false })
+    }
+
     pub fn counter_add(&self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
         let sum = self.counter_value(object, field)?.checked_add(amount);
         let sum = sum.ok_or_else(|| HostError::Invalid(format!("counter `{field}` is full")))?;
@@ -191,24 +223,29 @@ impl Host {
     }
 }
 
-/// A call under way: answered when it is polled for the second time.
+/// A call under way.
+pub(crate) type Call = Pending<Reply>;
+/// A request under way.
+pub(crate) type Fetch = Pending<Fetched>;
+
+/// What takes its time on a real node: answered when it is polled for the second time.
 #[derive(Debug)]
-pub(crate) struct Call {
-    answer: Option<Result<Reply, HostError>>,
+pub(crate) struct Pending<T> {
+    answer: Option<Result<T, HostError>>,
     polled: bool,
 }
 
-impl Call {
-    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<Reply, HostError>> {
+impl<T> Pending<T> {
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<T, HostError>> {
         if !std::mem::replace(&mut self.polled, true) {
             waker.wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(self.answer.take().expect("a call is polled after its answer"))
+        Poll::Ready(self.answer.take().expect("it is polled after its answer"))
     }
 
-    pub fn wait(self) -> Result<Reply, HostError> {
-        self.answer.expect("a call is waited for after its answer")
+    pub fn wait(self) -> Result<T, HostError> {
+        self.answer.expect("it is waited for after its answer")
     }
 }
 

@@ -12,7 +12,7 @@ use crate::context::{Context, Invocation, PublishOptions};
 use crate::event::{
     CronTick, DirectCall, Event, HttpRequest, MqttMessage, ObjectChange, Trigger, WorkflowStep, unix_ms,
 };
-use crate::{HostError, Reply, Response};
+use crate::{Fetched, HostError, Redirect, Reply, Request, Response};
 
 /// What wit-bindgen makes of the function world. Generated once and not by its macro, which would cost every
 /// user the build of a WIT toolchain; `tests/world.rs` keeps it up to date.
@@ -71,7 +71,18 @@ impl Host {
     }
 
     pub fn call(&self, function: &str, data: &[u8]) -> Result<Call, HostError> {
-        Ok(Call { pollable: None, call: receiving(|| node::calls::call(function, data))? })
+        Ok(Pending { pollable: None, answer: receiving(|| node::calls::call(function, data))? })
+    }
+
+    pub fn fetch(&self, request: Request) -> Result<Fetch, HostError> {
+        let Request { method, url, headers, body, redirect } = request;
+        let redirect = match redirect {
+            Redirect::Follow => node::requests::Redirect::Follow,
+            Redirect::Error => node::requests::Redirect::Error,
+            Redirect::Manual => node::requests::Redirect::Manual,
+        };
+        let request = node::requests::Request { method, url, headers, body, redirect };
+        Ok(Pending { pollable: None, answer: receiving(|| node::requests::fetch(&request))? })
     }
 
     pub fn counter_add(&self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
@@ -92,36 +103,78 @@ impl Host {
 }
 
 /// A call under way.
-#[derive(Debug)]
-pub(crate) struct Call {
-    /// What the executor waits for; made when it first has to. Before `call`, whose child it is.
-    pollable: Option<Rc<Pollable>>,
-    call: node::calls::PendingCall,
+pub(crate) type Call = Pending<node::calls::PendingCall>;
+/// A request under way.
+pub(crate) type Fetch = Pending<node::requests::PendingResponse>;
+
+/// An answer that the node will have.
+pub(crate) trait Awaited {
+    /// The answer.
+    type Answer;
+    /// The answer, once; none while it is not there.
+    fn take(&self) -> Option<Result<Self::Answer, node::types::HostError>>;
+    /// Ready when `take` has an answer.
+    fn subscribe(&self) -> Pollable;
 }
 
-impl Call {
-    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<Reply, HostError>> {
-        if let Some(answer) = receiving(|| self.call.take()) {
-            return Poll::Ready(Ok(answer?.into()));
+impl Awaited for node::calls::PendingCall {
+    type Answer = Reply;
+
+    fn take(&self) -> Option<Result<Reply, node::types::HostError>> {
+        Some(self.take()?.map(Into::into))
+    }
+
+    fn subscribe(&self) -> Pollable {
+        self.subscribe()
+    }
+}
+
+impl Awaited for node::requests::PendingResponse {
+    type Answer = Fetched;
+
+    fn take(&self) -> Option<Result<Fetched, node::types::HostError>> {
+        Some(self.take()?.map(|it| {
+            let node::requests::Response { status, headers, body, url, redirected } = it;
+            Fetched { status, headers, body, url, redirected }
+        }))
+    }
+
+    fn subscribe(&self) -> Pollable {
+        self.subscribe()
+    }
+}
+
+/// Something that takes its time.
+#[derive(Debug)]
+pub(crate) struct Pending<A> {
+    /// What the executor waits for; made when it first has to. Before `answer`, whose child it is.
+    pollable: Option<Rc<Pollable>>,
+    answer: A,
+}
+
+impl<A: Awaited> Pending<A> {
+    pub fn poll(&mut self, waker: &Waker) -> Poll<Result<A::Answer, HostError>> {
+        if let Some(answer) = receiving(|| self.answer.take()) {
+            return Poll::Ready(Ok(answer?));
         }
-        let pollable = self.pollable.get_or_insert_with(|| Rc::new(self.call.subscribe()));
+        let pollable = self.pollable.get_or_insert_with(|| Rc::new(self.answer.subscribe()));
         stop_waiting(pollable);
         let waiter = Waiter { pollable: pollable.clone(), waker: waker.clone() };
         WAITERS.with_borrow_mut(|waiters| waiters.push(waiter));
         Poll::Pending
     }
 
-    pub fn wait(self) -> Result<Reply, HostError> {
+    pub fn wait(self) -> Result<A::Answer, HostError> {
         loop {
-            if let Some(answer) = receiving(|| self.call.take()) {
-                return Ok(answer?.into());
+            if let Some(answer) = receiving(|| self.answer.take()) {
+                return Ok(answer?);
             }
-            self.call.subscribe().block();
+            self.answer.subscribe().block();
         }
     }
 }
 
-impl Drop for Call {
+impl<A> Drop for Pending<A> {
     fn drop(&mut self) {
         if let Some(pollable) = &self.pollable {
             stop_waiting(pollable);
