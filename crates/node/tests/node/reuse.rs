@@ -64,7 +64,7 @@ async fn an_instance_that_did_not_end_well_is_not_used_again() {
         }";
     let extra = format!("{REUSE}\nlimits = {{ timeout = \"500ms\", memory = \"32MiB\" }}");
     node.deploy_one("f", &extra, source).await;
-    let mut say = async |what: &'static str| {
+    let say = async |what: &'static str| {
         let answer = node.post("/fn/f", what).await;
         (answer.status(), text(&answer).to_owned())
     };
