@@ -9,7 +9,11 @@ use crate::args::{CodeKind, Compile};
 
 pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     limit_memory(args.compile_memory_bytes)?;
-    let pool = PoolConfig { max_isolates: args.max_isolates, max_memory_bytes: args.max_memory_bytes };
+    let pool = PoolConfig {
+        // Nothing runs here, and room for more would count for the limit.
+        max_isolates: 1,
+        max_memory_bytes: args.max_memory_bytes,
+    };
     let engine = engine::build(pool)?;
     let kind = match args.kind {
         CodeKind::Module => compile::CodeKind::Module,
