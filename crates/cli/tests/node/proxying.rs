@@ -49,6 +49,7 @@ fn a_handler_that_misbehaves_is_contained_and_told() {
         ("dropped", 500, "", "not finished"),
         ("short", 500, "", "content-length"),
         ("trap", 500, "Function trapped", "after the response"),
+        ("hoard", 500, "Function trapped", "more than 4096"),
         ("never", 504, "Function timed out", "500ms"),
         ("large?1048577", 500, "Reply too large", "limit is 1048576"),
         ("endless", 500, "Reply too large", "limit is 1048576"),

@@ -12,6 +12,9 @@ use wasmtime_wasi_http::{DEFAULT_FORBIDDEN_HEADERS, Error, RequestOptions, WasiB
 use crate::event::{IncomingResponse, OutgoingRequest, Redirect};
 use crate::host::{FetchCause, FetchError, Host, HostError, LogLevel};
 
+/// How much of a body is written at a time.
+const CHUNK_BYTES: usize = 32 << 10;
+
 /// What wasi:http asks when a component sends a request.
 pub(super) struct Outgoing {
     /// Who sends it.
@@ -36,6 +39,11 @@ impl WasiHttpHooks for Outgoing {
     // The default makes a closure for every header.
     fn is_forbidden_header(&mut self, name: &HeaderName) -> bool {
         DEFAULT_FORBIDDEN_HEADERS.contains(name)
+    }
+
+    // Bodies that nobody reads keep two of these.
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
     }
 
     // The host's client sets it.

@@ -36,6 +36,10 @@ impl wasip2::exports::http::incoming_handler::Guest for Component {
                     std::hint::black_box(0);
                 }
             }
+            "hoard" => {
+                let all: Vec<_> = (0..10_000).map(|_| Fields::new()).collect();
+                answer(out, 200, &[], all.len().to_string().as_bytes());
+            }
             "large" => answer(out, 200, &[], &vec![b'x'; query.parse().unwrap()]),
             "endless" => {
                 let body = begin(out, 200, &[], b"");
