@@ -135,8 +135,8 @@ fn fetch(authority: &str, body: &[u8]) -> Result<(u16, Vec<u8>), ErrorCode> {
     request.set_path_with_query(Some(&format!("/{path}"))).unwrap();
     let outgoing = request.body().unwrap();
     let pending = outgoing_handler::handle(request, None)?;
-    // Nobody reads it if the request is refused; the answer says so.
-    let _ = write(&outgoing, body);
+    // Also if the request is refused: the answer says so.
+    write(&outgoing, body).unwrap();
     OutgoingBody::finish(outgoing, None)?;
     pending.subscribe().block();
     let response: IncomingResponse = pending.get().unwrap().unwrap()?;
