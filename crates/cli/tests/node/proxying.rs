@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{Packet, PublishProperties};
+use rumqttc::v5::{Client, Event, MqttOptions};
+
 use crate::support::{Running, component, echo_server, has_wasm_target, repository, skipped};
 
 const NEEDS: &str = "the target wasm32-wasip2 (rustup target add wasm32-wasip2)";
@@ -31,6 +35,28 @@ fn an_event_becomes_a_request_and_the_response_the_reply() {
     assert_eq!((status, body.len()), (200, 1_000_000));
 
     assert_eq!(node.ok(&["invoke", "proxy", "-d", "data"]), "POST / localhost edgefaas.call - data\n");
+}
+
+#[test]
+fn a_message_is_a_cloud_event_and_its_response_the_answer() {
+    if !has_wasm_target() {
+        return skipped(NEEDS);
+    }
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    node.ok(&["deploy", &app()]);
+    let port = node.mqtt_port.parse().unwrap();
+    let (client, mut connection) = Client::new(MqttOptions::new("asker", "127.0.0.1", port), 10);
+    client.subscribe("answers", QoS::AtMostOnce).unwrap();
+    let properties = PublishProperties { response_topic: Some("answers".into()), ..Default::default() };
+    client.publish_with_properties("proxy/in", QoS::AtMostOnce, false, "payload", properties).unwrap();
+    let answer = connection.iter().find_map(|event| match event.unwrap() {
+        Event::Incoming(Packet::Publish(message)) => Some(message),
+        _ => None,
+    });
+    let answer = answer.expect("an answer");
+    assert_eq!(answer.payload, "POST / localhost edgefaas.mqtt proxy/in payload");
+    assert_eq!(answer.properties.unwrap().content_type.as_deref(), Some("text/plain"));
 }
 
 #[test]
