@@ -227,7 +227,13 @@ impl Metrics {
     pub fn function(&self, function: &str) -> FunctionMetrics {
         let label = FunctionLabel { function: function.to_owned() };
         let ok = OutcomeLabels { function: function.to_owned(), outcome: "ok" };
-        let start = |start| StartLabels { function: function.to_owned(), start };
+        // Each gives its lock back before the next one takes it.
+        let start = |start| {
+            let labels = StartLabels { function: function.to_owned(), start };
+            let counter = self.starts.get_or_create(&labels).clone();
+            counter
+        };
+        let (cold, warm) = (start("cold"), start("warm"));
         FunctionMetrics {
             function: function.to_owned(),
             outcomes: self.outcomes.clone(),
@@ -236,8 +242,8 @@ impl Metrics {
             queue_duration: self.queue_durations.get_or_create(&label).clone(),
             cpu: self.cpu.get_or_create(&label).clone(),
             memory_peak: self.memory_peaks.get_or_create(&label).clone(),
-            cold: self.starts.get_or_create(&start("cold")).clone(),
-            warm: self.starts.get_or_create(&start("warm")).clone(),
+            cold,
+            warm,
         }
     }
 

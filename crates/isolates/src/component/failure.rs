@@ -1,9 +1,11 @@
 //! Telling what ended a component's run.
 
+use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use super::ComponentState;
+use super::state::MAX_RESOURCES;
 use crate::outcome::{Limits, RunError};
 
 /// The run's error in our words: the limit that was hit first, then the trap.
@@ -25,6 +27,11 @@ pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits)
             location: Some(location),
             stack,
         };
+    }
+    if let Some(ResourceTableError::Full) = error.downcast_ref::<ResourceTableError>() {
+        let message =
+            format!("it holds more than {MAX_RESOURCES} streams, requests and other things of WASI's");
+        return RunError::Trapped { message, location: frame, stack };
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => RunError::StackOverflow { location: frame },

@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use tokio::sync::oneshot;
 use wasmtime_wasi_http::{DEFAULT_FORBIDDEN_HEADERS, Error, RequestOptions, WasiBody, WasiHttpHooks};
 
 use crate::event::{IncomingResponse, OutgoingRequest, Redirect};
 use crate::host::{FetchCause, FetchError, Host, HostError, LogLevel};
+
+/// How much of a body is written at a time.
+const CHUNK_BYTES: usize = 32 << 10;
 
 /// What wasi:http asks when a component sends a request.
 pub(super) struct Outgoing {
@@ -60,6 +64,11 @@ impl WasiHttpHooks for Outgoing {
         DEFAULT_FORBIDDEN_HEADERS.contains(name)
     }
 
+    // Bodies that nobody reads keep two of these.
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
+    }
+
     // The host's client sets it.
     fn set_host_header(&mut self) -> bool {
         false
@@ -92,14 +101,24 @@ impl WasiHttpHooks for Outgoing {
         };
         let room = self.room.get_or_insert_with(|| Arc::new(AtomicUsize::new(self.room_bytes))).clone();
         let under_way = self.under_way.clone();
-        let answer = match self.host().fetch_later(request, Box::pin(collect(body, room))) {
+        let (give, given) = oneshot::channel();
+        let whole = async move {
+            let body = given.await.map_err(|_| HostError::Failed("the request was not sent".to_owned()))?;
+            collect(body, room).await
+        };
+        let answer = match self.host().fetch_later(request, Box::pin(whole)) {
             Ok(answer) => answer,
             Err(error) => {
                 // The code that the component gets has no words for what to do about it.
                 self.host().log(LogLevel::Warn, format!("wasi:http: {error}"));
+                // Many write the body before they look at the answer, and a body that nobody reads would be another
+                // error. The task ends with the body, at the latest when the instance is gone.
+                tokio::spawn(discard(body));
                 return Box::new(std::future::ready(Err(code(error.into()))));
             }
         };
+        // If it fails, nobody waits for the body any more.
+        let _ = give.send(body);
         // The whole answer is collected before it is handed over, so that there are no bytes to wait between.
         let limit = options.and_then(|options| {
             let (connect, first_byte) = (options.connect_timeout, options.first_byte_timeout);
@@ -143,6 +162,10 @@ async fn collect(mut body: WasiBody, room: Arc<AtomicUsize>) -> Result<Bytes, Ho
         rest.extend_from_slice(&data);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+async fn discard(mut body: WasiBody) {
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 fn response(answer: IncomingResponse) -> Result<Response<WasiBody>, Error> {

@@ -11,6 +11,12 @@ use super::stdio::LineLog;
 use crate::host::Host;
 use crate::outcome::Limits;
 
+/// Streams, requests, headers and whatever else of the host's a component may hold at once: each takes memory that its own
+/// limit does not count.
+pub(super) const MAX_RESOURCES: usize = 4096;
+/// What the headers of one request or response may take.
+const MAX_FIELD_BYTES: usize = 64 << 10;
+
 /// The state of one invocation.
 pub(crate) struct ComponentState {
     /// The function's name.
@@ -34,6 +40,10 @@ pub(crate) struct ComponentState {
 
 impl ComponentState {
     pub(super) fn new(function: String, host: Box<dyn Host>, limits: Limits) -> Self {
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(MAX_FIELD_BYTES);
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(MAX_RESOURCES);
         Self {
             function,
             outgoing: Outgoing::new(host, limits.memory_bytes),
@@ -41,9 +51,9 @@ impl ComponentState {
             memory_bytes: 0,
             out_of_memory: false,
             wasi: None,
-            http: WasiHttpCtx::new(),
+            http,
             tcp: TcpAccess::default(),
-            table: ResourceTable::new(),
+            table,
             stdio: LineLog::default(),
             open_calls: 0,
         }
@@ -58,6 +68,8 @@ impl ComponentState {
     pub(super) fn renew(&mut self, host: Box<dyn Host>, limits: Limits) {
         self.outgoing.renew(host, limits.memory_bytes);
         self.limits = limits;
+        // Made anew for the first who asks: what may be reached is the host's to say.
+        (self.wasi, self.tcp) = (None, TcpAccess::default());
     }
 
     /// Whether nothing that the last invocation began is still under way.
@@ -82,6 +94,8 @@ impl WasiView for ComponentState {
         let ctx = self.wasi.get_or_insert_with(|| {
             let mut wasi = WasiCtx::builder();
             wasi.stdout(self.stdio.stdout()).stderr(self.stdio.stderr());
+            // Random bytes are made outside before they are copied into the memory that is limited.
+            wasi.max_random_size(self.limits.memory_bytes as u64);
             self.tcp.grant(self.outgoing.host(), &mut wasi);
             wasi.build()
         });

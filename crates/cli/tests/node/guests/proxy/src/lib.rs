@@ -3,8 +3,8 @@
 
 use wasip2::http::outgoing_handler;
 use wasip2::http::types::{
-    ErrorCode, Fields, IncomingBody, IncomingRequest, IncomingResponse, Method, OutgoingBody, OutgoingRequest,
-    OutgoingResponse, ResponseOutparam, Scheme,
+    ErrorCode, Fields, IncomingBody, IncomingRequest, IncomingResponse, Method, OutgoingBody,
+    OutgoingRequest, OutgoingResponse, ResponseOutparam, Scheme,
 };
 use wasip2::io::streams::StreamError;
 
@@ -36,6 +36,10 @@ impl wasip2::exports::http::incoming_handler::Guest for Component {
                     std::hint::black_box(0);
                 }
             }
+            "hoard" => {
+                let all: Vec<_> = (0..10_000).map(|_| Fields::new()).collect();
+                answer(out, 200, &[], all.len().to_string().as_bytes());
+            }
             "large" => answer(out, 200, &[], &vec![b'x'; query.parse().unwrap()]),
             "endless" => {
                 let body = begin(out, 200, &[], b"");
@@ -44,7 +48,9 @@ impl wasip2::exports::http::incoming_handler::Guest for Component {
                     stream.blocking_write_and_flush(&[b'x'; 4096]).unwrap();
                 }
             }
-            "status" => answer(out, query.parse().unwrap(), &[("x-first", "1"), ("x-second", "2")], b"told"),
+            "status" => {
+                answer(out, query.parse().unwrap(), &[("x-first", "1"), ("x-second", "2")], b"told")
+            }
             "trailers" => {
                 let trailers = Fields::from_list(&[("x-late".to_owned(), b"1".to_vec())]).unwrap();
                 OutgoingBody::finish(begin(out, 200, &[], b"body"), Some(trailers)).unwrap();
@@ -82,12 +88,15 @@ impl wasip2::exports::http::incoming_handler::Guest for Component {
 }
 
 fn begin(out: ResponseOutparam, status: u16, headers: &[(&str, &str)], text: &[u8]) -> OutgoingBody {
-    let headers: Vec<_> = headers.iter().map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+    let headers: Vec<_> =
+        headers.iter().map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
     let response = OutgoingResponse::new(Fields::from_list(&headers).unwrap());
     response.set_status_code(status).unwrap();
     let body = response.body().unwrap();
     ResponseOutparam::set(out, Ok(response));
-    write(&body, text);
+    if !text.is_empty() {
+        write(&body, text).unwrap();
+    }
     body
 }
 
@@ -99,11 +108,9 @@ fn finish(body: OutgoingBody) {
     OutgoingBody::finish(body, None).unwrap();
 }
 
-fn write(body: &OutgoingBody, bytes: &[u8]) {
+fn write(body: &OutgoingBody, bytes: &[u8]) -> Result<(), StreamError> {
     let stream = body.write().unwrap();
-    for part in bytes.chunks(4096) {
-        stream.blocking_write_and_flush(part).unwrap();
-    }
+    bytes.chunks(4096).try_for_each(|part| stream.blocking_write_and_flush(part))
 }
 
 fn read(body: IncomingBody) -> Vec<u8> {
@@ -128,7 +135,8 @@ fn fetch(authority: &str, body: &[u8]) -> Result<(u16, Vec<u8>), ErrorCode> {
     request.set_path_with_query(Some(&format!("/{path}"))).unwrap();
     let outgoing = request.body().unwrap();
     let pending = outgoing_handler::handle(request, None)?;
-    write(&outgoing, body);
+    // Also if the request is refused: the answer says so.
+    write(&outgoing, body).unwrap();
     OutgoingBody::finish(outgoing, None)?;
     pending.subscribe().block();
     let response: IncomingResponse = pending.get().unwrap().unwrap()?;
