@@ -7,6 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::turns::Turns;
+
 /// How long an isolate had its thread so far. Measured on the clock: where the system gives the core to another process in
 /// between, that counts as well.
 #[derive(Debug)]
@@ -16,6 +21,9 @@ pub(crate) struct Busy {
     spent_ns: AtomicU64,
     /// When it got the thread, since `origin`.
     entered_ns: AtomicU64,
+    turns: Arc<Turns>,
+    /// Its function's turn, while it has it.
+    turn: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 /// It computed for longer than it may: the root cause of the error that ends the isolate.
@@ -24,10 +32,28 @@ pub(crate) struct Busy {
 pub(crate) struct TimeUsed;
 
 impl Busy {
-    /// None so far, and no more than `limit` in all.
-    pub fn new(limit: Duration) -> Arc<Self> {
+    /// None so far, and no more than `limit` in all; `turns` are those of its function.
+    pub fn new(limit: Duration, turns: Arc<Turns>) -> Arc<Self> {
         let none = || AtomicU64::new(0);
-        Arc::new(Self { origin: Instant::now(), limit, spent_ns: none(), entered_ns: none() })
+        let (spent_ns, entered_ns) = (none(), none());
+        Arc::new(Self {
+            origin: Instant::now(),
+            limit,
+            spent_ns,
+            entered_ns,
+            turns,
+            turn: Mutex::default(),
+        })
+    }
+
+    /// Lets others compute, and waits until it is its function's turn. It has the turn until it waits for something.
+    pub async fn take_turn(&self) {
+        drop(self.turn.lock().take());
+        let turn = self.turns.take().await;
+        // The runtime's own yield lets its sockets and timers have their turn; a bare wake-up would only
+        // let the tasks that are ready already. After the wait: what ends a wait is such a wake-up.
+        tokio::task::yield_now().await;
+        *self.turn.lock() = turn;
     }
 
     /// All of it, up to the last time it gave the thread back.
@@ -65,6 +91,7 @@ impl<F: Future + Unpin> Future for Counted<F> {
         let polled = Pin::new(&mut self.run).poll(context);
         let ran_ns = self.busy.now_ns().saturating_sub(entered_ns);
         self.busy.spent_ns.fetch_add(ran_ns, Relaxed);
+        drop(self.busy.turn.lock().take());
         polled
     }
 }
@@ -75,7 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_is_not_counted() {
-        let busy = Busy::new(Duration::from_millis(200));
+        let busy = Busy::new(Duration::from_millis(200), Arc::default());
         let run = Box::pin(async {
             let until = Instant::now() + Duration::from_millis(5);
             while Instant::now() < until {}

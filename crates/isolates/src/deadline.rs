@@ -17,7 +17,7 @@ use crate::busy::Busy;
 #[error("the deadline has passed")]
 pub struct DeadlinePassed;
 
-/// Makes the code of `store` yield at every tick, and end with [`DeadlinePassed`] after `deadline` or with
+/// Makes the code of `store` yield at every tick and wait for its function's [turn](crate::turns), and end with [`DeadlinePassed`] after `deadline` or with
 /// [`TimeUsed`](crate::busy::TimeUsed) when it has computed for long enough.
 pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
     store.set_epoch_deadline(1);
@@ -26,9 +26,8 @@ pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
             return Err(DeadlinePassed.into());
         }
         busy.check()?;
-        // The runtime's own yield lets its sockets and timers have their turn; a bare wake-up would only
-        // let the tasks that are ready already.
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        let busy = busy.clone();
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(async move { busy.take_turn().await })))
     });
 }
 

@@ -18,6 +18,7 @@ mod machine;
 mod outcome;
 mod pool;
 mod source;
+mod turns;
 mod warm;
 
 pub use code_cache::CacheFolder;

@@ -158,7 +158,7 @@ mod tests {
         let small = Machine { memory_bytes: 128 << 20, ..PI }.pool(none);
         assert_eq!((small.max_isolates, small.max_memory_bytes), (256, 32 << 20));
         let short = Machine { address_bits: 39, ..PI }.pool(none);
-        assert_eq!((short.max_isolates, short.reservation_bytes), (1000, 64 << 20));
+        assert_eq!((short.max_isolates, short.reservation_bytes), (909, 64 << 20));
         let shorter = Machine { address_bits: 32, ..PI }.pool(none);
         assert!(shorter.max_isolates < 10, "{shorter:?}");
         let wished =

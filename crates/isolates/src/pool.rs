@@ -18,7 +18,8 @@ use crate::host::{Host, LogLevel};
 use crate::js::{self, JsEngine, JsProgram};
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
 use crate::source::ModuleGraph;
-use crate::warm::{Instance, Isolation, Warm, WarmPool};
+use crate::turns::Turns;
+use crate::warm::{Instance, Isolation, Place, Warm, WarmPool};
 
 /// How isolates are set up.
 #[derive(Debug, Clone)]
@@ -67,6 +68,7 @@ struct Prepared {
     kind: ProgramKind,
     /// Instances that wait for their next invocation, where the function wants that.
     warm: Option<Arc<Warm>>,
+    turns: Arc<Turns>,
 }
 
 enum ProgramKind {
@@ -155,7 +157,7 @@ impl Isolates {
             Isolation::Fresh => None,
             Isolation::Reuse { max } => Some(self.warm.function(max)),
         };
-        Ok(Program(Arc::new(Prepared { kind, warm })))
+        Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default() })))
     }
 
     async fn prepare_kind(
@@ -202,27 +204,28 @@ impl Isolates {
     ) -> Completion {
         let _clock = self.clock.running();
         let _count = Count::up(&self.running);
-        let Prepared { kind, warm } = &*program.0;
-        let keep = warm.is_some();
+        let Prepared { kind, warm, turns } = &*program.0;
+        let (keep, turns) = (warm.is_some(), turns.clone());
         let taken = warm.as_ref().and_then(|warm| warm.take(Instant::now()));
         let (taken, uses) = taken.map_or((None, 0), |taken| (Some(taken.instance), taken.uses));
         let (mut completion, kept) = match kind {
             ProgramKind::Component(program) => {
-                let taken = match taken {
+                let instance = match taken {
                     Some(Instance::Component(instance)) => Some(instance),
                     _ => None,
                 };
+                let place = Place { instance, keep, turns };
                 let (completion, kept) =
-                    self.components.run(program, taken, keep, meta, event, limits, host).await;
+                    self.components.run(program, place, meta, event, limits, host).await;
                 (completion, kept.map(Instance::Component))
             }
             ProgramKind::JavaScript(engine, program) => {
-                let taken = match taken {
+                let instance = match taken {
                     Some(Instance::JavaScript(instance)) => Some(instance),
                     _ => None,
                 };
-                let (completion, kept) =
-                    engine.run_in(program, taken, keep, meta, event, limits, host).await;
+                let place = Place { instance, keep, turns };
+                let (completion, kept) = engine.run_in(program, place, meta, event, limits, host).await;
                 (completion, kept.map(Instance::JavaScript))
             }
         };

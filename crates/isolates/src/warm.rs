@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::component::WarmComponent;
 use crate::js::WarmJs;
+use crate::turns::Turns;
 
 /// After so many invocations an instance is replaced: what it leaks by then is little.
 const MAX_USES: u32 = 10_000;
@@ -32,6 +33,16 @@ pub enum Isolation {
         /// How many may be kept.
         max: usize,
     },
+}
+
+/// What an invocation is given to run in.
+pub(crate) struct Place<I> {
+    /// An instance that has waited for it; a new one is made without.
+    pub instance: Option<Box<I>>,
+    /// Whether the instance is given back if it may have another invocation.
+    pub keep: bool,
+    /// The turns of its function.
+    pub turns: Arc<Turns>,
 }
 
 /// An instance between two invocations.

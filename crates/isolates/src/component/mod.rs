@@ -24,6 +24,7 @@ use crate::deadline::{self, DeadlinePassed};
 use crate::event::Event;
 use crate::host::Host;
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
+use crate::warm::Place;
 pub use reply::check_reply;
 pub(crate) use state::ComponentState;
 
@@ -164,14 +165,12 @@ impl ComponentRunner {
         Ok(ComponentProgram { world })
     }
 
-    /// Runs one invocation, in `warm` or else in a fresh instance. With `keep`, gives the instance back if it may have another
-    /// one: it has answered, and nothing that it began is under way. Dropping the future ends the run and the instance.
-    #[expect(clippy::too_many_arguments, reason = "one invocation, with the instance it may have")]
+    /// Runs one invocation. Gives the instance back, where that is wanted, if it may have another one: it has answered, and
+    /// nothing that it began is under way. Dropping the future ends the run and the instance.
     pub(crate) async fn run(
         &self,
         program: &ComponentProgram,
-        warm: Option<Box<WarmComponent>>,
-        keep: bool,
+        place: Place<WarmComponent>,
         meta: &InvocationMeta,
         event: Event,
         limits: Limits,
@@ -179,9 +178,10 @@ impl ComponentRunner {
     ) -> (Completion, Option<Box<WarmComponent>>) {
         let started = Instant::now();
         let deadline = started + limits.timeout;
-        let busy = Busy::new(limits.cpu);
-        let was_warm = warm.is_some();
-        let (mut store, mut instance) = match warm.map(|warm| *warm) {
+        let Place { instance, keep, turns } = place;
+        let busy = Busy::new(limits.cpu, turns);
+        let was_warm = instance.is_some();
+        let (mut store, mut instance) = match instance.map(|instance| *instance) {
             Some(WarmComponent { mut store, instance }) => {
                 store.data_mut().renew(host, limits);
                 (store, Some(instance))

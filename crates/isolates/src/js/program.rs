@@ -289,7 +289,7 @@ impl JsEngine {
         }
         let deadline = Instant::now() + PREPARE_TIMEOUT;
         let mut store = self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), files.clone());
-        deadline::arm(&mut store, deadline, Busy::new(PREPARE_TIMEOUT));
+        deadline::arm(&mut store, deadline, Busy::new(PREPARE_TIMEOUT, Arc::default()));
         let evaluated = deadline::limit(deadline, evaluate(self, base, &mut store, &load)).await;
         let evaluated = evaluated.unwrap_or_else(|passed| Err(passed.into()));
         let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
@@ -324,7 +324,11 @@ impl JsEngine {
         let parts = snapshot::split(ENGINE_WASM)?;
         let raw = self.link(&parts.memory, 0)?;
         let mut store = self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), Arc::default());
-        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, Busy::new(PREPARE_TIMEOUT));
+        deadline::arm(
+            &mut store,
+            Instant::now() + PREPARE_TIMEOUT,
+            Busy::new(PREPARE_TIMEOUT, Arc::default()),
+        );
         let instance = runtime::start(self, &raw, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
         let version = version.call_async(&mut store, ()).await?;

@@ -1,5 +1,6 @@
 //! One invocation: a fresh instance on a copy of the program's memory.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use edgefaas_js_abi::{self as abi, INPUT_BYTES, Outcome, Thrown, ThrownKind};
@@ -14,6 +15,7 @@ use super::stack::Files;
 use crate::busy::{Busy, Counted, TimeUsed};
 use crate::component::check_reply;
 use crate::deadline::{self, DeadlinePassed};
+use crate::warm::Place;
 use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
 
 /// An instance between two invocations.
@@ -23,17 +25,15 @@ pub(crate) struct WarmJs {
 }
 
 impl JsEngine {
-    /// Runs the program's handler on one event, in `warm` or else in an isolate of its own. With `keep`, gives the isolate
-    /// back if it may have another event: the handler has answered, and nothing that it began is under way.
+    /// Runs the program's handler on one event. Gives the isolate back, where that is wanted, if it may have another event:
+    /// the handler has answered, and nothing that it began is under way.
     ///
     /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels the host
     /// calls that are under way.
-    #[expect(clippy::too_many_arguments, reason = "one invocation, with the instance it may have")]
     pub(crate) async fn run_in(
         &self,
         program: &JsProgram,
-        warm: Option<Box<WarmJs>>,
-        keep: bool,
+        place: Place<WarmJs>,
         meta: &InvocationMeta,
         event: Event,
         limits: Limits,
@@ -41,8 +41,9 @@ impl JsEngine {
     ) -> (Completion, Option<Box<WarmJs>>) {
         let began = Instant::now();
         let deadline = began + limits.timeout;
-        let was_warm = warm.is_some();
-        let (mut store, mut instance) = match warm.map(|warm| *warm) {
+        let Place { instance, keep, turns } = place;
+        let was_warm = instance.is_some();
+        let (mut store, mut instance) = match instance.map(|instance| *instance) {
             Some(WarmJs { mut store, instance }) => {
                 let state = store.data_mut();
                 (state.stage, state.limit.bytes) = (Stage::Run(host), limits.memory_bytes);
@@ -50,7 +51,7 @@ impl JsEngine {
             }
             None => (self.store(Stage::Run(host), limits.memory_bytes, program.files.clone()), None),
         };
-        let busy = Busy::new(limits.cpu);
+        let busy = Busy::new(limits.cpu, turns);
         deadline::arm(&mut store, deadline, busy.clone());
         let mut started = None;
         // Boxed: the future is large, and every future around it would be moved with it.
@@ -103,7 +104,8 @@ impl JsEngine {
         limits: Limits,
         host: Box<dyn Host>,
     ) -> Completion {
-        self.run_in(program, None, false, meta, event, limits, host).await.0
+        let place = Place { instance: None, keep: false, turns: Arc::default() };
+        self.run_in(program, place, meta, event, limits, host).await.0
     }
 }
 
