@@ -9,6 +9,7 @@ mod components;
 mod crash;
 mod disk;
 mod durable;
+mod encrypted;
 mod examples;
 mod frameworks;
 mod kill;

@@ -29,9 +29,15 @@ impl Running {
 
     /// With its addresses among the options.
     pub fn start_at(data_dir: &Path, options: &[&str]) -> Self {
+        Self::start_in(data_dir, options, &[])
+    }
+
+    /// With its addresses among the options, and variables in its environment.
+    pub fn start_in(data_dir: &Path, options: &[&str], environment: &[(&str, &Path)]) -> Self {
         let mut child = edgefaas(data_dir)
             .arg("run")
             .args(options)
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the binary starts");
