@@ -230,8 +230,7 @@ impl Metrics {
         // Each gives its lock back before the next one takes it.
         let start = |start| {
             let labels = StartLabels { function: function.to_owned(), start };
-            let counter = self.starts.get_or_create(&labels).clone();
-            counter
+            self.starts.get_or_create(&labels).clone()
         };
         let (cold, warm) = (start("cold"), start("warm"));
         FunctionMetrics {
