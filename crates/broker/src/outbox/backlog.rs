@@ -52,6 +52,9 @@ pub(super) struct Spilled {
 impl Spilled {
     pub(super) const GONE: Spilled = Spilled { weight: 0, source: 0 };
 
+    /// What a message that waits weighs at least; damaged ones may look lighter.
+    pub(super) const LEAST: u32 = 2;
+
     /// Whether it was sent when the client went: what waits weighs more.
     pub(super) fn is_in_flight(self) -> bool {
         self.weight == 1
@@ -124,7 +127,7 @@ impl Backlog {
 
     /// A message waits in the store only.
     pub(super) fn spill(&mut self, weight: u32, figures: &Arc<Figures>) {
-        let spilled = Spilled { weight: weight.max(1), source: self.source(figures) };
+        let spilled = Spilled { weight: weight.max(Spilled::LEAST), source: self.source(figures) };
         figures.queued(1);
         self.spilled_messages += 1;
         self.spilled.push_back(spilled);
@@ -159,7 +162,8 @@ impl Backlog {
         let (weight, figures) = match slot {
             Slot::Done => return self.spilled.push_front(Spilled::GONE),
             Slot::Waiting(waiting) => {
-                (u32::try_from(waiting.message.weight()).unwrap_or(u32::MAX), Some(waiting.figures))
+                let weight = u32::try_from(waiting.message.weight()).unwrap_or(u32::MAX);
+                (weight.max(Spilled::LEAST), Some(waiting.figures))
             }
             // It was in flight, not waiting.
             Slot::Published(figures) | Slot::PublishedOnce(figures) | Slot::Released(figures) => {
@@ -171,7 +175,7 @@ impl Backlog {
             }
         };
         let Some(figures) = figures else { return self.spilled.push_front(Spilled::GONE) };
-        let spilled = Spilled { weight: weight.max(1), source: self.source(&figures) };
+        let spilled = Spilled { weight, source: self.source(&figures) };
         self.spilled_messages += 1;
         self.spilled_in_flight += usize::from(spilled.is_in_flight());
         self.spilled.push_front(spilled);

@@ -208,6 +208,7 @@ impl Outbox {
             );
             return;
         }
+        let weight = weight.max(Spilled::LEAST);
         stored.spilled.extend((next..number).map(|_| Spilled::GONE));
         stored.spill(weight, figures);
         stored.readable_to = number + 1;
