@@ -100,20 +100,27 @@ impl<F: Future + Unpin> Future for Counted<F> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn waiting_is_not_counted() {
+    fn spin(ms: u64) {
+        let until = Instant::now() + Duration::from_millis(ms);
+        while Instant::now() < until {}
+    }
+
+    #[test]
+    fn only_what_it_computes_is_counted() {
         let busy = Busy::new(Duration::from_millis(200), Arc::default());
-        let run = Box::pin(async {
-            let until = Instant::now() + Duration::from_millis(5);
-            while Instant::now() < until {}
+        let run = async {
             busy.check().unwrap();
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            tokio::task::yield_now().await;
             busy.check().unwrap();
-            let until = Instant::now() + Duration::from_millis(250);
-            while Instant::now() < until {}
+            spin(250);
             busy.check()
-        });
-        assert_eq!(Counted { busy: busy.clone(), run }.await, Err(TimeUsed));
-        assert!((250..3000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
+        };
+        let mut run = Counted { busy: busy.clone(), run: Box::pin(run) };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut run).poll(&mut context).is_pending());
+        // It waits, while somebody else computes.
+        spin(1000);
+        assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Err(TimeUsed)));
+        assert!((250..1000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
     }
 }
