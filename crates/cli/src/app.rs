@@ -1,5 +1,6 @@
 //! An app on disk: its manifest, and its sources in the form that a node takes.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -109,6 +110,41 @@ impl App {
         Ok(artifacts)
     }
 
+    /// Reads the files that `assets` of the manifest names, in the order of their names.
+    fn assets(&self) -> anyhow::Result<Vec<proto::Asset>> {
+        let invalid = |reason: String| Failure::new(Exit::Invalid, reason);
+        let root = self.root.to_str().ok_or_else(|| {
+            invalid(format!(
+                "{}: the folder of an app with assets needs a name in UTF-8",
+                self.root.display()
+            ))
+        })?;
+        let mut assets = BTreeMap::new();
+        for pattern in &self.manifest.assets {
+            let found = glob::glob(&format!("{}/{pattern}", glob::Pattern::escape(root)))?;
+            let mut files = 0;
+            for path in found {
+                let path = path.map_err(|error| invalid(format!("an asset cannot be read: {error}")))?;
+                if !path.is_file() {
+                    continue;
+                }
+                files += 1;
+                let inside = path.strip_prefix(&self.root).unwrap_or(&path);
+                let Some(name) = inside.to_str() else {
+                    return Err(invalid(format!("{}: an asset needs a name in UTF-8", path.display())));
+                };
+                let content = std::fs::read(&path)
+                    .map_err(|error| invalid(format!("asset {}: {error}", path.display())))?;
+                assets.insert(name.to_owned(), content);
+            }
+            if files == 0 {
+                let message = format!("`assets` names `{pattern}`, but there is no such file in {root}");
+                return Err(invalid(message));
+            }
+        }
+        Ok(assets.into_iter().map(|(name, content)| proto::Asset { name, content }).collect())
+    }
+
     async fn source(&self, name: &str, function: &Function) -> anyhow::Result<proto::artifact::Source> {
         use proto::artifact::Source;
         // Collected again to show `app`, not `app/.`.
@@ -132,17 +168,19 @@ impl App {
 
 /// The request that deploys `app`, if it fits into a message.
 pub fn deploy_request(app: &App, artifacts: Vec<proto::Artifact>) -> anyhow::Result<proto::DeployRequest> {
-    let request = proto::DeployRequest { manifest: app.text.clone(), artifacts };
+    let request = proto::DeployRequest { manifest: app.text.clone(), artifacts, assets: app.assets()? };
     if request.encoded_len() <= MESSAGE_BYTES {
         return Ok(request);
     }
     let largest = request.artifacts.iter().max_by_key(|artifact| source_bytes(artifact));
+    let assets: usize = request.assets.iter().map(|asset| asset.content.len()).sum();
     let message = format!(
-        "the app `{}` is too large to deploy: {} of at most {}; its largest function is `{}`; for Rust, \
-         `strip = true` and `opt-level = \"s\"` in [profile.release] help",
+        "the app `{}` is too large to deploy: {} of at most {}, {} of them assets; its largest function is `{}`; for \
+         Rust, `strip = true` and `opt-level = \"s\"` in [profile.release] help",
         app.manifest.app,
         ByteSize::b(request.encoded_len() as u64),
         ByteSize::b(MESSAGE_BYTES as u64),
+        ByteSize::b(assets as u64),
         largest.map_or("", |artifact| &artifact.function)
     );
     Err(Failure::new(Exit::Invalid, message))

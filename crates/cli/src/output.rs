@@ -138,6 +138,14 @@ struct Function<'a> {
     running: u32,
     queued: u32,
     pending: u64,
+    prepare_us: u64,
+    cold_starts: u64,
+    warm_starts: u64,
+    cpu_us: u64,
+    memory_peak_bytes: u64,
+    duration_p50_us: u64,
+    duration_p90_us: u64,
+    duration_p99_us: u64,
 }
 
 impl<'a> From<&'a proto::App> for App<'a> {
@@ -156,6 +164,14 @@ impl<'a> From<&'a proto::App> for App<'a> {
                 running: stats.running,
                 queued: stats.queued,
                 pending: stats.pending,
+                prepare_us: function.prepare_us,
+                cold_starts: stats.cold_starts,
+                warm_starts: stats.warm_starts,
+                cpu_us: stats.cpu_us,
+                memory_peak_bytes: stats.memory_peak_bytes,
+                duration_p50_us: stats.duration_p50_us,
+                duration_p90_us: stats.duration_p90_us,
+                duration_p99_us: stats.duration_p99_us,
             }
         };
         Self {
@@ -195,6 +211,57 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
 /// The header of [`function_rows`].
 pub const FUNCTION_HEADER: [&str; 10] =
     ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "PENDING", "STATE", "TRIGGERS"];
+
+/// One table row for each function of an app: what it has used.
+pub fn use_rows(app: &proto::App) -> Vec<Vec<String>> {
+    let row = |function: &proto::Function| {
+        let stats = function.stats.unwrap_or_default();
+        vec![
+            function.name.clone(),
+            stats.invocations.to_string(),
+            stats.failures.to_string(),
+            stats.cold_starts.to_string(),
+            stats.warm_starts.to_string(),
+            micros(stats.cpu_us),
+            size(stats.memory_peak_bytes),
+            micros(stats.duration_p50_us),
+            micros(stats.duration_p90_us),
+            micros(stats.duration_p99_us),
+        ]
+    };
+    app.functions.iter().map(row).collect()
+}
+
+/// The header of [`use_rows`].
+pub const USE_HEADER: [&str; 10] =
+    ["FUNCTION", "RUNS", "FAILED", "COLD", "WARM", "CPU", "MEMORY PEAK", "P50", "P90", "P99"];
+
+/// One table row for each function of an app that was just deployed.
+pub fn deployed_rows(app: &proto::App) -> Vec<Vec<String>> {
+    let row = |function: &proto::Function| {
+        vec![
+            function.name.clone(),
+            function.kind.clone(),
+            size(function.source_bytes),
+            micros(function.prepare_us),
+            function.triggers.join("; "),
+        ]
+    };
+    app.functions.iter().map(row).collect()
+}
+
+/// The header of [`deployed_rows`]; the time is that of compiling, or of evaluating JavaScript.
+pub const DEPLOYED_HEADER: [&str; 5] = ["FUNCTION", "KIND", "SIZE", "COMPILED IN", "TRIGGERS"];
+
+/// A time in the unit that suits it.
+pub fn micros(us: u64) -> String {
+    match us {
+        0 => "-".to_owned(),
+        1..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{:.1} s", us as f64 / 1e6),
+    }
+}
 
 /// An invocation as JSON.
 pub fn invocation(response: &proto::InvokeResponse) -> Value {

@@ -58,6 +58,9 @@ pub enum CompileError {
     /// The code is not valid WebAssembly.
     #[error("{0}")]
     Invalid(String),
+    /// The app's assets can't be put into its memory.
+    #[error("{0}")]
+    Assets(String),
     /// The compiling process could not be run.
     #[error("the compiler {program} could not be run: {reason}")]
     Process {

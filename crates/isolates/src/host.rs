@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::event::{IncomingResponse, OutgoingRequest, Reply};
 
@@ -109,7 +110,7 @@ pub struct PublishRequest {
 }
 
 /// The severity of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum LogLevel {
     Trace,

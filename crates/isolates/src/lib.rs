@@ -5,6 +5,7 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
+mod assets;
 mod busy;
 mod code_cache;
 pub mod compile;
@@ -21,6 +22,7 @@ mod source;
 mod turns;
 mod warm;
 
+pub use assets::{Asset, ReadAsset};
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
@@ -30,6 +32,6 @@ pub use event::{
 pub use host::{FetchCause, FetchError, Host, HostError, HostFuture, LogLevel, PublishRequest};
 pub use machine::{Machine, PoolWishes};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
-pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Program};
+pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};
 pub use warm::Isolation;

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use wasmtime::Engine;
+use wasmtime::component::Component;
 
-use crate::code_cache::{CacheFolder, CodeCache};
+use crate::assets::{self, Asset, AssetTable};
+use crate::code_cache::{CacheFolder, CodeCache, Wanted};
 use crate::compile::{CompileError, Compiler};
 use crate::component::{ComponentError, ComponentProgram, ComponentRunner, check_header};
 use crate::engine::{self, EngineError, EpochClock, PoolConfig};
@@ -57,6 +59,24 @@ impl FunctionSource {
             Self::JavaScript(graph) => graph.modules.iter().map(|module| module.source.len()).sum(),
         }
     }
+}
+
+/// A function that is to be prepared.
+#[derive(Debug, Clone, Copy)]
+pub struct Preparing<'a> {
+    /// What errors call it.
+    pub name: &'a str,
+    /// What it is made of.
+    pub source: &'a FunctionSource,
+    /// What it may read in place.
+    pub assets: &'a [Asset],
+    /// Its own limit, assets not counted. JavaScript whose memory after its top-level code is above it is refused; a
+    /// component's memory is held against it when it runs.
+    pub memory_bytes: usize,
+    /// How its instances follow one another.
+    pub isolation: Isolation,
+    /// Whether JavaScript is evaluated though the result of an earlier time is kept.
+    pub anew: bool,
 }
 
 /// A function that is ready to run: compiled, linked and, for JavaScript, with its top level evaluated.
@@ -140,53 +160,36 @@ impl Isolates {
         })
     }
 
-    /// Compiles, links and checks a source; `name` is what errors call it. Work that takes long is done
-    /// on the runtime's blocking threads; dropping the future lets it end there unseen.
-    ///
-    /// `memory_bytes` is the function's own limit. JavaScript whose memory after its top-level code is above
-    /// it is refused; a component's memory is held against it when it runs.
-    pub async fn prepare(
-        &self,
-        name: &str,
-        source: &FunctionSource,
-        memory_bytes: usize,
-        isolation: Isolation,
-    ) -> Result<Program, PrepareError> {
-        let kind = self.prepare_kind(name, source, memory_bytes).await?;
-        let warm = match isolation {
+    /// Compiles, links and checks a source. Work that takes long is done on the runtime's blocking threads; dropping the
+    /// future lets it end there unseen.
+    pub async fn prepare(&self, wanted: Preparing<'_>) -> Result<Program, PrepareError> {
+        let kind = self.prepare_kind(wanted).await?;
+        let warm = match wanted.isolation {
             Isolation::Fresh => None,
             Isolation::Reuse { max } => Some(self.warm.function(max)),
         };
         Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default() })))
     }
 
-    async fn prepare_kind(
-        &self,
-        name: &str,
-        source: &FunctionSource,
-        memory_bytes: usize,
-    ) -> Result<ProgramKind, PrepareError> {
+    async fn prepare_kind(&self, wanted: Preparing<'_>) -> Result<ProgramKind, PrepareError> {
+        let Preparing { name, source, assets, memory_bytes, anew, .. } = wanted;
         match source {
             FunctionSource::Component(wasm) => {
                 check_header(name, wasm)?;
-                let (engine, code) = (self.engine.clone(), self.code.clone());
-                let (components, name, wasm) = (self.components.clone(), name.to_owned(), wasm.clone());
+                let (engine, code, components) =
+                    (self.engine.clone(), self.code.clone(), self.components.clone());
+                let (name, wasm, assets) = (name.to_owned(), wasm.clone(), assets.to_vec());
                 blocking(move || {
-                    let component = code.component(&engine, &wasm).map_err(|reason| match reason {
-                        CompileError::Invalid(reason) => {
-                            ComponentError::Invalid { name: name.clone(), reason }.into()
-                        }
-                        reason => PrepareError::Compile { name: name.clone(), reason },
-                    })?;
-                    let program = components.prepare(&name, &component)?;
-                    Ok(ProgramKind::Component(program))
+                    let (component, assets) = compiled(&engine, &code, &name, &wasm, &assets)?;
+                    Ok(ProgramKind::Component(components.prepare(&name, &component, assets)?))
                 })
                 .await
             }
             FunctionSource::JavaScript(graph) => {
                 let javascript = self.javascript().await?;
                 let _running = self.clock.running();
-                let program = javascript.prepare(graph, memory_bytes).await?;
+                let script = js::Script { graph, assets, memory_bytes, anew };
+                let program = javascript.prepare_script(script).await?;
                 Ok(ProgramKind::JavaScript(javascript.clone(), program))
             }
         }
@@ -273,12 +276,43 @@ impl Isolates {
                     let wasm = js::engine_code_wasm().map_err(|error| failed(error.to_string()))?;
                     let module = code.module(&engine, &wasm).map_err(|error| failed(error.to_string()))?;
                     let javascript = JsEngine::new(&engine, module, pool);
-                    javascript.map(Arc::new).map_err(|error| failed(error.to_string()))
+                    javascript
+                        .map(|engine| Arc::new(engine.keeping(code)))
+                        .map_err(|error| failed(error.to_string()))
                 })
                 .await
             })
             .await
     }
+}
+
+/// The native code of a component, and where its assets are.
+fn compiled(
+    engine: &Engine,
+    code: &CodeCache,
+    name: &str,
+    wasm: &[u8],
+    assets: &[Asset],
+) -> Result<(Component, AssetTable), PrepareError> {
+    let refused = |reason: CompileError| match reason {
+        CompileError::Invalid(reason) => ComponentError::Invalid { name: name.to_owned(), reason }.into(),
+        reason => PrepareError::Compile { name: name.to_owned(), reason },
+    };
+    if assets.is_empty() || !assets::reads_assets(wasm) {
+        let wanted = Wanted { key: &[wasm], make: || Ok((wasm.to_vec(), Vec::new())) };
+        return Ok((code.component(engine, wanted).map_err(refused)?.0, AssetTable::default()));
+    }
+    let make = || {
+        let failed = |reason: String| CompileError::Assets(reason);
+        let (wasm, table) =
+            assets::add_to_component(wasm, assets).map_err(|error| failed(error.to_string()))?;
+        Ok((wasm, postcard::to_allocvec(&table).map_err(|error| failed(error.to_string()))?))
+    };
+    let wanted = Wanted { key: &[wasm, &assets::identity(assets)], make };
+    let (component, table) = code.component(engine, wanted).map_err(refused)?;
+    let table = postcard::from_bytes(&table)
+        .map_err(|error| refused(CompileError::Assets(format!("their table is damaged: {error}"))))?;
+    Ok((component, table))
 }
 
 async fn blocking<T: Send + 'static>(

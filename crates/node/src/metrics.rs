@@ -1,9 +1,12 @@
 //! The node's figures, in Prometheus' text format at `/metrics`.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edgefaas_isolates::Completion;
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -50,6 +53,7 @@ pub struct Metrics {
     cpu: Family<FunctionLabel, CpuSeconds>,
     memory_peaks: Family<FunctionLabel, Gauge>,
     starts: Family<StartLabels, Counter>,
+    counted: Mutex<HashMap<String, Arc<Counted>>>,
     gauges: NodeGauges,
 }
 
@@ -126,6 +130,27 @@ pub struct FunctionMetrics {
     memory_peak: Gauge,
     cold: Counter<u64, AtomicU64>,
     warm: Counter<u64, AtomicU64>,
+    /// What `duration` has counted: that one can only be written.
+    counted: Arc<Counted>,
+}
+
+/// How many took up to each of [`DURATION_BUCKETS`], and longer than all of them.
+#[derive(Default)]
+struct Counted([AtomicU64; DURATION_BUCKETS.len() + 1]);
+
+/// What a function has used so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FunctionReading {
+    /// Invocations that ran in a new instance.
+    pub cold_starts: u64,
+    /// Those that ran in one that waited.
+    pub warm_starts: u64,
+    /// Time on a thread.
+    pub cpu: Duration,
+    /// The most linear memory that one invocation had.
+    pub memory_peak_bytes: u64,
+    /// The median, the 90th and the 99th percentile of the durations, as far as buckets tell.
+    pub quantiles: [Duration; 3],
 }
 
 impl Default for Metrics {
@@ -218,7 +243,8 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        Self { registry, outcomes, durations, queue_durations, cpu, memory_peaks, starts, gauges }
+        let counted = Mutex::default();
+        Self { registry, outcomes, durations, queue_durations, cpu, memory_peaks, starts, counted, gauges }
     }
 }
 
@@ -243,6 +269,7 @@ impl Metrics {
             memory_peak: self.memory_peaks.get_or_create(&label).clone(),
             cold,
             warm,
+            counted: self.counted.lock().entry(function.to_owned()).or_default().clone(),
         }
     }
 
@@ -253,6 +280,7 @@ impl Metrics {
         self.queue_durations.remove(&label);
         self.cpu.remove(&label);
         self.memory_peaks.remove(&label);
+        self.counted.lock().remove(function);
         for start in ["cold", "warm"] {
             self.starts.remove(&StartLabels { function: function.to_owned(), start });
         }
@@ -322,6 +350,7 @@ impl FunctionMetrics {
         let Timing { queue, start, execution } = outcome.timing;
         self.queue_duration.observe(queue.as_secs_f64());
         self.duration.observe((start + execution).as_secs_f64());
+        self.counted.add((start + execution).as_secs_f64());
     }
 
     /// Counts what an invocation used, however it ended.
@@ -345,7 +374,63 @@ impl FunctionMetrics {
         (self.succeeded.get() + failures, failures, rejected)
     }
 
+    /// What it has used.
+    pub fn reading(&self) -> FunctionReading {
+        FunctionReading {
+            cold_starts: self.cold.get(),
+            warm_starts: self.warm.get(),
+            cpu: Duration::from_secs_f64(self.cpu.get().max(0.0)),
+            memory_peak_bytes: u64::try_from(self.memory_peak.get()).unwrap_or(0),
+            quantiles: [0.5, 0.9, 0.99].map(|part| self.counted.quantile(part)),
+        }
+    }
+
     fn counter(&self, outcome: &'static str) -> Counter {
         self.outcomes.get_or_create(&OutcomeLabels { function: self.function.clone(), outcome }).clone()
+    }
+}
+
+impl Counted {
+    fn add(&self, seconds: f64) {
+        let bucket = DURATION_BUCKETS.partition_point(|most| *most < seconds);
+        self.0[bucket].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The duration that a part of all does not exceed; between the bounds of a bucket as if all of them were spread
+    /// evenly there, as Prometheus' `histogram_quantile` does it. Zero if there were none.
+    fn quantile(&self, part: f64) -> Duration {
+        let counts: Vec<u64> = self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let wanted = counts.iter().sum::<u64>() as f64 * part;
+        let mut below = 0.0;
+        for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            let count = count as f64;
+            if below + count >= wanted {
+                let least = bucket.checked_sub(1).map_or(0.0, |before| DURATION_BUCKETS[before]);
+                let most = DURATION_BUCKETS.get(bucket).copied().unwrap_or(least);
+                return Duration::from_secs_f64(least + (most - least) * (wanted - below) / count);
+            }
+            below += count;
+        }
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_in_their_buckets() {
+        let counted = Counted::default();
+        assert_eq!(counted.quantile(0.5), Duration::ZERO);
+        // 90 up to 1 ms, 10 up to 25 ms, and one that took longer than is told apart.
+        (0..90).for_each(|_| counted.add(0.000_9));
+        (0..9).for_each(|_| counted.add(0.02));
+        counted.add(100.0);
+        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|part| counted.quantile(part).as_secs_f64());
+        assert!((0.000_5..0.001).contains(&p50), "{p50}");
+        assert_eq!(p90, 0.001);
+        assert_eq!(p99, 0.025);
+        assert_eq!(counted.quantile(1.0), Duration::from_secs(30));
     }
 }

@@ -110,6 +110,22 @@ impl Context {
         self.host.secret(name)
     }
 
+    /// A file of the app that `assets` of the manifest names, such as a model or a table; none if there is no such file.
+    ///
+    /// It lies in the function's memory from the start, shared by all runs: nothing is read or copied, however large it
+    /// is. `name` is its path in the app folder, with `/`. It begins at a multiple of 64 bytes.
+    ///
+    /// ```
+    /// # use edgefaas::prelude::*;
+    /// # fn describe(context: Context) -> Result<usize, Error> {
+    /// let model = context.asset("models/frost.bin").ok_or_else(|| Error::new("the model is missing"))?;
+    /// # Ok(model.len())
+    /// # }
+    /// ```
+    pub fn asset(&self, name: &str) -> Option<&'static [u8]> {
+        self.host.asset(name)
+    }
+
     /// Publishes a message with QoS 0 when the run succeeds; if it fails, the message is not sent.
     ///
     /// Errors: `NotPermitted` if no `publish` permission covers the topic, `Invalid` for a topic with

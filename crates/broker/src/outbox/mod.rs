@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 
-use self::backlog::{Backlog, Spilled};
+use self::backlog::Backlog;
 pub(crate) use self::link::MayRead;
 pub(crate) use self::link::seconds_left;
 use self::link::{Doubtful, Link};

@@ -9,11 +9,14 @@ use crate::output;
 pub async fn run(args: &Build, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let request = deploy_request(&app, app.build().await?)?;
+    let asset_bytes: usize = request.assets.iter().map(|asset| asset.content.len()).sum();
     let sizes = || request.artifacts.iter().map(|artifact| (&artifact.function, source_bytes(artifact)));
     if global.output == Format::Json {
         let functions: Vec<_> =
             sizes().map(|(name, bytes)| json!({ "name": name, "source_bytes": bytes })).collect();
-        return output::json(&json!({ "app": app.manifest.app, "functions": functions }));
+        return output::json(
+            &json!({ "app": app.manifest.app, "functions": functions, "asset_bytes": asset_bytes }),
+        );
     }
     let rows = sizes().map(|(name, bytes)| {
         let triggers = app.manifest.functions[name].triggers.iter().map(ToString::to_string);

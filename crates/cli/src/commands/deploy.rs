@@ -25,7 +25,7 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     warn(&response.warnings);
     let what = if response.unchanged { "was live already" } else { "is live" };
     output::text(&format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)))?;
-    output::table(&output::FUNCTION_HEADER, output::function_rows(&deployed))
+    output::table(&output::DEPLOYED_HEADER, output::deployed_rows(&deployed))
 }
 
 /// Builds an app and makes it live.

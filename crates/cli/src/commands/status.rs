@@ -14,6 +14,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     let response =
         client.status(proto::StatusRequest {}).await.map_err(|status| client::failure(&status))?;
     let status = response.into_inner();
+    let list = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
+    let apps = list.into_inner().apps;
     let addresses = status.addresses.clone().unwrap_or_default();
     if global.output == Format::Json {
         return output::json(&json!({
@@ -29,6 +31,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "rss_bytes": status.rss_bytes,
             "apps": status.apps,
             "functions": status.functions,
+            "apps_live": apps.iter().map(output::App::from).collect::<Vec<_>>(),
             "isolates_running": status.isolates_running,
             "isolates_max": status.isolates_max,
             "pool": status.pool.as_ref().map(pool_json),
@@ -67,7 +70,13 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     }
     lines.extend(status.bridges.into_iter().map(|bridge| ("bridge", bridge_text(bridge))));
     let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
-    output::text(&text)
+    output::text(&text)?;
+    let rows: Vec<_> = apps.iter().flat_map(output::use_rows).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output::text("\n")?;
+    output::table(&output::USE_HEADER, rows)
 }
 
 fn isolates_text(status: &proto::StatusResponse) -> String {

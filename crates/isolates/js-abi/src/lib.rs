@@ -40,7 +40,7 @@ pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// An invocation up to this size needs no allocation in the isolate.
 pub const INPUT_BYTES: usize = 4096;
@@ -238,6 +238,10 @@ pub enum Request<'a> {
         object: &'a str,
         field: &'a str,
     },
+    /// Where an asset lies; the answer is [`Answer::Place`].
+    Asset {
+        name: &'a str,
+    },
     /// All `config` values; the answer is one JSON object.
     Config,
     /// The names of the secrets.
@@ -317,6 +321,11 @@ pub enum Answer<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
     Names(#[serde(borrow)] Vec<&'a str>),
+    /// Bytes that lie in the engine's memory.
+    Place {
+        address: u32,
+        bytes: u32,
+    },
     Reply(#[serde(borrow)] Reply<'a>),
     Fetched {
         status: u16,

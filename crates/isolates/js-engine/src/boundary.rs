@@ -112,6 +112,24 @@ unsafe fn clear(block: *mut c_void, size: usize) {
     }
 }
 
+/// An `Uint8Array` over `bytes` bytes at `address`, which lie outside of the heap and stay for good.
+pub fn view<'js>(ctx: &Ctx<'js>, address: u32, bytes: u32) -> rquickjs::Result<Value<'js>> {
+    let no_opaque = std::ptr::null_mut();
+    // SAFETY: the host says what lies in this memory; nobody frees it, so that there is no function for that. An error is
+    // an exception that waits to be thrown.
+    let buffer = unsafe {
+        let context = ctx.as_raw().as_ptr();
+        let buffer =
+            qjs::JS_NewArrayBuffer(context, address as *mut u8, bytes as _, 0, None, no_opaque, false);
+        if qjs::JS_IsException(buffer) {
+            return Err(rquickjs::Error::Exception);
+        }
+        Value::from_raw(ctx.clone(), buffer)
+    };
+    let buffer = ArrayBuffer::from_value(buffer).ok_or(rquickjs::Error::Unknown)?;
+    TypedArray::<u8>::from_arraybuffer(buffer).map(TypedArray::into_value)
+}
+
 /// A file's text that is read once. It is gone from the memory then, and from every snapshot of it.
 pub trait ReadOnce: Sync {
     /// The text; empty from the second time on.

@@ -96,6 +96,7 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
             ask(&ctx, &Request::RegisterSet { object: &object, field: &field, value: json.as_bytes() })
         },
         "registerGet" => register_get,
+        "asset" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Asset { name: &name }),
         "config" => |ctx: Ctx<'js>| match answer(&ctx, &Request::Config)? {
             Answer::Text(json) => ctx.json_parse(json),
             other => value_of(&ctx, &other),
@@ -441,6 +442,7 @@ fn value_of<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>) -> rquickjs::Result<Value<
         Answer::Text(text) => text.into_js(ctx),
         Answer::Bytes(bytes) => TypedArray::new_copy(ctx.clone(), bytes).map(TypedArray::into_value),
         Answer::Names(names) => names.clone().into_js(ctx),
+        Answer::Place { address, bytes } => boundary::view(ctx, *address, *bytes),
         Answer::Refused { code, message } => Err(refused(ctx, *code, message)),
         Answer::Reply(reply) => reply_value(ctx, reply),
         Answer::Fetched { status, headers, body, url, redirected } => {

@@ -19,7 +19,7 @@ mod generated {
     });
 }
 
-pub use generated::edgefaas::function::{calls, context, messaging, objects, requests, types};
+pub use generated::edgefaas::function::{assets, calls, context, messaging, objects, requests, types};
 pub use generated::{Function, FunctionPre};
 
 /// The run as the guest sees it.

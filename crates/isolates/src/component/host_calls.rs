@@ -6,7 +6,8 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 
 use super::ComponentState;
 use super::bindings::{
-    calls, context, guest_reply, guest_response, messaging, objects, outgoing_request, requests, types,
+    assets, calls, context, guest_reply, guest_response, messaging, objects, outgoing_request, requests,
+    types,
 };
 use crate::event::{IncomingResponse, Reply};
 use crate::host::{HostError, HostFuture, LogLevel, PublishRequest};
@@ -73,6 +74,13 @@ impl context::Host for ComponentState {
 
     fn secret(&mut self, name: String) -> wasmtime::Result<Option<String>> {
         Ok(self.host().secret(&name))
+    }
+}
+
+impl assets::Host for ComponentState {
+    fn locate(&mut self, name: String) -> wasmtime::Result<Option<assets::Region>> {
+        let place = self.assets.find(&name);
+        Ok(place.map(|(address, length)| assets::Region { address, length }))
     }
 }
 

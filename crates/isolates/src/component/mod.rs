@@ -11,6 +11,7 @@ mod sockets;
 mod state;
 mod stdio;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use wasmtime::component::{Component, HasSelf, Linker};
@@ -19,6 +20,7 @@ use wasmtime_wasi::p2::bindings::cli::environment as wasi_environment;
 use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket};
 use wasmtime_wasi_http::p2::bindings::{Proxy, ProxyPre};
 
+use crate::assets::AssetTable;
 use crate::busy::{Busy, Counted, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::event::Event;
@@ -32,6 +34,7 @@ pub(crate) use state::ComponentState;
 #[derive(Clone)]
 pub struct ComponentProgram {
     world: World,
+    assets: Arc<AssetTable>,
 }
 
 /// What a component exports.
@@ -136,6 +139,7 @@ impl ComponentRunner {
         tcp_create_socket::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         linker.allow_shadowing(false);
         bindings::types::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+        bindings::assets::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         bindings::context::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         bindings::messaging::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         bindings::calls::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
@@ -144,8 +148,13 @@ impl ComponentRunner {
         Ok(Self { engine: engine.clone(), linker })
     }
 
-    /// Links a compiled component.
-    pub fn prepare(&self, name: &str, component: &Component) -> Result<ComponentProgram, ComponentError> {
+    /// Links a compiled component, which has `assets` in its memory.
+    pub(crate) fn prepare(
+        &self,
+        name: &str,
+        component: &Component,
+        assets: AssetTable,
+    ) -> Result<ComponentProgram, ComponentError> {
         let pre = self.linker.instantiate_pre(component).map_err(|error| {
             ComponentError::UnknownImport { name: name.to_owned(), reason: format!("{error:#}") }
         })?;
@@ -162,7 +171,7 @@ impl ComponentRunner {
                 }
             },
         };
-        Ok(ComponentProgram { world })
+        Ok(ComponentProgram { world, assets: Arc::new(assets) })
     }
 
     /// Runs one invocation. Gives the instance back, where that is wanted, if it may have another one: it has answered, and
@@ -187,7 +196,8 @@ impl ComponentRunner {
                 (store, Some(instance))
             }
             None => {
-                let state = ComponentState::new(meta.function.clone(), host, limits);
+                let state =
+                    ComponentState::new(meta.function.clone(), host, limits, program.assets.clone());
                 let mut store = Store::new(&self.engine, state);
                 store.limiter(|state| state);
                 (store, None)
@@ -238,7 +248,7 @@ impl ComponentRunner {
             }
             _ => Err(RunError::TimedOut { limit: limits.timeout }),
         };
-        let memory_bytes = state.memory_bytes;
+        let memory_bytes = state.memory_bytes.saturating_sub(program.assets.memory_bytes);
         let completion = Completion {
             result,
             start: entered - started,

@@ -1,5 +1,7 @@
 //! What a component's store holds.
 
+use std::sync::Arc;
+
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -8,6 +10,7 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use super::outgoing::Outgoing;
 use super::sockets::TcpAccess;
 use super::stdio::LineLog;
+use crate::assets::AssetTable;
 use crate::host::Host;
 use crate::outcome::Limits;
 
@@ -24,7 +27,9 @@ pub(crate) struct ComponentState {
     /// The host, and what it sends over wasi:http.
     pub(super) outgoing: Outgoing,
     pub(super) limits: Limits,
-    /// Linear memory in use over all of its memories.
+    /// What lies in its memory beside its own.
+    pub(super) assets: Arc<AssetTable>,
+    /// Linear memory in use over all of its memories, assets included.
     pub(super) memory_bytes: usize,
     /// It asked for more than it may have; the trap that follows is told by this.
     pub(super) out_of_memory: bool,
@@ -39,7 +44,12 @@ pub(crate) struct ComponentState {
 }
 
 impl ComponentState {
-    pub(super) fn new(function: String, host: Box<dyn Host>, limits: Limits) -> Self {
+    pub(super) fn new(
+        function: String,
+        host: Box<dyn Host>,
+        limits: Limits,
+        assets: Arc<AssetTable>,
+    ) -> Self {
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(MAX_FIELD_BYTES);
         let mut table = ResourceTable::new();
@@ -48,6 +58,7 @@ impl ComponentState {
             function,
             outgoing: Outgoing::new(host, limits.memory_bytes),
             limits,
+            assets,
             memory_bytes: 0,
             out_of_memory: false,
             wasi: None,
@@ -117,7 +128,7 @@ impl ResourceLimiter for ComponentState {
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         let total = self.memory_bytes - current.min(self.memory_bytes) + desired;
-        if total > self.limits.memory_bytes {
+        if total > self.limits.memory_bytes + self.assets.memory_bytes {
             self.out_of_memory = true;
             return Ok(false);
         }

@@ -14,6 +14,7 @@ use wasmtime::{Caller, Linker, Memory, ResourceLimiter};
 
 use super::messages;
 use super::stack::Files;
+use crate::assets::AssetTable;
 use crate::{Host, HostError, LogLevel};
 
 /// How many tickets an invocation may have open at once.
@@ -34,6 +35,8 @@ pub struct State {
     pub tickets: Tickets,
     /// For stacks in log lines.
     pub files: Arc<Files>,
+    /// What lies in its memory beside its own.
+    pub assets: Arc<AssetTable>,
     /// The last answer, until it is taken.
     answer: Vec<u8>,
 }
@@ -48,13 +51,14 @@ pub enum Stage {
 
 impl State {
     /// The state of a new isolate.
-    pub fn new(stage: Stage, memory_bytes: usize, files: Arc<Files>) -> Self {
+    pub fn new(stage: Stage, memory_bytes: usize, files: Arc<Files>, assets: Arc<AssetTable>) -> Self {
         Self {
             stage,
             memory: None,
             limit: MemoryLimit { bytes: memory_bytes, exceeded: false },
             tickets: Tickets::default(),
             files,
+            assets,
             answer: Vec::new(),
         }
     }
@@ -228,7 +232,8 @@ fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
         state.tickets.cancel(*ticket);
         return NOTHING;
     }
-    let Stage::Run(host) = &mut state.stage else { return deploying(name(request)) };
+    let State { stage, assets, .. } = state;
+    let Stage::Run(host) = stage else { return deploying(name(request)) };
     let done = |result: Result<(), HostError>| result.map(|()| NOTHING);
     let result = match request {
         Request::Log { .. } | Request::Cancel { .. } => Ok(NOTHING),
@@ -243,6 +248,7 @@ fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
         Request::RegisterGet { object, field } => host
             .register_get(object, field)
             .map(|value| value.map_or(NOTHING, |value| messages::encode(&Answer::Bytes(&value)))),
+        Request::Asset { name } => asset(assets, name),
         Request::Config => Ok(config(&mut **host)),
         Request::SecretNames => {
             let names = host.secret_names();
@@ -253,6 +259,13 @@ fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
         }
     };
     result.unwrap_or_else(|error| messages::refusal(&error))
+}
+
+fn asset(assets: &AssetTable, name: &str) -> Result<Vec<u8>, HostError> {
+    match assets.find(name) {
+        Some((address, bytes)) => Ok(messages::encode(&Answer::Place { address, bytes })),
+        None => Err(HostError::NotFound(assets.describe_missing(name))),
+    }
 }
 
 /// All `config` values as one JSON object.
@@ -314,6 +327,7 @@ fn name(request: &Request<'_>) -> &'static str {
         Request::CounterValue { .. } => "counter.value",
         Request::RegisterSet { .. } => "register.set",
         Request::RegisterGet { .. } => "register.get",
+        Request::Asset { .. } => "asset",
         Request::Config => "config",
         Request::SecretNames | Request::Secret { .. } => "secrets",
         Request::Cancel { .. } => "clearTimeout",

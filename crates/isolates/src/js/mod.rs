@@ -11,11 +11,11 @@ mod messages;
 mod nesting;
 mod program;
 mod runtime;
-mod snapshot;
+pub(crate) mod snapshot;
 mod stack;
 mod transpile;
 
 pub use graph::{CollectError, collect};
-pub use program::{JsEngine, JsEngineError, JsProgram, PrepareError, engine_code_wasm};
+pub use program::{JsEngine, JsEngineError, JsProgram, PrepareError, Script, engine_code_wasm};
 pub(crate) use runtime::WarmJs;
 pub use transpile::SyntaxError;

@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_js_abi::{self as abi, Load, Loaded, Source, Thrown, ThrownKind};
+use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use wasmtime::{Engine, Extern, Instance, InstancePre, Linker, Module, ModuleExport, Store, TypedFunc};
 
 use super::calls::{self, Stage, State};
 use super::nesting::on_large_stack;
 use super::runtime;
-use super::snapshot::{self, PassedOn, SplitError};
+use super::snapshot::{self, PAGE_BYTES, PassedOn, SplitError};
 use super::stack::Files;
 use super::transpile::{SyntaxError, transpile};
+use crate::assets::{self, Asset, AssetTable};
 use crate::busy::Busy;
+use crate::code_cache::CodeCache;
+use crate::compile::Compiler;
 use crate::deadline::{self, DeadlinePassed};
 use crate::engine::PoolConfig;
 use crate::{LogLevel, ModuleGraph};
@@ -130,6 +134,12 @@ pub enum PrepareError {
         /// `limits.memory` in bytes.
         allowed_bytes: usize,
     },
+    /// The app's assets can't be put into its memory.
+    #[error("{reason}")]
+    Assets {
+        /// Why.
+        reason: String,
+    },
     /// Top-level code overflowed its stack.
     #[error("{entry}: top-level code overflowed its stack")]
     StackOverflow {
@@ -164,13 +174,42 @@ pub struct JsEngine {
     imports: Vec<Option<PassedOn>>,
     stack_top: usize,
     base: OnceCell<Picture>,
+    /// Where pictures are kept.
+    kept: Arc<CodeCache>,
+    /// Digest of [`ENGINE_WASM`], which pictures depend on.
+    digest: blake3::Hash,
 }
 
 /// A function ready to run: the memory after its top-level code, and its files for stacks.
 pub struct JsProgram {
     pub(super) picture: Picture,
     pub(super) files: Arc<Files>,
+    pub(super) assets: Arc<AssetTable>,
     lines: Vec<(LogLevel, String)>,
+}
+
+/// A function that is to be prepared.
+#[derive(Debug, Clone, Copy)]
+pub struct Script<'a> {
+    /// Its modules.
+    pub graph: &'a ModuleGraph,
+    /// What it may read in place.
+    pub assets: &'a [Asset],
+    /// Its limit, assets not counted.
+    pub memory_bytes: usize,
+    /// Evaluate it even if that was done before and the result is kept.
+    pub anew: bool,
+}
+
+/// What is kept with a picture.
+#[derive(Serialize, Deserialize)]
+struct About {
+    input: u32,
+    memory_bytes: usize,
+    filled_bytes: usize,
+    lines: Vec<(LogLevel, String)>,
+    files: Files,
+    assets: AssetTable,
 }
 
 impl JsProgram {
@@ -252,8 +291,24 @@ impl JsEngine {
             imports,
             stack_top,
             base: OnceCell::new(),
+            kept: Arc::new(CodeCache::new(Compiler::InProcess, None)),
+            digest: blake3::hash(ENGINE_WASM),
             code,
         })
+    }
+
+    /// The same engine, which keeps what it evaluates where `kept` keeps native code.
+    pub(crate) fn keeping(self, kept: Arc<CodeCache>) -> Self {
+        Self { kept, ..self }
+    }
+
+    /// Evaluates the modules of a function, for any number of runs; see [`JsEngine::prepare_script`].
+    pub async fn prepare(
+        &self,
+        graph: &ModuleGraph,
+        memory_bytes: usize,
+    ) -> Result<JsProgram, PrepareError> {
+        self.prepare_script(Script { graph, assets: &[], memory_bytes, anew: true }).await
     }
 
     /// Evaluates the modules of a function and keeps the result, for any number of runs.
@@ -261,11 +316,14 @@ impl JsEngine {
     /// Takes a few milliseconds of computing, more if top-level code does, up to a limit of 5 seconds and
     /// 128 MiB or the pool's `max_memory_bytes`, if that is less. What it leaves must fit into
     /// `memory_bytes`, the function's own limit. Dropping the future abandons it.
-    pub async fn prepare(
-        &self,
-        graph: &ModuleGraph,
-        memory_bytes: usize,
-    ) -> Result<JsProgram, PrepareError> {
+    pub async fn prepare_script(&self, script: Script<'_>) -> Result<JsProgram, PrepareError> {
+        let Script { graph, memory_bytes, .. } = script;
+        let key = Arc::new(self.key(script)?);
+        if !script.anew
+            && let Some(program) = self.load(&graph.entry, memory_bytes, key.clone()).await?
+        {
+            return Ok(program);
+        }
         let (files, codes) = transpile_all(graph.clone()).await?;
         if !graph.modules.iter().any(|module| module.path == graph.entry) {
             return Err(PrepareError::NoEntry { entry: graph.entry.clone() });
@@ -288,7 +346,7 @@ impl JsEngine {
             });
         }
         let deadline = Instant::now() + PREPARE_TIMEOUT;
-        let mut store = self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), files.clone());
+        let mut store = self.deploy_store(files.clone());
         deadline::arm(&mut store, deadline, Busy::new(PREPARE_TIMEOUT, Arc::default()));
         let evaluated = deadline::limit(deadline, evaluate(self, base, &mut store, &load)).await;
         let evaluated = evaluated.unwrap_or_else(|passed| Err(passed.into()));
@@ -296,34 +354,112 @@ impl JsEngine {
         self.accept(loaded, &files, &graph.entry)?;
 
         let needed_bytes = store.data().memory.map_or(0, |memory| memory.data_size(&store));
-        if needed_bytes > memory_bytes {
-            return Err(PrepareError::OverMemoryLimit {
-                entry: graph.entry.clone(),
-                needed_bytes,
-                allowed_bytes: memory_bytes,
-            });
-        }
-        let picture = self.picture(&mut store, base.input).map_err(internal)?;
+        fits(&graph.entry, needed_bytes, memory_bytes)?;
+        let image = self.image(&store).map_err(internal)?;
         let Stage::Deploy(lines) =
             std::mem::replace(&mut store.data_mut().stage, Stage::Deploy(Vec::new()))
         else {
             return Err(PrepareError::Internal("the stage changed".to_owned()));
         };
-        Ok(JsProgram { picture, files, lines })
+        drop(store);
+        let files = Arc::into_inner(files).unwrap_or_default();
+        let assets = if mentions_assets(graph) { script.assets.to_vec() } else { Vec::new() };
+        self.keep(
+            key,
+            image,
+            About {
+                input: base.input,
+                memory_bytes: 0,
+                filled_bytes: 0,
+                lines,
+                files,
+                assets: AssetTable::default(),
+            },
+            assets,
+        )
+        .await
+    }
+
+    /// What a picture depends on.
+    fn key(&self, script: Script<'_>) -> Result<Vec<u8>, PrepareError> {
+        let failed = |error: postcard::Error| PrepareError::Internal(error.to_string());
+        let mut key = postcard::to_allocvec(script.graph).map_err(failed)?;
+        key.extend(assets::identity(script.assets));
+        key.extend(self.digest.as_bytes());
+        Ok(key)
+    }
+
+    /// A program whose picture was kept.
+    async fn load(
+        &self,
+        entry: &str,
+        memory_bytes: usize,
+        key: Arc<Vec<u8>>,
+    ) -> Result<Option<JsProgram>, PrepareError> {
+        let (engine, kept) = (self.engine.clone(), self.kept.clone());
+        let picture = blocking(move || Ok(kept.kept_picture(&engine, &[&key]))).await?;
+        let Some((module, about)) = picture else { return Ok(None) };
+        let about: About =
+            postcard::from_bytes(&about).map_err(|error| PrepareError::Internal(error.to_string()))?;
+        fits(entry, about.memory_bytes, memory_bytes)?;
+        self.program(module, about).map(Some).map_err(internal)
+    }
+
+    /// A program of the memory after its top-level code, kept if there is a place for it.
+    async fn keep(
+        &self,
+        key: Arc<Vec<u8>>,
+        image: Vec<u8>,
+        about: About,
+        wanted: Vec<Asset>,
+    ) -> Result<JsProgram, PrepareError> {
+        let (engine, kept, functions) = (self.engine.clone(), self.kept.clone(), self.passed_on());
+        let (module, about) = blocking(move || {
+            let pages = image.len().div_ceil(PAGE_BYTES) as u64;
+            let (assets, contents) = assets::place(pages, &wanted)
+                .map_err(|error| PrepareError::Assets { reason: error.to_string() })?;
+            let wasm = snapshot::data_module(&image, &functions, &contents, assets.memory_bytes);
+            let (memory_bytes, filled_bytes) = (image.len(), snapshot::filled_bytes(&image));
+            drop((image, contents));
+            let about = About { memory_bytes, filled_bytes, assets, ..about };
+            let text =
+                postcard::to_allocvec(&about).map_err(|error| PrepareError::Internal(error.to_string()))?;
+            let module = kept.keep_picture(&engine, &[&key], &wasm, &text).map_err(internal)?;
+            Ok((module, about))
+        })
+        .await?;
+        self.program(module, about).map_err(internal)
+    }
+
+    fn program(&self, module: Module, about: About) -> wasmtime::Result<JsProgram> {
+        let About { input, memory_bytes, filled_bytes, lines, files, assets } = about;
+        let picture = self.link(&module, input, memory_bytes, filled_bytes)?;
+        Ok(JsProgram { picture, files: Arc::new(files), assets: Arc::new(assets), lines })
     }
 
     /// A store for one isolate.
-    pub(super) fn store(&self, stage: Stage, memory_bytes: usize, files: Arc<Files>) -> Store<State> {
-        let mut store = Store::new(&self.engine, State::new(stage, memory_bytes, files));
+    pub(super) fn store(
+        &self,
+        stage: Stage,
+        memory_bytes: usize,
+        files: Arc<Files>,
+        assets: Arc<AssetTable>,
+    ) -> Store<State> {
+        let mut store = Store::new(&self.engine, State::new(stage, memory_bytes, files, assets));
         store.limiter(|state| &mut state.limit);
         store
+    }
+
+    /// One for top-level code.
+    fn deploy_store(&self, files: Arc<Files>) -> Store<State> {
+        self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), files, Arc::default())
     }
 
     /// The engine with its prelude and no user code.
     async fn make_base(&self) -> wasmtime::Result<Picture> {
         let parts = snapshot::split(ENGINE_WASM)?;
-        let raw = self.link(&parts.memory, 0)?;
-        let mut store = self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), Arc::default());
+        let raw = self.picture(&parts.memory, 0)?;
+        let mut store = self.deploy_store(Arc::default());
         deadline::arm(
             &mut store,
             Instant::now() + PREPARE_TIMEOUT,
@@ -339,21 +475,36 @@ impl JsEngine {
         init.call_async(&mut store, ()).await?;
         let input: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "input")?;
         let input = input.call_async(&mut store, ()).await?;
-        self.picture(&mut store, input)
+        self.picture(&self.image(&store)?, input)
     }
 
-    /// Takes the picture of a store's memory.
-    fn picture(&self, store: &mut Store<State>, input: u32) -> wasmtime::Result<Picture> {
+    /// A store's memory as other isolates may start with it.
+    fn image(&self, store: &Store<State>) -> wasmtime::Result<Vec<u8>> {
         let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
-        let mut image = memory.data(&store).to_vec();
+        let mut image = memory.data(store).to_vec();
         // Nothing on the stack is alive between calls.
         image[..self.stack_top].fill(0);
-        self.link(&image, input)
+        Ok(image)
     }
 
-    fn link(&self, image: &[u8], input: u32) -> wasmtime::Result<Picture> {
-        let functions: Vec<PassedOn> = self.imports.iter().flatten().cloned().collect();
-        let module = Module::new(&self.engine, snapshot::data_module(image, &functions))?;
+    /// A picture that is not kept.
+    fn picture(&self, image: &[u8], input: u32) -> wasmtime::Result<Picture> {
+        let wasm = snapshot::data_module(image, &self.passed_on(), &[], 0);
+        let module = Module::new(&self.engine, wasm)?;
+        self.link(&module, input, image.len(), snapshot::filled_bytes(image))
+    }
+
+    fn passed_on(&self) -> Vec<PassedOn> {
+        self.imports.iter().flatten().cloned().collect()
+    }
+
+    fn link(
+        &self,
+        module: &Module,
+        input: u32,
+        memory_bytes: usize,
+        filled_bytes: usize,
+    ) -> wasmtime::Result<Picture> {
         let export = |name: &str| {
             module.get_export_index(name).ok_or_else(|| wasmtime::format_err!("the snapshot lacks {name}"))
         };
@@ -361,9 +512,8 @@ impl JsEngine {
             self.imports.iter().map(|import| import.as_ref().map_or("memory", |import| &import.name));
         let imports = names.map(export).collect::<wasmtime::Result<Vec<_>>>()?;
         let memory = export("memory")?;
-        let data = self.linker.instantiate_pre(&module)?;
-        let filled_bytes = snapshot::filled_bytes(image);
-        Ok(Picture { data, memory, imports, input, memory_bytes: image.len(), filled_bytes })
+        let data = self.linker.instantiate_pre(module)?;
+        Ok(Picture { data, memory, imports, input, memory_bytes, filled_bytes })
     }
 
     /// How much memory top-level code may use.
@@ -412,6 +562,26 @@ impl JsEngine {
             PrepareError::Internal(format!("{error:#}"))
         }
     }
+}
+
+/// Held against the function's own limit.
+fn fits(entry: &str, needed_bytes: usize, allowed_bytes: usize) -> Result<(), PrepareError> {
+    if needed_bytes <= allowed_bytes {
+        return Ok(());
+    }
+    Err(PrepareError::OverMemoryLimit { entry: entry.to_owned(), needed_bytes, allowed_bytes })
+}
+
+/// Whether a function may ask for an asset: one that never says the word is spared them.
+fn mentions_assets(graph: &ModuleGraph) -> bool {
+    graph.modules.iter().any(|module| module.source.contains("asset"))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
+) -> Result<T, PrepareError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| PrepareError::Internal(format!("a task ended early: {error}")))?
 }
 
 /// The files for stacks, and the code of each module. Parsed on a large stack while a blocking thread waits,

@@ -43,13 +43,18 @@ impl JsEngine {
         let deadline = began + limits.timeout;
         let Place { instance, keep, turns } = place;
         let was_warm = instance.is_some();
+        // Assets are not the function's own.
+        let allowed_bytes = limits.memory_bytes + program.assets.memory_bytes;
         let (mut store, mut instance) = match instance.map(|instance| *instance) {
             Some(WarmJs { mut store, instance }) => {
                 let state = store.data_mut();
-                (state.stage, state.limit.bytes) = (Stage::Run(host), limits.memory_bytes);
+                (state.stage, state.limit.bytes) = (Stage::Run(host), allowed_bytes);
                 (store, Some(instance))
             }
-            None => (self.store(Stage::Run(host), limits.memory_bytes, program.files.clone()), None),
+            None => {
+                let (files, assets) = (program.files.clone(), program.assets.clone());
+                (self.store(Stage::Run(host), allowed_bytes, files, assets), None)
+            }
         };
         let busy = Busy::new(limits.cpu, turns);
         deadline::arm(&mut store, deadline, busy.clone());
@@ -65,6 +70,7 @@ impl JsEngine {
         let ended = Instant::now();
         let started = started.unwrap_or(ended);
         let memory_bytes = store.data().memory.map_or(0, |memory| memory.data_size(&store));
+        let memory_bytes = memory_bytes.saturating_sub(program.assets.memory_bytes);
         let answered = matches!(
             result,
             Ok(_)
@@ -210,7 +216,7 @@ fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -
     let Thrown { kind, message, stack } = thrown;
     let shown = files.show(&stack);
     match kind {
-        ThrownKind::OutOfMemory => RunError::OutOfMemory { limit_bytes: store.data().limit.bytes },
+        ThrownKind::OutOfMemory => RunError::OutOfMemory { limit_bytes: limits.memory_bytes },
         // Without memory for an error object, QuickJS throws null.
         ThrownKind::Error if store.data().limit.exceeded && stack.is_empty() => {
             RunError::OutOfMemory { limit_bytes: limits.memory_bytes }

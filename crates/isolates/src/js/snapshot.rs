@@ -1,5 +1,6 @@
 //! The engine's wasm taken apart into code and memory, and memory put together into a module again.
 
+use bytes::Bytes;
 use wasm_encoder::{
     ConstExpr, DataSection, EntityType, ExportKind, ExportSection, ImportSection, MemorySection,
     MemoryType, Module, RawSection, TypeSection, ValType,
@@ -109,7 +110,13 @@ pub struct PassedOn {
 /// A module without code that exports `memory` filled with `image`, and the functions it passes on.
 ///
 /// Passing functions on lets the host link them once, when the snapshot is made, and not at each start.
-pub fn data_module(image: &[u8], functions: &[PassedOn]) -> Vec<u8> {
+/// `assets` lie behind the image, by their addresses, and have `asset_bytes`, whole pages.
+pub fn data_module(
+    image: &[u8],
+    functions: &[PassedOn],
+    assets: &[(u32, Bytes)],
+    asset_bytes: usize,
+) -> Vec<u8> {
     let (mut types, mut imports) = (TypeSection::new(), ImportSection::new());
     let mut exports = ExportSection::new();
     for (index, function) in (0..).zip(functions) {
@@ -120,7 +127,7 @@ pub fn data_module(image: &[u8], functions: &[PassedOn]) -> Vec<u8> {
     exports.export("memory", ExportKind::Memory, 0);
     let mut memories = MemorySection::new();
     memories.memory(MemoryType {
-        minimum: image.len().div_ceil(PAGE_BYTES) as u64,
+        minimum: (image.len().div_ceil(PAGE_BYTES) + asset_bytes / PAGE_BYTES) as u64,
         maximum: None,
         memory64: false,
         shared: false,
@@ -130,6 +137,9 @@ pub fn data_module(image: &[u8], functions: &[PassedOn]) -> Vec<u8> {
     for range in filled(image) {
         let offset = ConstExpr::i32_const((range.start as u32).cast_signed());
         data.active(0, &offset, image[range].iter().copied());
+    }
+    for (address, content) in assets {
+        data.active(0, &ConstExpr::i32_const(address.cast_signed()), content.iter().copied());
     }
     let mut module = Module::new();
     module.section(&types).section(&imports).section(&memories).section(&exports).section(&data);
@@ -170,7 +180,7 @@ mod tests {
         image[5] = 1;
         image[PAGE_BYTES..PAGE_BYTES + 3000].fill(7);
         *image.last_mut().unwrap() = 9;
-        let wasm = data_module(&image, &[]);
+        let wasm = data_module(&image, &[], &[], 0);
         assert!(wasm.len() < 4000, "zeros are left out");
         let engine = wasmtime::Engine::default();
         let module = wasmtime::Module::new(&engine, wasm).unwrap();

@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 /// Frames of the engine's own prelude have this in front.
 const PRELUDE_PREFIX: &str = "edgefaas:";
 
 /// From positions in evaluated code to positions in the user's text; lines and columns from 0.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SourceMap {
     /// Sorted by generated line and column.
     points: Vec<Point>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Point {
     generated: (u32, u32),
     original: (u32, u32),
@@ -38,7 +40,7 @@ impl SourceMap {
 }
 
 /// The user's files: all paths, with a map for those that were transpiled.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Files(HashMap<String, Option<SourceMap>>);
 
 /// A stack as it is shown.

@@ -1,7 +1,9 @@
 //! Between the node's types and the messages of the control API.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use bytes::Bytes;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{FunctionSource, Machine, Module, ModuleGraph, Reply};
 
@@ -30,6 +32,17 @@ pub fn sources(artifacts: Vec<proto::Artifact>) -> Result<BTreeMap<String, Funct
     Ok(sources)
 }
 
+/// The assets of a deploy by name.
+pub fn assets(assets: Vec<proto::Asset>) -> Result<BTreeMap<String, Bytes>, String> {
+    let mut contents = BTreeMap::new();
+    for proto::Asset { name, content } in assets {
+        if contents.insert(name.clone(), content.into()).is_some() {
+            return Err(format!("the asset `{}` comes twice", name.escape_debug()));
+        }
+    }
+    Ok(contents)
+}
+
 fn module_graph(graph: proto::ModuleGraph) -> ModuleGraph {
     let module = |module: proto::Module| {
         let mut imports: Vec<_> = module.imports.into_iter().collect();
@@ -54,13 +67,30 @@ pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
 fn function(live: &LiveFunction, pending: u64) -> proto::Function {
     let (running, queued) = live.admission.load();
     let (invocations, failures, rejected) = live.metrics.totals();
+    let used = live.metrics.reading();
+    let micros = |duration: Duration| duration.as_micros() as u64;
     proto::Function {
         name: live.name.to_string(),
         kind: live.kind.clone(),
         source_bytes: live.source_bytes,
         triggers: live.spec.triggers.iter().map(ToString::to_string).collect(),
         error: live.failure().unwrap_or_default(),
-        stats: Some(proto::FunctionStats { invocations, failures, rejected, running, queued, pending }),
+        stats: Some(proto::FunctionStats {
+            invocations,
+            failures,
+            rejected,
+            running,
+            queued,
+            pending,
+            cold_starts: used.cold_starts,
+            warm_starts: used.warm_starts,
+            cpu_us: micros(used.cpu),
+            memory_peak_bytes: used.memory_peak_bytes,
+            duration_p50_us: micros(used.quantiles[0]),
+            duration_p90_us: micros(used.quantiles[1]),
+            duration_p99_us: micros(used.quantiles[2]),
+        }),
+        prepare_us: micros(live.prepared()),
     }
 }
 

@@ -69,9 +69,10 @@ impl Control for ControlService {
     async fn deploy(&self, request: Request<proto::DeployRequest>) -> Answer<proto::DeployResponse> {
         let request = request.into_inner();
         let sources = convert::sources(request.artifacts).map_err(Status::invalid_argument)?;
+        let assets = convert::assets(request.assets).map_err(Status::invalid_argument)?;
         // On a task of its own: a client that goes away must not leave a deploy half-way.
         let registry = self.parts.registry.clone();
-        let deploy = tokio::spawn(async move { registry.deploy(request.manifest, sources).await });
+        let deploy = tokio::spawn(async move { registry.deploy(request.manifest, sources, assets).await });
         let deployed = deploy
             .await
             .map_err(|error| Status::internal(format!("the deploy ended early: {error}")))?
@@ -328,6 +329,7 @@ fn deploy_status(error: DeployError) -> Status {
         DeployError::Manifest(_)
         | DeployError::MissingSource { .. }
         | DeployError::UnknownSource { .. }
+        | DeployError::UnknownAsset { .. }
         | DeployError::WrongKind { .. }
         | DeployError::TooMuchMemory { .. }
         | DeployError::Prepare { .. } => Status::invalid_argument(text),

@@ -27,6 +27,13 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| allowed(byte) || byte == b'_' || byte == b'-')
 }
 
+/// Whether `name` can be an asset's: a path of 1 to 255 bytes relative to the app folder, with `/`, without `.` and `..`.
+pub fn is_asset_name(name: &str) -> bool {
+    (1..=255).contains(&name.len())
+        && !name.contains(['\\', '\0'])
+        && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
 /// True if `name` can name a secret: 1 to 256 of letters, digits, `_`, `-` and `.`.
 pub fn is_secret_name(name: &str) -> bool {
     (1..=PATTERN_BYTES).contains(&name.len())

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use edgefaas_isolates::Isolation;
 
-pub use check::{NODE_TRIGGERS, is_name, is_secret_name, parse_cron};
+pub use check::{NODE_TRIGGERS, is_asset_name, is_name, is_secret_name, parse_cron};
 pub(crate) use check::{glob_error, glob_matches};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpTarget, is_guarded, is_local_name};
@@ -33,6 +33,9 @@ pub struct Manifest {
     pub app: String,
     /// The functions by name; at least one.
     pub functions: BTreeMap<String, Function>,
+    /// Files that all functions may read in place: paths relative to the app folder, with `/`, where `*`, `**`, `?` and
+    /// `[…]` stand for what they do in a shell.
+    pub assets: Vec<String>,
 }
 
 impl Manifest {

@@ -8,7 +8,9 @@ use edgefaas_broker::TopicFilter;
 use edgefaas_broker::topic::validate_filter;
 use toml::de::DeTable;
 
-use super::check::{NAME_RULE, NODE_TRIGGERS, http_path_error, is_name, is_secret_name, parse_cron};
+use super::check::{
+    NAME_RULE, NODE_TRIGGERS, http_path_error, is_asset_name, is_name, is_secret_name, parse_cron,
+};
 use super::diagnostic::{ManifestError, Problems};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
@@ -58,7 +60,8 @@ pub(super) fn manifest(text: &str, file: &str) -> Result<Manifest, ManifestError
 }
 
 fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
-    let top = Table::new(document, "in the manifest", &["app", "functions", "workflows"], problems);
+    let top =
+        Table::new(document, "in the manifest", &["app", "functions", "workflows", "assets"], problems);
     let app = match top.get("app") {
         Some(item) => item.text(problems).and_then(|name| checked_name(name, &item.span, problems)),
         None => {
@@ -67,6 +70,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
             None
         }
     };
+    let assets = top.get("assets").map(|item| assets(&item, problems)).unwrap_or_default();
     if let Some(item) = top.get("workflows") {
         workflows(&item, problems);
     }
@@ -84,7 +88,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
             functions.insert(name, function);
         }
     }
-    Some(Manifest { app: app?, functions })
+    Some(Manifest { app: app?, functions, assets })
 }
 
 fn checked_name(name: &str, span: &std::ops::Range<usize>, problems: &mut Problems) -> Option<String> {
@@ -448,6 +452,26 @@ fn permissions(item: &Item<'_>, problems: &mut Problems) -> Permissions {
 fn config(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, serde_json::Value> {
     let entries = item.entries(problems);
     entries.iter().filter_map(|item| Some((item.key.to_owned(), item.json(problems)?))).collect()
+}
+
+fn assets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
+    let mut patterns = Vec::new();
+    for (pattern, span) in item.texts(problems) {
+        let reason = match glob::Pattern::new(pattern) {
+            Err(error) => Some(error.to_string()),
+            Ok(_) if !is_asset_name(pattern) => Some("it is no path inside of the app folder".to_owned()),
+            Ok(_) => None,
+        };
+        match reason {
+            Some(reason) => {
+                let help = "name files relative to the folder of the manifest, such as \"models/*.bin\"";
+                let message = format!("`{}` in `assets`: {reason}", pattern.escape_debug());
+                problems.add(&span, message, Some(help.into()));
+            }
+            None => patterns.push(pattern.to_owned()),
+        }
+    }
+    patterns
 }
 
 fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {

@@ -1,15 +1,17 @@
 //! Apps and functions as they run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use edgefaas_isolates::{Isolates, Program};
+use bytes::Bytes;
+use edgefaas_isolates::{Asset, FunctionSource, Isolates, PrepareError, Preparing, Program, ReadAsset};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use super::records::{self, AppRecord, Revision};
+use super::records::{self, AppRecord, AssetRecord, Revision};
 use crate::dispatch::Admission;
 use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
@@ -49,6 +51,8 @@ impl LiveApp {
                     kind: source.kind.clone(),
                     source_bytes: source.bytes,
                     source_digest: source.digest.clone(),
+                    assets: revision.assets.clone(),
+                    prepared_us: AtomicU64::new(0),
                     admission: Admission::new(&spec.limits),
                     metrics: metrics.function(function),
                     program: ArcSwap::default(),
@@ -85,6 +89,9 @@ pub struct LiveFunction {
     /// Its figures.
     pub metrics: FunctionMetrics,
     source_digest: String,
+    assets: BTreeMap<String, AssetRecord>,
+    /// How long it took to make the program, in microseconds.
+    prepared_us: AtomicU64,
     /// Taken out where memory is short, and made again at the next call.
     program: ArcSwap<OnceCell<Program>>,
     /// When it was used last, in milliseconds since `since`.
@@ -108,7 +115,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl LiveFunction {
     /// The program, made now if it is not there yet; or why it can't be.
-    pub async fn program(&self, isolates: &Isolates, store: &Store) -> Result<Program, String> {
+    pub async fn program(&self, isolates: &Isolates, store: &Arc<Store>) -> Result<Program, String> {
         self.used_ms.store(self.since.elapsed().as_millis() as u64, Relaxed);
         if let Some(program) = self.program.load().get() {
             return Ok(program.clone());
@@ -122,9 +129,8 @@ impl LiveFunction {
                 }
                 let source =
                     records::get_source(store, &self.source_digest).map_err(|error| error.to_string())?;
-                let memory_bytes = self.spec.limits.memory_bytes;
-                let made = isolates.prepare(&self.name, &source, memory_bytes, self.spec.isolation()).await;
-                made.map_err(|error| error.to_string())
+                let assets = self.assets(store);
+                self.prepare(isolates, &source, &assets, false).await.map_err(|error| error.to_string())
             })
             .await;
         let mut failure = self.failure.lock();
@@ -143,6 +149,57 @@ impl LiveFunction {
             }
         }
         made.cloned()
+    }
+
+    /// Makes a program of its source; `anew` evaluates JavaScript again whose memory is kept.
+    pub(super) async fn prepare(
+        &self,
+        isolates: &Isolates,
+        source: &FunctionSource,
+        assets: &[Asset],
+        anew: bool,
+    ) -> Result<Program, PrepareError> {
+        let began = Instant::now();
+        let (memory_bytes, isolation) = (self.spec.limits.memory_bytes, self.spec.isolation());
+        let wanted = Preparing { name: &self.name, source, assets, memory_bytes, isolation, anew };
+        let program = isolates.prepare(wanted).await?;
+        self.prepared_us.store(began.elapsed().as_micros() as u64, Relaxed);
+        Ok(program)
+    }
+
+    /// What it may read in place, out of the store.
+    fn assets(&self, store: &Arc<Store>) -> Vec<Asset> {
+        let asset = |(name, record): (&String, &AssetRecord)| {
+            let (store, record) = (store.clone(), record.clone());
+            let bytes = record.bytes;
+            let digest = *blake3::hash(record.digest.as_bytes()).as_bytes();
+            let read: ReadAsset =
+                Arc::new(move || records::get_asset(&store, &record).map_err(|error| error.to_string()));
+            Asset { name: name.clone(), digest, bytes, read }
+        };
+        self.assets.iter().map(asset).collect()
+    }
+
+    /// The same of a deploy, whose contents are at hand.
+    pub(super) fn deployed_assets(contents: &BTreeMap<String, Bytes>) -> Vec<Asset> {
+        let asset = |(name, content): (&String, &Bytes)| {
+            let record = AssetRecord::new(content);
+            let digest = *blake3::hash(record.digest.as_bytes()).as_bytes();
+            let content = content.clone();
+            Asset {
+                name: name.clone(),
+                digest,
+                bytes: record.bytes,
+                read: Arc::new(move || Ok(content.clone())),
+            }
+        };
+        contents.iter().map(asset).collect()
+    }
+
+    /// How long it took to make the program the last time: to compile or evaluate it, or to load what was kept of that.
+    /// Zero while there was none.
+    pub fn prepared(&self) -> Duration {
+        Duration::from_micros(self.prepared_us.load(Relaxed))
     }
 
     /// When it was called last, if its program is there.

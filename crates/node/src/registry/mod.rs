@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
 use tokio::sync::{Mutex, watch};
 
@@ -16,7 +17,7 @@ pub use live::{LiveApp, LiveFunction};
 pub use routes::{HttpRoute, MqttRoute, RouteConflict, Routes, ScheduleRoute};
 
 use crate::logs::Logs;
-use crate::manifest::{FILE_NAME, Manifest, ManifestError, SourceKind};
+use crate::manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
 use crate::metrics::Metrics;
 use crate::platform::Clock;
 use crate::store::{Batch, CommitError, Durability, Store, StoreError};
@@ -47,6 +48,12 @@ pub enum DeployError {
         /// The source's name.
         function: String,
     },
+    /// An asset that the manifest does not name, or whose name is no path.
+    #[error("the deploy has an asset `{}` that no pattern in `assets` of the manifest covers", name.escape_debug())]
+    UnknownAsset {
+        /// Its name.
+        name: String,
+    },
     /// The source is of another kind than `main` says.
     #[error("`main = \"{main}\"` of function `{function}` does not fit its source, which is a {kind}")]
     WrongKind {
@@ -72,12 +79,13 @@ pub enum DeployError {
     Route(#[from] RouteConflict),
     /// The function may have more memory than the node gives any isolate.
     #[error(
-        "limits.memory of function `{function}` is {wanted_bytes} bytes; this node gives at most {max_bytes}"
+        "limits.memory of function `{function}` and the assets of its app are {wanted_bytes} bytes; this node gives at \
+         most {max_bytes} (isolates.max_memory)"
     )]
     TooMuchMemory {
         /// The function.
         function: String,
-        /// What it wants.
+        /// What it wants, assets included.
         wanted_bytes: usize,
         /// What there is.
         max_bytes: usize,
@@ -222,11 +230,14 @@ impl Registry {
         &self,
         manifest_text: String,
         sources: BTreeMap<String, FunctionSource>,
+        assets: BTreeMap<String, Bytes>,
     ) -> Result<Deployed, DeployError> {
         let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
         check_sources(&manifest, &sources)?;
+        check_assets(&manifest, &assets)?;
+        let asset_bytes: usize = assets.values().map(Bytes::len).sum();
         for (name, function) in &manifest.functions {
-            let wanted_bytes = function.limits.memory_bytes;
+            let wanted_bytes = function.limits.memory_bytes.saturating_add(asset_bytes);
             if wanted_bytes > self.max_memory_bytes {
                 let max_bytes = self.max_memory_bytes;
                 return Err(DeployError::TooMuchMemory { function: name.clone(), wanted_bytes, max_bytes });
@@ -241,7 +252,7 @@ impl Registry {
                 return Err(DeployError::NameTaken { function: name.clone(), app });
             }
         }
-        let revision = Revision::new(manifest_text, &sources);
+        let revision = Revision::new(manifest_text, &sources, &assets);
         let digest = revision.digest();
         let live = routes.app(&manifest.app);
         if let Some(app) = live.filter(|app| app.revision == digest) {
@@ -256,17 +267,14 @@ impl Registry {
         };
         let app = Arc::new(LiveApp::new(&manifest, &revision, &record, &self.metrics));
         let mut prepare_lines = Vec::new();
+        let in_place = LiveFunction::deployed_assets(&assets);
         for function in &app.functions {
             let source = &sources[&*function.name];
-            let memory_bytes = function.spec.limits.memory_bytes;
-            let program = self
-                .isolates
-                .prepare(&function.name, source, memory_bytes, function.spec.isolation())
-                .await
-                .map_err(|reason| DeployError::Prepare {
-                    function: function.name.to_string(),
-                    reason: Box::new(reason),
-                })?;
+            let prepared = function.prepare(&self.isolates, source, &in_place, true).await;
+            let program = prepared.map_err(|reason| DeployError::Prepare {
+                function: function.name.to_string(),
+                reason: Box::new(reason),
+            })?;
             prepare_lines
                 .extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));
             function.set_program(program);
@@ -276,6 +284,9 @@ impl Registry {
         let mut batch = Batch::default();
         for source in sources.values() {
             records::put_source(&mut batch, &self.store, source);
+        }
+        for content in assets.values() {
+            records::put_asset(&mut batch, &self.store, content);
         }
         records::put_revision(&mut batch, &self.store, &revision);
         records::put_app(&mut batch, &self.store, &app.name, &record);
@@ -322,9 +333,13 @@ impl Registry {
         for (function, source) in &stored.functions {
             sources.insert(function.clone(), records::get_source(&self.store, &source.digest)?);
         }
+        let mut assets = BTreeMap::new();
+        for (name, asset) in &stored.assets {
+            assets.insert(name.clone(), records::get_asset(&self.store, asset)?);
+        }
         drop(changing);
         // The same way as any deploy: names and paths may have gone to other apps since.
-        Ok(self.deploy(stored.manifest, sources).await?.app)
+        Ok(self.deploy(stored.manifest, sources, assets).await?.app)
     }
 
     async fn commit(&self, app: &str, batch: Batch) -> Result<(), DeployError> {
@@ -411,6 +426,17 @@ fn check_sources(
                 main: function.main.clone(),
                 kind: source.kind(),
             });
+        }
+    }
+    Ok(())
+}
+
+fn check_assets(manifest: &Manifest, assets: &BTreeMap<String, Bytes>) -> Result<(), DeployError> {
+    let patterns: Vec<_> =
+        manifest.assets.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
+    for name in assets.keys() {
+        if !is_asset_name(name) || !patterns.iter().any(|pattern| pattern.matches(name)) {
+            return Err(DeployError::UnknownAsset { name: name.clone() });
         }
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use edgefaas_isolates::FunctionSource;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,25 @@ pub struct Revision {
     pub manifest: String,
     /// The sources by function.
     pub functions: BTreeMap<String, SourceRecord>,
+    /// The assets by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub assets: BTreeMap<String, AssetRecord>,
+}
+
+/// An asset whose content is kept by its digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssetRecord {
+    /// The digest of its content.
+    pub digest: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl AssetRecord {
+    /// Of a content.
+    pub fn new(content: &[u8]) -> Self {
+        Self { digest: asset_digest(content), bytes: content.len() as u64 }
+    }
 }
 
 /// A source that is kept by its digest.
@@ -57,7 +77,11 @@ pub struct SourceRecord {
 
 impl Revision {
     /// The revision of a manifest with these sources.
-    pub fn new(manifest: String, sources: &BTreeMap<String, FunctionSource>) -> Self {
+    pub fn new(
+        manifest: String,
+        sources: &BTreeMap<String, FunctionSource>,
+        assets: &BTreeMap<String, Bytes>,
+    ) -> Self {
         let functions = sources
             .iter()
             .map(|(name, source)| {
@@ -69,7 +93,9 @@ impl Revision {
                 (name.clone(), record)
             })
             .collect();
-        Self { format: FORMAT, manifest, functions }
+        let assets =
+            assets.iter().map(|(name, content)| (name.clone(), AssetRecord::new(content))).collect();
+        Self { format: FORMAT, manifest, functions, assets }
     }
 
     /// Its name: a digest over all of it, in hex.
@@ -82,6 +108,11 @@ impl Revision {
 pub fn put_source(batch: &mut Batch, store: &Store, source: &FunctionSource) {
     let encoded = encode_source(source);
     batch.put(&store.spaces().sources, source_digest(&encoded), encoded);
+}
+
+/// Adds the content of an asset to a batch.
+pub fn put_asset(batch: &mut Batch, store: &Store, content: &Bytes) {
+    batch.put(&store.spaces().sources, asset_digest(content), content.to_vec());
 }
 
 /// Adds a revision to a batch.
@@ -120,6 +151,17 @@ pub fn get_source(store: &Store, digest: &str) -> Result<FunctionSource, StoreEr
     }
 }
 
+/// The content of an asset.
+pub fn get_asset(store: &Store, record: &AssetRecord) -> Result<Bytes, StoreError> {
+    let AssetRecord { digest, .. } = record;
+    let what = || format!("asset {digest}");
+    let bytes = store.spaces().sources.get(digest)?.ok_or_else(|| damaged(what(), "it is not there"))?;
+    if asset_digest(&bytes) != *digest {
+        return Err(damaged(what(), "its content does not fit its digest"));
+    }
+    Ok(Bytes::copy_from_slice(&bytes))
+}
+
 /// The deletion of every revision and source that no app refers to.
 pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
     let spaces = store.spaces();
@@ -134,6 +176,7 @@ pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
     for digest in &revisions {
         let revision = get_revision(store, digest)?;
         sources.extend(revision.functions.into_values().map(|source| source.digest));
+        sources.extend(revision.assets.into_values().map(|asset| asset.digest));
     }
     let mut batch = Batch::default();
     for (space, used) in [(&spaces.revisions, &revisions), (&spaces.sources, &sources)] {
@@ -162,6 +205,11 @@ fn encode_source(source: &FunctionSource) -> Vec<u8> {
 
 fn source_digest(encoded: &[u8]) -> String {
     blake3::hash(encoded).to_hex().to_string()
+}
+
+/// Not that of a source with the same bytes: they lie in one space.
+fn asset_digest(content: &[u8]) -> String {
+    format!("asset-{}", blake3::hash(content).to_hex())
 }
 
 fn damaged(what: String, reason: impl ToString) -> StoreError {

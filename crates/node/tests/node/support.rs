@@ -89,7 +89,7 @@ impl TestNode {
         sources: &[(&str, &str)],
     ) -> Result<proto::DeployResponse, tonic::Status> {
         let artifacts = sources.iter().map(|(name, source)| script(name, source)).collect();
-        let request = proto::DeployRequest { manifest: manifest.to_owned(), artifacts };
+        let request = proto::DeployRequest { manifest: manifest.to_owned(), artifacts, assets: vec![] };
         self.control.deploy(request).await.map(|response| response.into_inner())
     }
 
@@ -142,7 +142,11 @@ async fn compile_engine() {
     let module = Module { path: "f.js".into(), source, imports: Vec::new() };
     let graph = ModuleGraph { entry: "f.js".into(), modules: vec![module] };
     let sources = [("f".to_owned(), FunctionSource::JavaScript(graph))].into();
-    node.registry().deploy(manifest_of("f", ""), sources).await.map(drop).expect("a first deploy");
+    node.registry()
+        .deploy(manifest_of("f", ""), sources, [].into())
+        .await
+        .map(drop)
+        .expect("a first deploy");
     let stopped = CancellationToken::new();
     stopped.cancel();
     node.run(stopped).await.expect("the first node stops");

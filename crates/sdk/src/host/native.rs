@@ -55,6 +55,7 @@ type Server = Rc<dyn Fn(&Request) -> Result<Fetched, HostError>>;
 struct State {
     config: BTreeMap<String, String>,
     secrets: BTreeMap<String, String>,
+    assets: BTreeMap<String, &'static [u8]>,
     functions: BTreeMap<String, Callee>,
     servers: BTreeMap<String, Server>,
     fields: BTreeMap<(String, String), Field>,
@@ -82,6 +83,13 @@ impl TestNode {
     /// The node with a secret.
     pub fn secret(self, name: &str, value: &str) -> Self {
         self.state.borrow_mut().secrets.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The node with a file of the app. It stays in memory until the tests end.
+    pub fn asset(self, name: &str, content: impl Into<Vec<u8>>) -> Self {
+        let content: &'static [u8] = content.into().leak();
+        self.state.borrow_mut().assets.insert(name.to_owned(), content);
         self
     }
 
@@ -157,6 +165,10 @@ impl Host {
 
     pub fn config(&self, key: &str) -> Option<String> {
         self.node.state.borrow().config.get(key).cloned()
+    }
+
+    pub fn asset(&self, name: &str) -> Option<&'static [u8]> {
+        self.node.state.borrow().assets.get(name).copied()
     }
 
     pub fn secret(&self, name: &str) -> Option<String> {

@@ -52,6 +52,14 @@ impl Host {
         receiving(|| node::context::config(key))
     }
 
+    #[allow(unsafe_code)]
+    pub fn asset(&self, name: &str) -> Option<&'static [u8]> {
+        let region = node::assets::locate(name)?;
+        // SAFETY: the node has put the file there, behind the memory that this module was linked with; nothing else knows
+        // of that place, and it stays for as long as the instance does. A length of zero has an address as well.
+        Some(unsafe { std::slice::from_raw_parts(region.address as *const u8, region.length as usize) })
+    }
+
     pub fn secret(&self, name: &str) -> Option<String> {
         receiving(|| node::context::secret(name))
     }

@@ -158,6 +158,8 @@
 
   const object = (name) => new StatefulObject(String(name));
 
+  const asset = (name) => native.asset(String(name));
+
   // Secrets are fetched when they are read, so that they stay out of memory otherwise.
   function secretsObject() {
     const secrets = {};
@@ -182,6 +184,7 @@
     get publish() { return publish; }
     get call() { return call; }
     get object() { return object; }
+    get asset() { return asset; }
     waitUntil(promise) { native.hold(Promise.resolve(promise)); }
     passThroughOnException() {}
     // Without the secrets, as this is for logs.
@@ -200,6 +203,7 @@
     env.publish = publish;
     env.call = call;
     env.object = object;
+    env.asset = asset;
     return env;
   }
 

@@ -22,6 +22,7 @@ async fn reach(event: Event, context: Context) -> Result<String, Error> {
             let all: Vec<_> = (0..100).map(|_| TcpStream::connect(rest)).collect();
             all.iter().filter(|stream| stream.is_ok()).count().to_string()
         }
+        "asset" => asset(&context, rest),
         "variable" => std::env::var(rest).unwrap_or_else(|error| error.to_string()),
         "arguments" => std::env::args().collect::<Vec<_>>().join(" "),
         "stdin" => {
@@ -56,4 +57,24 @@ fn tcp(server: &str) -> std::io::Result<String> {
 
 fn told(result: std::io::Result<String>) -> String {
     result.unwrap_or_else(|error| format!("{:?}", error.kind()))
+}
+
+/// Length and sum of an asset, before and after memory was asked for, used and given back; `write` writes into it.
+fn asset(context: &Context, rest: &str) -> String {
+    let (name, write) = rest.split_once(' ').unwrap_or((rest, ""));
+    let Some(content) = context.asset(name) else { return format!("no asset {name}") };
+    let before = sum(content);
+    let blocks: Vec<Vec<u8>> = (0..20u8).map(|number| vec![number; 1 << 20]).collect();
+    let used: u64 = blocks.iter().map(|block| sum(block)).sum();
+    drop(blocks);
+    if write == "write" {
+        let place = content.as_ptr().cast_mut();
+        // What no function should do: the next invocation must not see it.
+        unsafe { place.write_volatile(content[0].wrapping_add(1)) };
+    }
+    format!("{} {before} {} {used} {}", content.len(), sum(content), content.as_ptr() as usize % 64)
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|byte| u64::from(*byte)).sum()
 }

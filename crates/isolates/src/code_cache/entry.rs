@@ -1,0 +1,166 @@
+//! A file of the cache, and the room that files have together.
+//!
+//! First the native code, so that it can be mapped as it lies there; then what is kept about it, the length of that (4
+//! bytes, little-endian) and the authentication code of name and all that comes before.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::CacheFolder;
+
+/// A file that was begun longer ago was left by a process that is gone.
+const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
+
+const CODE_BYTES: usize = blake3::OUT_LEN;
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// A place in the folder, with a file or without.
+pub(super) struct Entry<'a> {
+    /// The file's name; all are equally long.
+    pub name: String,
+    pub path: PathBuf,
+    pub folder: &'a CacheFolder,
+}
+
+/// A file that this node has written, and that has not changed since.
+pub(super) struct Authentic {
+    /// Where it begins is the native code.
+    pub file: File,
+    /// How long that is.
+    pub native_bytes: u64,
+    /// What is kept about it.
+    pub about: Vec<u8>,
+}
+
+impl<'a> Entry<'a> {
+    pub fn new(folder: &'a CacheFolder, name: String) -> Self {
+        Self { path: folder.path.join(&name), name, folder }
+    }
+
+    /// The file, if it is there and this node's own.
+    pub fn open(&self) -> Option<Authentic> {
+        let file = File::open(&self.path).ok()?;
+        match self.check(file) {
+            Ok(Some(authentic)) => {
+                // For whoever makes room. Where it can't be noted, the age of the file has to do.
+                let used = File::options().append(true).open(&self.path);
+                let _ = used.and_then(|file| file.set_modified(SystemTime::now()));
+                Some(authentic)
+            }
+            Ok(None) => {
+                tracing::warn!(path = %self.path.display(), "compiled code is damaged or foreign; compiling anew");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), %error, "compiled code cannot be read; compiling anew");
+                None
+            }
+        }
+    }
+
+    /// Reads it piece by piece: none of it stays in memory but what is about it.
+    fn check(&self, file: File) -> std::io::Result<Option<Authentic>> {
+        let bytes = file.metadata()?.len();
+        let Some(signed_bytes) = bytes.checked_sub(CODE_BYTES as u64) else { return Ok(None) };
+        let mut hasher = self.hasher();
+        hasher.update_reader((&file).take(signed_bytes))?;
+        let mut code = [0; CODE_BYTES];
+        file.read_exact_at(&mut code, signed_bytes)?;
+        if hasher.finalize() != code {
+            return Ok(None);
+        }
+        let mut length = [0; LENGTH_BYTES];
+        let Some(about_end) = signed_bytes.checked_sub(LENGTH_BYTES as u64) else { return Ok(None) };
+        file.read_exact_at(&mut length, about_end)?;
+        let length = u32::from_le_bytes(length);
+        let Some(native_bytes) = about_end.checked_sub(length.into()) else { return Ok(None) };
+        let mut about = vec![0; length as usize];
+        file.read_exact_at(&mut about, native_bytes)?;
+        Ok(Some(Authentic { file, native_bytes, about }))
+    }
+
+    /// With the name, so that one entry cannot take another's place.
+    fn hasher(&self) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.folder.key);
+        hasher.update(self.name.as_bytes());
+        hasher
+    }
+
+    /// Writes it, if the folder has room for so much at all: says whether it did. Earlier files make room.
+    pub fn write(&self, native: &[u8], about: &[u8]) -> std::io::Result<bool> {
+        static WRITES: AtomicU64 = AtomicU64::new(0);
+        let bytes = (native.len() + about.len() + LENGTH_BYTES + CODE_BYTES) as u64;
+        if bytes > self.folder.max_bytes {
+            return Ok(false);
+        }
+        make_room(&self.folder.path, self.folder.max_bytes - bytes)?;
+        let write = WRITES.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.path.with_extension(format!("{}-{write}.tmp", std::process::id()));
+        let written = self.write_to(&temporary, native, about);
+        if written.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written.map(|()| true)
+    }
+
+    fn write_to(&self, temporary: &Path, native: &[u8], about: &[u8]) -> std::io::Result<()> {
+        let length = u32::try_from(about.len()).map_err(std::io::Error::other)?.to_le_bytes();
+        let mut hasher = self.hasher();
+        hasher.update(native).update(about).update(&length);
+        let mut file = File::options();
+        let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
+        for part in [native, about, &length, hasher.finalize().as_bytes()] {
+            file.write_all(part)?;
+        }
+        drop(file);
+        std::fs::rename(temporary, &self.path)
+    }
+
+    /// Takes the file away, if there is one.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Authentic {
+    /// The native code, read into memory.
+    pub fn read(&self) -> std::io::Result<Vec<u8>> {
+        let mut native = vec![0; usize::try_from(self.native_bytes).map_err(std::io::Error::other)?];
+        self.file.read_exact_at(&mut native, 0)?;
+        Ok(native)
+    }
+}
+
+/// Removes the files that were not used for longest until the others have no more than `most_bytes`. Code that is mapped
+/// stays where it is until nobody uses it.
+pub(super) fn make_room(folder: &Path, most_bytes: u64) -> std::io::Result<()> {
+    let now = SystemTime::now();
+    let mut kept = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        // Another node may be at work in the same folder.
+        let Ok(metadata) = path.metadata() else { continue };
+        let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("native") => kept.push((used, metadata.len(), path)),
+            Some("tmp") if now.duration_since(used).is_ok_and(|age| age > STALE_TEMPORARY) => {
+                let _ = std::fs::remove_file(path);
+            }
+            _ => {}
+        }
+    }
+    kept.sort();
+    let mut total: u64 = kept.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in kept {
+        if total <= most_bytes {
+            break;
+        }
+        let _ = std::fs::remove_file(path);
+        total -= bytes;
+    }
+    Ok(())
+}

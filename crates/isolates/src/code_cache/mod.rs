@@ -1,0 +1,329 @@
+//! Native code that is kept between starts.
+//!
+//! It is a cache: made on this machine, from sources that are kept elsewhere, and only files that carry this node's own
+//! authentication code are ever loaded. They are mapped, not read: what is not touched takes no memory, and the system may
+//! drop what was. What was not used for longest goes when there is too much.
+
+mod entry;
+
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+use wasmtime::component::Component;
+use wasmtime::{Engine, Module};
+
+use crate::compile::{CodeKind, CompileError, Compiler, compile_with};
+use entry::{Authentic, Entry};
+
+/// Where compiled code is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheFolder {
+    /// The folder, which there is. Nobody else may write to it: a file that is cut short while it is mapped ends the
+    /// process.
+    pub path: PathBuf,
+    /// What files are authenticated with.
+    pub key: [u8; 32],
+    /// Bytes of files at most; one that is larger is not kept.
+    pub max_bytes: u64,
+}
+
+/// Compiles what is not in its folder yet and loads what is.
+#[derive(Debug)]
+pub struct CodeCache {
+    compiler: Compiler,
+    /// Without it nothing is kept.
+    folder: Option<CacheFolder>,
+}
+
+/// What is to be compiled, unless it was before.
+pub(crate) struct Wanted<'a, W> {
+    /// What it depends on, beside the engine.
+    pub key: &'a [&'a [u8]],
+    /// Makes the WebAssembly, and what is to be kept about it; asked only if it has to be compiled.
+    pub make: W,
+}
+
+/// Native code of one of the two kinds.
+trait Loaded: Sized {
+    const KIND: CodeKind;
+    fn from_bytes(engine: &Engine, native: &[u8]) -> wasmtime::Result<Self>;
+    fn from_file(engine: &Engine, file: &File) -> wasmtime::Result<Self>;
+}
+
+impl CodeCache {
+    /// A cache in `folder`, if there is one.
+    pub fn new(compiler: Compiler, folder: Option<CacheFolder>) -> Self {
+        Self { compiler, folder }
+    }
+
+    /// The core module, compiled now or earlier. Blocks for as long as compiling takes.
+    ///
+    /// # Errors
+    /// It can't be compiled.
+    pub fn module(&self, engine: &Engine, wasm: &[u8]) -> Result<Module, CompileError> {
+        let wanted = Wanted { key: &[wasm], make: || Ok((wasm.to_vec(), Vec::new())) };
+        Ok(self.load(engine, wanted)?.0)
+    }
+
+    /// A component, compiled now or earlier, and what is kept about it. Blocks for as long as compiling takes.
+    pub(crate) fn component<W>(
+        &self,
+        engine: &Engine,
+        wanted: Wanted<'_, W>,
+    ) -> Result<(Component, Vec<u8>), CompileError>
+    where
+        W: FnOnce() -> Result<(Vec<u8>, Vec<u8>), CompileError>,
+    {
+        self.load(engine, wanted)
+    }
+
+    /// A module without functions that was kept as `key`, and what is kept about it. Blocks for as long as reading takes.
+    pub(crate) fn kept_picture(&self, engine: &Engine, key: &[&[u8]]) -> Option<(Module, Vec<u8>)> {
+        self.kept(engine, &self.entry(engine, "picture", key)?)
+    }
+
+    /// Loads a module without functions and keeps it as `key`, in place of an earlier one. Blocks for as long as writing
+    /// takes.
+    pub(crate) fn keep_picture(
+        &self,
+        engine: &Engine,
+        key: &[&[u8]],
+        wasm: &[u8],
+        about: &[u8],
+    ) -> wasmtime::Result<Module> {
+        // There are no functions to compile: no need for a child.
+        let native = engine.precompile_module(wasm)?;
+        if let Some(entry) = self.entry(engine, "picture", key)
+            && self.keep(&entry, &native, about)
+            && let Some((module, _)) = self.kept(engine, &entry)
+        {
+            return Ok(module);
+        }
+        Module::from_bytes(engine, &native)
+    }
+
+    fn load<T: Loaded, W>(
+        &self,
+        engine: &Engine,
+        wanted: Wanted<'_, W>,
+    ) -> Result<(T, Vec<u8>), CompileError>
+    where
+        W: FnOnce() -> Result<(Vec<u8>, Vec<u8>), CompileError>,
+    {
+        let entry = self.entry(engine, T::KIND.as_str(), wanted.key);
+        if let Some(kept) = entry.as_ref().and_then(|entry| self.kept(engine, entry)) {
+            return Ok(kept);
+        }
+        let (wasm, about) = (wanted.make)()?;
+        let native = compile_with(&self.compiler, engine, T::KIND, &wasm)?;
+        // Kept before it is loaded, so that it can be mapped.
+        if let Some(entry) = &entry
+            && self.keep(entry, &native, &about)
+            && let Some(kept) = self.kept(engine, entry)
+        {
+            return Ok(kept);
+        }
+        let code = T::from_bytes(engine, &native);
+        Ok((code.map_err(|error| CompileError::Invalid(format!("{error:#}")))?, about))
+    }
+
+    /// Files are named by all that the code depends on: source, engine settings and version, processor.
+    fn entry(&self, engine: &Engine, kind: &str, key: &[&[u8]]) -> Option<Entry<'_>> {
+        let folder = self.folder.as_ref()?;
+        let mut settings = std::hash::DefaultHasher::new();
+        engine.precompile_compatibility_hash().hash(&mut settings);
+        let mut digest = blake3::Hasher::new();
+        digest.update(kind.as_bytes());
+        digest.update(&settings.finish().to_le_bytes());
+        for part in key {
+            digest.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        Some(Entry::new(folder, format!("{}.native", digest.finalize().to_hex())))
+    }
+
+    fn kept<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<(T, Vec<u8>)> {
+        let authentic = entry.open()?;
+        match load_kept(engine, &authentic) {
+            Ok(code) => Some((code, authentic.about)),
+            Err(error) => {
+                let path = entry.path.display();
+                tracing::warn!(%path, %error, "compiled code does not load; compiling anew");
+                entry.remove();
+                None
+            }
+        }
+    }
+
+    /// Says whether it is there now. A cache that can't be written costs time and memory, nothing else.
+    fn keep(&self, entry: &Entry<'_>, native: &[u8], about: &[u8]) -> bool {
+        entry.write(native, about).unwrap_or_else(|error| {
+            tracing::warn!(path = %entry.path.display(), %error, "compiled code could not be kept");
+            false
+        })
+    }
+}
+
+/// Maps it; where nothing can be mapped, as on a file system that nothing may be executed from, reads it.
+fn load_kept<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<T> {
+    T::from_file(engine, &authentic.file).or_else(|_| T::from_bytes(engine, &authentic.read()?))
+}
+
+#[allow(unsafe_code)]
+impl Loaded for Module {
+    const KIND: CodeKind = CodeKind::Module;
+
+    fn from_bytes(engine: &Engine, native: &[u8]) -> wasmtime::Result<Self> {
+        // SAFETY: the bytes were made by `compile` on this machine: just now, or earlier and authenticated with the node's
+        // own key. wasmtime checks that version and settings match.
+        unsafe { Self::deserialize(engine, native) }
+    }
+
+    fn from_file(engine: &Engine, file: &File) -> wasmtime::Result<Self> {
+        // SAFETY: as above. The file is the very one whose content was authenticated; nobody writes to it any more: the
+        // node replaces files as a whole, and the folder is its own.
+        unsafe { Self::deserialize_open_file(engine, file.try_clone()?) }
+    }
+}
+
+#[allow(unsafe_code)]
+impl Loaded for Component {
+    const KIND: CodeKind = CodeKind::Component;
+
+    fn from_bytes(engine: &Engine, native: &[u8]) -> wasmtime::Result<Self> {
+        // SAFETY: as for modules.
+        unsafe { Self::deserialize(engine, native) }
+    }
+
+    fn from_file(engine: &Engine, file: &File) -> wasmtime::Result<Self> {
+        // Components are opened by a path; this one leads to the open file, whatever has become of its name.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // SAFETY: as for modules.
+        unsafe { Self::deserialize_file(engine, path) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, SystemTime};
+
+    use super::entry::make_room;
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+    const EMPTY: &[u8] = b"\0asm\x01\0\0\0";
+    /// An empty module with an empty custom section "a".
+    const OTHER: &[u8] = b"\0asm\x01\0\0\0\x00\x02\x01a";
+
+    fn folder(path: &Path) -> CacheFolder {
+        CacheFolder { path: path.to_owned(), key: KEY, max_bytes: 1 << 20 }
+    }
+
+    fn entry<'a>(engine: &Engine, cache: &'a CodeCache, wasm: &[u8]) -> Entry<'a> {
+        cache.entry(engine, CodeKind::Module.as_str(), &[wasm]).unwrap()
+    }
+
+    /// A cache that cannot compile: what it gives was kept.
+    fn only_kept(folder: &Path) -> CodeCache {
+        let (program, arguments) = ("/no/such/compiler".into(), Vec::new());
+        let compiler = Compiler::Child { program, arguments, memory_bytes: 0 };
+        CodeCache::new(compiler, Some(self::folder(folder)))
+    }
+
+    #[test]
+    fn an_entry_that_does_not_load_is_compiled_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::default();
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        let entry = entry(&engine, &cache, EMPTY);
+        entry.write(b"authentic, but no code", b"").unwrap();
+        only_kept(folder.path()).module(&engine, EMPTY).unwrap_err();
+        assert!(!entry.path.exists());
+        entry.write(b"authentic, but no code", b"").unwrap();
+        cache.module(&engine, EMPTY).unwrap();
+        only_kept(folder.path()).module(&engine, EMPTY).unwrap();
+        let names = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names, 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn an_entry_cannot_take_the_place_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::default();
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        cache.module(&engine, EMPTY).unwrap();
+        let (here, there) = (entry(&engine, &cache, EMPTY), entry(&engine, &cache, OTHER));
+        std::fs::copy(&here.path, &there.path).unwrap();
+        assert!(here.open().is_some());
+        assert!(there.open().is_none());
+    }
+
+    #[test]
+    fn every_changed_byte_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::default();
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        let entry = entry(&engine, &cache, EMPTY);
+        entry.write(b"native code", b"about it").unwrap();
+        let kept = entry.open().unwrap();
+        assert_eq!(
+            (kept.read().unwrap().as_slice(), kept.about.as_slice()),
+            (&b"native code"[..], &b"about it"[..])
+        );
+        let whole = std::fs::read(&entry.path).unwrap();
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            std::fs::write(&entry.path, &changed).unwrap();
+            assert!(entry.open().is_none(), "byte {at}");
+            std::fs::write(&entry.path, &whole[..at]).unwrap();
+            assert!(entry.open().is_none(), "cut at {at}");
+        }
+        std::fs::write(&entry.path, &whole).unwrap();
+        assert!(entry.open().is_some());
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_makes_room() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path();
+        let file = |name: &str, bytes: usize, age_s: u64| {
+            let path = path.join(name);
+            std::fs::write(&path, vec![0; bytes]).unwrap();
+            let used = SystemTime::now() - Duration::from_secs(age_s);
+            std::fs::File::options().append(true).open(&path).unwrap().set_modified(used).unwrap();
+        };
+        file("old.native", 100, 300);
+        file("used.native", 100, 10);
+        file("middle.native", 100, 200);
+        file("left.tmp", 100, 7200);
+        file("begun.tmp", 100, 1);
+        file("other.txt", 100, 9000);
+        make_room(path, 200).unwrap();
+        let left = |name: &str| path.join(name).exists();
+        assert!(!left("old.native") && !left("left.tmp"));
+        assert!(left("middle.native") && left("used.native") && left("begun.tmp") && left("other.txt"));
+        make_room(path, 100).unwrap();
+        assert!(!left("middle.native") && left("used.native"));
+    }
+
+    #[test]
+    fn a_use_is_noted() {
+        let temporary = tempfile::tempdir().unwrap();
+        let engine = Engine::default();
+        let own = folder(temporary.path());
+        let cache = CodeCache::new(Compiler::InProcess, Some(own.clone()));
+        cache.module(&engine, EMPTY).unwrap();
+        let entry = entry(&engine, &cache, EMPTY);
+        let long_ago = SystemTime::now() - Duration::from_secs(1000);
+        std::fs::File::options().append(true).open(&entry.path).unwrap().set_modified(long_ago).unwrap();
+        assert!(entry.open().is_some());
+        assert!(entry.path.metadata().unwrap().modified().unwrap() > long_ago);
+        // One that would take all the room for itself is used and not kept.
+        let small = CacheFolder { max_bytes: 10, ..own };
+        CodeCache::new(Compiler::InProcess, Some(small)).module(&engine, OTHER).unwrap();
+        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 1);
+    }
+}
