@@ -4,8 +4,10 @@
 //! peers and writes `results/*.json`; the program `report` makes `docs/benchmarks.md` of both.
 
 pub mod broker_load;
+pub mod client;
 pub mod functions;
 pub mod http;
+pub mod misbehaviours;
 pub mod mqtt;
 pub mod node;
 pub mod peers;

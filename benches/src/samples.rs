@@ -82,6 +82,13 @@ impl Load {
     }
 }
 
+/// The quantile `q` (0 to 1) of `values`, which are sorted. `NaN` without values.
+pub fn quantile(values: &mut [f64], q: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let at = (q * values.len().saturating_sub(1) as f64).round() as usize;
+    values.get(at).copied().unwrap_or(f64::NAN)
+}
+
 /// The middle of `values`; the mean of the two in the middle if their number is even. `NaN` without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -107,6 +114,7 @@ mod tests {
         }
         assert_eq!((samples.count(), samples.completed()), (5, 6));
         assert_eq!([0.0, 0.5, 1.0].map(|q| samples.quantile_us(q)), [1.0, 3.0, 5.0]);
+        assert_eq!([0.0, 0.5, 1.0].map(|q| quantile(&mut [3.0, 1.0, 2.0], q)), [1.0, 2.0, 3.0]);
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

@@ -198,7 +198,10 @@ fn a_single_file_is_an_app_named_after_it() {
     let args = ["build", "hello.js", "--allow", "publish=a/#", "--allow", "objects=*", "-o", "json"];
     let (code, stdout, stderr) = run(folder.path(), &args);
     assert_eq!(code, 0, "{stderr}");
-    assert_eq!(stdout, "{\"app\":\"hello\",\"functions\":[{\"name\":\"hello\",\"source_bytes\":24}]}\n");
+    assert_eq!(
+        stdout,
+        "{\"app\":\"hello\",\"asset_bytes\":0,\"functions\":[{\"name\":\"hello\",\"source_bytes\":24}]}\n"
+    );
 
     fs::write(folder.path().join("My Fn.js"), "export default () => 1;\n").unwrap();
     let (code, _, stderr) = run(folder.path(), &["build", "My Fn.js"]);

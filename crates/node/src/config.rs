@@ -99,6 +99,8 @@ pub struct IsolatesSection {
     pub compile_memory: ByteSize,
     /// Files of compiled code that are kept, together; those not used for longest go first.
     pub code_cache: ByteSize,
+    /// Functions that stay ready to run though nobody has called them lately; others are loaded when they are called.
+    pub programs: usize,
 }
 
 impl Default for IsolatesSection {
@@ -108,7 +110,8 @@ impl Default for IsolatesSection {
             max_memory: None,
             reservation: None,
             compile_memory: ByteSize::mib(512),
-            code_cache: ByteSize::mib(256),
+            code_cache: ByteSize::gib(1),
+            programs: 128,
         }
     }
 }

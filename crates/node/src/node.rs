@@ -146,6 +146,8 @@ pub enum RunError {
 pub struct Node {
     addresses: Addresses,
     drain_grace: Duration,
+    /// See [`config::IsolatesSection::programs`].
+    max_programs: usize,
     listeners: Listeners,
     isolates: Arc<Isolates>,
     platform: Platform,
@@ -295,6 +297,7 @@ impl Node {
         Ok(Self {
             addresses,
             drain_grace: config.drain_grace,
+            max_programs: config.isolates.programs,
             listeners,
             isolates,
             platform,
@@ -431,11 +434,16 @@ impl Node {
         let (broker, open) = (self.broker.clone(), connected.clone());
         tasks.spawn(async move { broker.maintain(open).await });
         tasks.spawn(self.dispatcher.clone().run_journal(listening.clone()));
-        tasks.spawn(pressure::watch(self.isolates, self.registry.clone(), listening.clone()));
+        tasks.spawn(pressure::watch(
+            self.isolates,
+            self.registry.clone(),
+            self.max_programs,
+            listening.clone(),
+        ));
         let registry = self.registry.clone();
-        let warming = self.workers.clone();
+        let (warming, most) = (self.workers.clone(), self.max_programs);
         tasks.spawn(async move {
-            let _ = warming.run(async move { registry.warm().await }).await;
+            let _ = warming.run(async move { registry.warm(most).await }).await;
         });
         let secure = self.tls.filter(|_| self.addresses.control_tls);
         let mut serving = JoinSet::new();

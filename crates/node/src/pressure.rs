@@ -1,4 +1,5 @@
-//! Where memory is short, what can be made again goes: instances that wait, then compiled functions.
+//! What can be made again goes where memory is short: instances that wait, then compiled functions. Of these only so many
+//! stay at any time that nobody has called lately.
 
 use std::fs;
 use std::sync::Arc;
@@ -24,7 +25,12 @@ struct Memory {
 }
 
 /// Looks at the machine's memory, and the control group's, until `cancel` fires.
-pub async fn watch(isolates: Arc<Isolates>, registry: Arc<Registry>, cancel: CancellationToken) {
+pub async fn watch(
+    isolates: Arc<Isolates>,
+    registry: Arc<Registry>,
+    max_programs: usize,
+    cancel: CancellationToken,
+) {
     let mut interval = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
@@ -32,6 +38,7 @@ pub async fn watch(isolates: Arc<Isolates>, registry: Arc<Registry>, cancel: Can
             () = cancel.cancelled() => return,
         }
         isolates.tidy();
+        registry.keep_programs(max_programs, IN_USE);
         if !is_short() {
             continue;
         }

@@ -13,6 +13,7 @@ mod durable;
 mod encrypted;
 mod examples;
 mod frameworks;
+mod isolation;
 mod kill;
 mod load;
 mod power;

@@ -4,8 +4,8 @@
 //! bytes, little-endian) and the authentication code of name and all that comes before.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -14,6 +14,10 @@ use super::CacheFolder;
 
 /// A file that was begun longer ago was left by a process that is gone.
 const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
+
+/// What file systems give room in, and what `stat` counts in (stat(2)).
+const PAGE_BYTES: usize = 4096;
+const BLOCK_BYTES: u64 = 512;
 
 const CODE_BYTES: usize = blake3::OUT_LEN;
 const LENGTH_BYTES: usize = size_of::<u32>();
@@ -113,7 +117,8 @@ impl<'a> Entry<'a> {
         hasher.update(native).update(about).update(&length);
         let mut file = File::options();
         let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
-        for part in [native, about, &length, hasher.finalize().as_bytes()] {
+        write_sparse(&mut file, native)?;
+        for part in [about, &length, hasher.finalize().as_bytes()] {
             file.write_all(part)?;
         }
         drop(file);
@@ -135,6 +140,23 @@ impl Authentic {
     }
 }
 
+/// Pages of zeros, of which a memory image has many, take no room on the disk.
+fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
+    let mut hole = 0;
+    for page in bytes.chunks(PAGE_BYTES) {
+        if page.len() == PAGE_BYTES && page.iter().all(|byte| *byte == 0) {
+            hole += PAGE_BYTES as i64;
+            continue;
+        }
+        if hole > 0 {
+            file.seek_relative(std::mem::take(&mut hole))?;
+        }
+        file.write_all(page)?;
+    }
+    // What follows is never empty, so that a hole at the end has an end as well.
+    file.seek_relative(hole)
+}
+
 /// Removes the files that were not used for longest until the others have no more than `most_bytes`. Code that is mapped
 /// stays where it is until nobody uses it.
 pub(super) fn make_room(folder: &Path, most_bytes: u64) -> std::io::Result<()> {
@@ -146,7 +168,7 @@ pub(super) fn make_room(folder: &Path, most_bytes: u64) -> std::io::Result<()> {
         let Ok(metadata) = path.metadata() else { continue };
         let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("native") => kept.push((used, metadata.len(), path)),
+            Some("native") => kept.push((used, metadata.blocks() * BLOCK_BYTES, path)),
             Some("tmp") if now.duration_since(used).is_ok_and(|age| age > STALE_TEMPORARY) => {
                 let _ = std::fs::remove_file(path);
             }

@@ -25,6 +25,8 @@ use records::{AppRecord, Revision};
 
 /// Earlier revisions that are kept for a rollback.
 const KEPT_REVISIONS: usize = 10;
+/// Programs of one deploy that are kept ready: those of more functions would take memory before anybody calls them.
+const READY_PROGRAMS: usize = 128;
 /// No name of an app or a function is longer.
 const MAX_NAME_BYTES: usize = 63;
 /// How alike a name must be to be offered instead of an unknown one.
@@ -198,6 +200,23 @@ impl Registry {
     /// Memory is short: lets go of the half of the programs that was not called for longest, none that was called within
     /// `in_use`; says how many went. They are made again when they are called.
     pub fn relieve(&self, in_use: Duration) -> usize {
+        let idle = self.idle(in_use);
+        let half = idle.len().div_ceil(2);
+        idle.iter().take(half).for_each(|function| function.drop_program());
+        half
+    }
+
+    /// Lets go of the programs above `most` that were not called for longest, none that was called within `in_use`.
+    pub fn keep_programs(&self, most: usize, in_use: Duration) {
+        let loaded = self.routes().functions().filter(|function| function.program_used().is_some()).count();
+        let too_many = loaded.saturating_sub(most);
+        if too_many > 0 {
+            self.idle(in_use).iter().take(too_many).for_each(|function| function.drop_program());
+        }
+    }
+
+    /// Functions with a program that were not called within `in_use`, the one that was not called for longest first.
+    fn idle(&self, in_use: Duration) -> Vec<Arc<LiveFunction>> {
         let now = Instant::now();
         let routes = self.routes();
         let mut idle: Vec<_> = routes
@@ -206,14 +225,12 @@ impl Registry {
             .filter(|(used, _)| now.saturating_duration_since(*used) >= in_use)
             .collect();
         idle.sort_by_key(|(used, _)| *used);
-        idle.truncate(idle.len().div_ceil(2));
-        idle.iter().for_each(|(_, function)| function.drop_program());
-        idle.len()
+        idle.into_iter().map(|(_, function)| function.clone()).collect()
     }
 
-    /// Makes the programs that are not there yet, one after another.
-    pub async fn warm(&self) {
-        let functions: Vec<_> = self.routes().functions().cloned().collect();
+    /// Makes programs that are not there yet, one after another, `most` of them at most.
+    pub async fn warm(&self, most: usize) {
+        let functions: Vec<_> = self.routes().functions().take(most).cloned().collect();
         for function in functions {
             // Whoever calls the function is told; here it is only early.
             if let Err(reason) = function.program(&self.isolates, &self.store).await {
@@ -268,7 +285,7 @@ impl Registry {
         let app = Arc::new(LiveApp::new(&manifest, &revision, &record, &self.metrics));
         let mut prepare_lines = Vec::new();
         let in_place = LiveFunction::deployed_assets(&assets);
-        for function in &app.functions {
+        for (number, function) in app.functions.iter().enumerate() {
             let source = &sources[&*function.name];
             let prepared = function.prepare(&self.isolates, source, &in_place, true).await;
             let program = prepared.map_err(|reason| DeployError::Prepare {
@@ -277,17 +294,14 @@ impl Registry {
             })?;
             prepare_lines
                 .extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));
-            function.set_program(program);
+            if number < READY_PROGRAMS {
+                function.set_program(program);
+            }
         }
         let next = routes.with_app(app.clone())?;
 
         let mut batch = Batch::default();
-        for source in sources.values() {
-            records::put_source(&mut batch, &self.store, source);
-        }
-        for content in assets.values() {
-            records::put_asset(&mut batch, &self.store, content);
-        }
+        records::put_contents(&mut batch, &self.store, &sources, &assets);
         records::put_revision(&mut batch, &self.store, &revision);
         records::put_app(&mut batch, &self.store, &app.name, &record);
         self.commit(&app.name, batch).await?;

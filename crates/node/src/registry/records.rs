@@ -104,15 +104,19 @@ impl Revision {
     }
 }
 
-/// Adds a source to a batch.
-pub fn put_source(batch: &mut Batch, store: &Store, source: &FunctionSource) {
-    let encoded = encode_source(source);
-    batch.put(&store.spaces().sources, source_digest(&encoded), encoded);
-}
-
-/// Adds the content of an asset to a batch.
-pub fn put_asset(batch: &mut Batch, store: &Store, content: &Bytes) {
-    batch.put(&store.spaces().sources, asset_digest(content), content.to_vec());
+/// Adds sources and assets to a batch, equal ones once.
+pub fn put_contents(
+    batch: &mut Batch,
+    store: &Store,
+    sources: &BTreeMap<String, FunctionSource>,
+    assets: &BTreeMap<String, Bytes>,
+) {
+    let encoded = sources.values().map(encode_source).map(|encoded| (source_digest(&encoded), encoded));
+    let contents = assets.values().map(|content| (asset_digest(content), content.to_vec()));
+    let distinct: BTreeMap<String, Vec<u8>> = encoded.chain(contents).collect();
+    for (digest, bytes) in distinct {
+        batch.put(&store.spaces().sources, digest, bytes);
+    }
 }
 
 /// Adds a revision to a batch.

@@ -23,6 +23,8 @@ async fn reach(event: Event, context: Context) -> Result<String, Error> {
             all.iter().filter(|stream| stream.is_ok()).count().to_string()
         }
         "asset" => asset(&context, rest),
+        "plant" => plant(rest).to_string(),
+        "scan" => scan(marker(rest)).to_string(),
         "variable" => std::env::var(rest).unwrap_or_else(|error| error.to_string()),
         "arguments" => std::env::args().collect::<Vec<_>>().join(" "),
         "stdin" => {
@@ -77,4 +79,30 @@ fn asset(context: &Context, rest: &str) -> String {
 
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte)).sum()
+}
+
+/// Numbers that are nowhere in memory unless somebody has put them there.
+fn marker(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+static mut KEPT: [u64; 4096] = [0; 4096];
+
+/// Leaves a marker in the heap, in a static and on the stack, and says how often it finds it.
+fn plant(text: &str) -> usize {
+    let marker = marker(text);
+    std::mem::forget(std::hint::black_box(vec![marker; 1 << 19]));
+    drop(std::hint::black_box(vec![marker; 1 << 16]));
+    // One thread, and nobody else knows of it.
+    unsafe { (&raw mut KEPT).write_volatile([marker; 4096]) };
+    std::hint::black_box([marker; 1024]);
+    scan(marker)
+}
+
+/// How often a number is in the linear memory, all of it, with what a later growth brings.
+fn scan(marker: u64) -> usize {
+    core::arch::wasm32::memory_grow::<0>(16);
+    let end = core::arch::wasm32::memory_size::<0>() << 16;
+    // Every address below the end may be read.
+    (8..end).step_by(8).filter(|at| unsafe { (*at as *const u64).read_volatile() } == marker).count()
 }
