@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -72,6 +73,24 @@ impl Process {
     /// Resident memory in MB, and the part of it that is not backed by files.
     pub fn resident_mb(&self) -> anyhow::Result<(f64, f64)> {
         resident_mb_of(self.id())
+    }
+
+    /// Waits until it has done nothing for a while, but not for longer than `patience`.
+    pub fn wait_for_rest(&self, patience: Duration) -> anyhow::Result<()> {
+        const LOOK: Duration = Duration::from_secs(1);
+        /// What timers take on a process that rests, of `LOOK`.
+        const BUSY_SECONDS: f64 = 0.02;
+        let begun = Instant::now();
+        loop {
+            let before = self.cpu_seconds()?;
+            sleep(LOOK);
+            if self.cpu_seconds()? - before < BUSY_SECONDS {
+                return Ok(());
+            }
+            if begun.elapsed() > patience {
+                bail!("process {} was still busy after {patience:?}", self.id());
+            }
+        }
     }
 
     /// Processor time it has used so far, user and system, in seconds.

@@ -31,6 +31,10 @@ target/release/end-to-end                              # --quick for a first loo
 cargo bench -p edgefaas -p edgefaas-benches --bench isolates && cargo bench -p edgefaas-broker
 target/release/report --collect                        # makes this page of benches/results/*.json
 ```
+
+mosquitto and Node.js have to be there. Other peers are installed into `target/` when they are first wanted: rumqttd and
+`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd with npm. Who can't be had is
+left out.
 ";
 
 #[derive(Debug, Parser)]

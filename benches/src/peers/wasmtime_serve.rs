@@ -14,8 +14,8 @@ use crate::target_folder;
 /// The version that is measured: that of the workspace.
 pub const VERSION: &str = "48.0.8";
 
-/// What serving a compiled component takes, and compiling it.
-const FEATURES: &str = "run,serve,compile,cranelift,component-model,pooling-allocator,parallel-compilation";
+/// What serving a compiled component takes, and compiling it. `serve` can't be built without `component-model-async`.
+const FEATURES: &str = "run,serve,compile,cranelift,component-model,component-model-async,pooling-allocator,parallel-compilation";
 
 /// Instances come from a pool, as in the node. Compiling and serving have to agree.
 const POOLING: [&str; 2] = ["-O", "pooling-allocator=y"];

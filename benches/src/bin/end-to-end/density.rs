@@ -96,6 +96,7 @@ fn suspend(plan: &Plan, node: &Node, data_dir: &Path, function: &str) -> anyhow:
     let at_once = format!("/fn/{function}?ms=0");
     let (status, _) = get(node.http, &at_once)?;
     ensure!(status == 200, "{at_once}: {status}");
+    node.process.wait_for_rest(Duration::from_secs(60))?;
     let idle_mb = private_mb()?;
 
     let mut connections = Connections::open(node.http, INVOCATIONS, Duration::from_secs(120))?;

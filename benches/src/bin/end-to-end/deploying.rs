@@ -17,6 +17,8 @@ use edgefaas_benches::results::{Report, Table, Target};
 use crate::Plan;
 
 const FUNCTIONS: usize = 1000;
+/// How long a node may take to make the programs of all of them.
+const PATIENCE: Duration = Duration::from_secs(600);
 const FIRST_ANSWER: usize = 0;
 const RESIDENT: usize = 0;
 
@@ -118,11 +120,12 @@ fn thousand(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         ("resident, idle", "MB"),
         ("private, idle", "MB"),
         ("ready line", "ms"),
-        ("resident, each called once", "MB"),
-        ("private, each called once", "MB"),
+        ("at rest", "s"),
         ("a first call", "ms"),
+        ("private, each called once", "MB"),
     ];
-    let title = "A node with functions, after a restart, and when each of them was called once";
+    let title = "A node with functions after a restart: it is ready first, then makes their programs, then rests, which is idle; \
+                 then each is called once";
     let mut table = Table::new(title, &KINDS.map(|(_, name)| name), &figures);
     let mut deploys =
         Table::new("The deploy of these apps", &KINDS.map(|(_, name)| name), &[("the command", "s")]);
@@ -144,18 +147,19 @@ fn thousand(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     for _ in 0..plan.rounds.min(3) {
         for (row, (kind, _)) in KINDS.iter().enumerate() {
             let node = Node::start(&plan.binary, nodes[row].path())?;
+            node.process.wait_for_rest(PATIENCE)?;
+            let rest_s = node.process.started.elapsed().as_secs_f64();
             sleep(plan.settle);
-            let resident_mb = |node: &Node| anyhow::Ok(node.process.resident_mb()?.0);
-            let idle = [resident_mb(&node)?, private_mb_of(node.process.id())?];
+            let private_mb = || private_mb_of(node.process.id());
             let ready_ms = node.process.ready_after.as_secs_f64() * 1e3;
+            let idle = [node.process.resident_mb()?.0, private_mb()?, ready_ms, rest_s];
             if *kind == Kind::None {
-                table.add(row, &[idle[0], idle[1], ready_ms]);
-                continue;
+                table.add(row, &idle);
+            } else {
+                let call_ms = call_each(&node)?;
+                sleep(plan.settle);
+                table.add(row, &[&idle[..], &[call_ms, private_mb()?]].concat());
             }
-            let call_ms = call_each(&node)?;
-            sleep(plan.settle);
-            let called = [resident_mb(&node)?, private_mb_of(node.process.id())?];
-            table.add(row, &[idle[0], idle[1], ready_ms, called[0], called[1], call_ms]);
             node.process.terminate()?;
         }
     }
