@@ -54,6 +54,8 @@ impl WasmtimeServe {
     pub fn start(&self) -> anyhow::Result<(Process, SocketAddr)> {
         let mut command = Command::new(&self.program);
         command.arg("serve").args(POOLING).args(["--allow-precompiled", "--addr", "127.0.0.1:0"]);
+        // What Rust's standard library imports is not in the world of the proxy.
+        command.args(["-S", "cli=y"]);
         let process = Process::start_on_stderr(command.arg(self.compiled()))?;
         let line = process.first_line.trim();
         let address = line.rsplit_once("http://").map(|(_, address)| address.trim_end_matches('/'));
