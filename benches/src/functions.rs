@@ -1,4 +1,4 @@
-//! The function that all contestants run: echo over MQTT, hello over HTTP, in both languages.
+//! The functions that are measured: echo over MQTT and hello over HTTP, in both languages, and one that waits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,24 +16,52 @@ use crate::{repository, target_folder};
 /// The JavaScript function.
 pub const ECHO_JS: &str = include_str!("../guests/echo.js");
 
-/// Builds the Rust function with cargo and gives the component's path.
-pub fn build_component() -> anyhow::Result<PathBuf> {
-    let target = target_folder().join("guest");
-    let status = Command::new("cargo")
-        .args(["build", "--release", "--quiet", "--target", "wasm32-wasip2"])
-        .current_dir(repository().join("benches/guests/echo"))
-        .env("CARGO_TARGET_DIR", &target)
-        .status()
-        .context("cargo cannot be started")?;
-    if !status.success() {
-        bail!("benches/guests/echo could not be built: cargo ended with {status}");
+/// A greeting in the form that workerd runs as well.
+pub const WORKER_JS: &str = include_str!("../guests/worker.js");
+
+/// A JavaScript function that answers after `?ms=` milliseconds.
+pub const WAIT_JS: &str = include_str!("../guests/wait.js");
+
+/// A Rust function of `guests/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// The Rust function, with the SDK.
+    Echo,
+    /// A greeting in `wasi:http/proxy`.
+    Proxy,
+    /// Answers after `?ms=` milliseconds; with the SDK.
+    Wait,
+}
+
+impl Guest {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Proxy => "proxy",
+            Self::Wait => "wait",
+        }
     }
-    Ok(target.join("wasm32-wasip2/release/echo.wasm"))
+
+    /// Builds it with cargo and gives the component's path.
+    pub fn build(self) -> anyhow::Result<PathBuf> {
+        let name = self.name();
+        let target = target_folder().join("guest");
+        let status = Command::new("cargo")
+            .args(["build", "--release", "--quiet", "--target", "wasm32-wasip2"])
+            .current_dir(repository().join("benches/guests").join(name))
+            .env("CARGO_TARGET_DIR", &target)
+            .status()
+            .context("cargo cannot be started")?;
+        if !status.success() {
+            bail!("benches/guests/{name} could not be built: cargo ended with {status}");
+        }
+        Ok(target.join("wasm32-wasip2/release").join(format!("{name}.wasm")))
+    }
 }
 
 /// The Rust function as a source for `Isolates`.
 pub fn rust_source() -> anyhow::Result<FunctionSource> {
-    Ok(FunctionSource::Component(std::fs::read(build_component()?)?.into()))
+    Ok(FunctionSource::Component(std::fs::read(Guest::Echo.build()?)?.into()))
 }
 
 /// The JavaScript function as a source for `Isolates`.

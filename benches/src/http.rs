@@ -1,5 +1,6 @@
 //! A minimal HTTP/1.1 load: one thread, connections kept alive, the same for every server.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ pub fn closed_loop(
             open.push(stream);
         }
         let window = Window::after_warm_up(length);
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: */*\r\n\r\n");
+        let request = request(address, path);
         let mut tasks = JoinSet::new();
         for stream in open {
             tasks.spawn(run_connection(stream, request.clone(), window));
@@ -37,6 +38,66 @@ pub fn closed_loop(
         }
         Ok(Load::new(samples, window))
     })
+}
+
+/// Connections that are open together, each with one request at a time.
+#[derive(Debug)]
+pub struct Connections {
+    address: SocketAddr,
+    open: Vec<std::net::TcpStream>,
+}
+
+impl Connections {
+    /// Opens `count` of them. An answer may take as long as `patience`.
+    pub fn open(address: SocketAddr, count: usize, patience: Duration) -> anyhow::Result<Self> {
+        let open = (0..count).map(|_| {
+            let stream = std::net::TcpStream::connect(address)?;
+            stream.set_read_timeout(Some(patience))?;
+            Ok(stream)
+        });
+        Ok(Self { address, open: open.collect::<anyhow::Result<_>>()? })
+    }
+
+    /// Sends `GET path` on all of them, and waits for no answer.
+    pub fn ask(&mut self, path: &str) -> anyhow::Result<()> {
+        let request = request(self.address, path);
+        Ok(self.open.iter_mut().try_for_each(|stream| stream.write_all(request.as_bytes()))?)
+    }
+
+    /// Sends `GET path` on one after another and waits for each answer.
+    pub fn ask_in_turn(&mut self, path: &str) -> anyhow::Result<()> {
+        let request = request(self.address, path);
+        for stream in &mut self.open {
+            stream.write_all(request.as_bytes())?;
+            read_answer(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the answers of all of them.
+    ///
+    /// # Errors
+    /// One of them is not 200.
+    pub fn answers(&mut self) -> anyhow::Result<()> {
+        self.open.iter_mut().try_for_each(read_answer)
+    }
+}
+
+fn read_answer(stream: &mut std::net::TcpStream) -> anyhow::Result<()> {
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    while !is_whole(&answer)? {
+        match stream.read(&mut part)? {
+            0 => bail!("the server closed the connection"),
+            read => answer.extend_from_slice(&part[..read]),
+        }
+    }
+    ensure!(status(&answer)? == 200, "not 200: {}", String::from_utf8_lossy(&answer));
+    Ok(())
+}
+
+fn request(address: SocketAddr, path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: */*\r\n\r\n")
 }
 
 /// One GET; gives status code and body.

@@ -1,6 +1,6 @@
 //! Measurements of edgefaas, each with its peer beside it in the same run.
 //!
-//! `benches/isolates.rs` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
+//! `benches/isolates/` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
 //! peers and writes `results/*.json`; the program `report` makes `docs/benchmarks.md` of both.
 
 pub mod broker_load;

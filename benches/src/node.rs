@@ -1,13 +1,14 @@
 //! The real binary as a child process.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::functions::{ECHO_JS, build_component};
+use crate::functions::{ECHO_JS, Guest};
 use crate::process::Process;
 use crate::{repository, target_folder};
 
@@ -90,10 +91,15 @@ impl Node {
         let app = tempfile::tempdir()?;
         std::fs::write(app.path().join("edgefaas.toml"), MANIFEST)?;
         std::fs::write(app.path().join("echo.js"), ECHO_JS)?;
-        std::fs::copy(build_component()?, app.path().join("echo.wasm"))?;
+        std::fs::copy(Guest::Echo.build()?, app.path().join("echo.wasm"))?;
+        self.deploy_app(binary, data_dir, app.path())
+    }
+
+    /// Deploys an app, a folder or a single file, with the command line.
+    pub fn deploy_app(&self, binary: &Path, data_dir: &Path, app: &Path) -> anyhow::Result<()> {
         let output = Command::new(binary)
             .arg("deploy")
-            .arg(app.path())
+            .arg(app)
             .args(["--node", &format!("http://{}", self.control), "--data-dir"])
             .arg(data_dir)
             .output()?;
@@ -101,5 +107,16 @@ impl Node {
             bail!("deploy failed: {}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(())
+    }
+
+    /// The figure of `/metrics` with this name, without labels.
+    pub fn metric(&self, data_dir: &Path, name: &str) -> anyhow::Result<f64> {
+        let token = std::fs::read_to_string(data_dir.join("token"))?;
+        let mut stream = TcpStream::connect(self.control)?;
+        write!(stream, "GET /metrics HTTP/1.0\r\nauthorization: Bearer {}\r\n\r\n", token.trim())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.with_context(|| format!("the node has no metric {name}"))?.parse().context("a number")
     }
 }

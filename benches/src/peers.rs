@@ -1,12 +1,15 @@
-//! What a node is measured beside, each a process of its own: a TCP echo, a bare hyper server, other brokers, and
-//! clients of mosquitto that run the function.
+//! What a node is measured beside, each a process of its own: a TCP echo, a bare hyper server, other brokers, clients of
+//! mosquitto that run the function, and other servers that run functions.
 
 mod echo;
 mod function_client;
 mod hyper_server;
 mod mosquitto;
 mod nats;
+mod nodejs;
 mod rumqttd;
+mod wasmtime_serve;
+mod workerd;
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -16,9 +19,13 @@ use clap::{Subcommand, ValueEnum};
 
 pub use mosquitto::{Mosquitto, Persistence};
 pub use nats::Nats;
+pub use nodejs::start_nodejs;
 pub use rumqttd::Rumqttd;
+pub use wasmtime_serve::{VERSION as WASMTIME_VERSION, WasmtimeServe};
+pub use workerd::{VERSION as WORKERD_VERSION, Workerd};
 
 use crate::process::Process;
+use hyper_server::Answers;
 
 /// A peer that the benchmark's own binary runs as a child.
 #[derive(Debug, Clone, Subcommand)]
@@ -27,6 +34,8 @@ pub enum Peer {
     Echo,
     /// Answers every request with "hello", on a single-threaded runtime a core
     Hyper,
+    /// Answers every request with what a process says that it starts for it, on a single-threaded runtime a core
+    ProcessPerRequest,
     /// Runs the function for what mosquitto sends it
     FunctionClient {
         /// mosquitto's address
@@ -62,7 +71,8 @@ impl FunctionKind {
 pub fn run(peer: &Peer) -> anyhow::Result<()> {
     match peer {
         Peer::Echo => echo::run(),
-        Peer::Hyper => hyper_server::run(),
+        Peer::Hyper => hyper_server::run(Answers::Constant),
+        Peer::ProcessPerRequest => hyper_server::run(Answers::Process),
         Peer::FunctionClient { broker, kind: FunctionKind::Plain } => function_client::run_plain(*broker),
         Peer::FunctionClient { broker, kind } => function_client::run_isolates(*broker, *kind),
     }

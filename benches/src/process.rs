@@ -1,8 +1,10 @@
 //! Child processes that say on their first line where they listen.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -13,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Process {
     child: Child,
     // Kept open: a child must not fail because nobody reads what else it says.
-    _stdout: BufReader<ChildStdout>,
+    _said: BufReader<File>,
     /// The first line.
     pub first_line: String,
     /// When it was started.
@@ -25,17 +27,31 @@ pub struct Process {
 impl Process {
     /// Starts `command` and waits for its first line.
     pub fn start(command: &mut Command) -> anyhow::Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stdout(Stdio::piped());
+        Self::start_reading(command, |child| child.stdout.take().map(OwnedFd::from))
+    }
+
+    /// The same for one that says it on its standard error.
+    pub fn start_on_stderr(command: &mut Command) -> anyhow::Result<Self> {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        Self::start_reading(command, |child| child.stderr.take().map(OwnedFd::from))
+    }
+
+    fn start_reading(
+        command: &mut Command,
+        pipe: fn(&mut Child) -> Option<OwnedFd>,
+    ) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null());
         let started = Instant::now();
         let mut child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
-        let mut stdout = BufReader::new(child.stdout.take().context("stdout is piped")?);
+        let mut said = BufReader::new(File::from(pipe(&mut child).context("it is piped")?));
         let mut first_line = String::new();
-        stdout.read_line(&mut first_line)?;
+        said.read_line(&mut first_line)?;
         let ready_after = started.elapsed();
         if first_line.is_empty() {
             bail!("{command:?} ended with {} before it was ready", child.wait()?);
         }
-        Ok(Self { child, _stdout: stdout, first_line, started, ready_after })
+        Ok(Self { child, _said: said, first_line, started, ready_after })
     }
 
     /// Its number.
@@ -59,6 +75,24 @@ impl Process {
         resident_mb_of(self.id())
     }
 
+    /// Waits until it has done nothing for a while, but not for longer than `patience`.
+    pub fn wait_for_rest(&self, patience: Duration) -> anyhow::Result<()> {
+        const LOOK: Duration = Duration::from_secs(1);
+        /// What timers take on a process that rests, of `LOOK`.
+        const BUSY_SECONDS: f64 = 0.02;
+        let begun = Instant::now();
+        loop {
+            let before = self.cpu_seconds()?;
+            sleep(LOOK);
+            if self.cpu_seconds()? - before < BUSY_SECONDS {
+                return Ok(());
+            }
+            if begun.elapsed() > patience {
+                bail!("process {} was still busy after {patience:?}", self.id());
+            }
+        }
+    }
+
     /// Processor time it has used so far, user and system, in seconds.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
         cpu_seconds_of(self.id())
@@ -76,14 +110,60 @@ pub fn resident_mb_of(process: u32) -> anyhow::Result<(f64, f64)> {
     Ok((field("VmRSS:")?, field("RssAnon:")?))
 }
 
+/// Memory in MB that would be free if a process were not there: its pages that nobody shares.
+pub fn private_mb_of(process: u32) -> anyhow::Result<f64> {
+    let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+    let lines = rollup.lines().filter(|line| line.starts_with("Private_"));
+    let kib: f64 = lines
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .map(str::parse::<f64>)
+        .sum::<Result<f64, _>>()?;
+    Ok(kib * 1024.0 / 1e6)
+}
+
 /// Processor time a process has used so far, user and system, in seconds.
 pub fn cpu_seconds_of(process: u32) -> anyhow::Result<f64> {
+    Ok(cpu_ticks(process, 2)? / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The same with that of its children: of those that have ended, and so on.
+pub fn cpu_seconds_with_children_of(process: u32) -> anyhow::Result<f64> {
+    let mut ticks = cpu_ticks(process, 4)?;
+    for child in children_of(process)? {
+        // It may have ended meanwhile, and counts among those of its parent then.
+        ticks += cpu_ticks(child, 4).unwrap_or(0.0);
+    }
+    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Resident memory in MB of a process and its children, and the part of it that is not backed by files.
+pub fn resident_mb_with_children_of(process: u32) -> anyhow::Result<(f64, f64)> {
+    let mut sum = resident_mb_of(process)?;
+    for child in children_of(process)? {
+        let (resident, anonymous) = resident_mb_of(child).unwrap_or_default();
+        sum = (sum.0 + resident, sum.1 + anonymous);
+    }
+    Ok(sum)
+}
+
+/// The first so many of user, system, and both of children that have ended.
+fn cpu_ticks(process: u32, count: usize) -> anyhow::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The second field is the name in parentheses, which may hold anything.
     let (_, rest) = stat.rsplit_once(") ").context("a name")?;
-    let ticks: f64 =
-        rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>()).sum::<Result<f64, _>>()?;
-    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+    let ticks = rest.split(' ').skip(11).take(count);
+    Ok(ticks.map(str::parse::<f64>).sum::<Result<f64, _>>()?)
+}
+
+/// Those that a process started and that still run; not those that these started.
+fn children_of(process: u32) -> anyhow::Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let path = task?.path().join("children");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        children.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Ok(children)
 }
 
 impl Drop for Process {

@@ -180,6 +180,9 @@ impl Table {
 
 /// The median, and the spread if there is one.
 fn cell(figure: &Figure) -> String {
+    if figure.rounds.is_empty() {
+        return "-".into();
+    }
     let (least, most) = figure.spread();
     if figure.rounds.len() < 2 || least == most {
         return number(figure.median());

@@ -1,7 +1,8 @@
 //! A server on bare hyper in the shape of a node: one thread accepts, one single-threaded runtime a core serves.
 
-use std::convert::Infallible;
+use std::process::Stdio;
 
+use anyhow::ensure;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -10,9 +11,19 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
 use tokio::sync::mpsc;
 
-pub fn run() -> anyhow::Result<()> {
+/// Where an answer comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// It is there.
+    Constant,
+    /// A process that is started for the request prints it.
+    Process,
+}
+
+pub fn run(answers: Answers) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, Into::into);
     let mut workers = Vec::with_capacity(cores);
     for _ in 0..cores {
@@ -21,7 +32,7 @@ pub fn run() -> anyhow::Result<()> {
         std::thread::spawn(move || {
             runtime.block_on(async {
                 while let Some(stream) = accepted.recv().await {
-                    tokio::spawn(serve(stream));
+                    tokio::spawn(serve(stream, answers));
                 }
             });
         });
@@ -40,14 +51,25 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// Until the client closes the connection.
-async fn serve(stream: std::net::TcpStream) -> anyhow::Result<()> {
+async fn serve(stream: std::net::TcpStream, answers: Answers) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let stream = TcpStream::from_std(stream)?;
-    let hello = service_fn(|_: Request<hyper::body::Incoming>| async {
-        let mut response = Response::new(Full::new(Bytes::from_static(b"hello")));
+    let hello = service_fn(|_: Request<hyper::body::Incoming>| async move {
+        let body = match answers {
+            Answers::Constant => Bytes::from_static(b"hello"),
+            Answers::Process => run_process().await?,
+        };
+        let mut response = Response::new(Full::new(body));
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, text);
-        Ok::<_, Infallible>(response)
+        anyhow::Ok(response)
     });
     Ok(http1::Builder::new().serve_connection(TokioIo::new(stream), hello).await?)
+}
+
+/// What a small program prints.
+async fn run_process() -> anyhow::Result<Bytes> {
+    let output = Command::new("/bin/echo").args(["-n", "hello"]).stdin(Stdio::null()).output().await?;
+    ensure!(output.status.success(), "the process ended with {}", output.status);
+    Ok(output.stdout.into())
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -283,7 +283,7 @@ fn durable(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             let node = Node::start_with(&plan.binary, folder.path(), settings)?;
             let mut syncs = Vec::new();
             let carried = carry(node.mqtt, shape, plan.turn, || {
-                syncs.push(syncs_of(&node, folder.path())?);
+                syncs.push(node.metric(folder.path(), "edgefaas_store_syncs_total")?);
                 Ok(())
             })?;
             let group = carried.delivered as f64 / (syncs[1] - syncs[0]).max(1.0);
@@ -321,17 +321,6 @@ fn durable(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         report.tables.push(table);
     }
     Ok(())
-}
-
-/// How often a node's store has synced so far.
-fn syncs_of(node: &Node, data_dir: &Path) -> anyhow::Result<f64> {
-    let token = std::fs::read_to_string(data_dir.join("token"))?;
-    let mut stream = TcpStream::connect(node.control)?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nauthorization: Bearer {}\r\n\r\n", token.trim())?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("edgefaas_store_syncs_total "));
-    line.context("the node counts its syncs")?.parse().context("a number")
 }
 
 /// Messages a second that a loop writes and syncs in groups.

@@ -1,11 +1,14 @@
-//! The whole beside its peers: the real binary under load, with mosquitto, a bare hyper server and a TCP echo in the
-//! same run. Contestants take turns round by round; tables go to stdout and `benches/results/*.json`.
+//! The whole beside its peers: the real binary under load, with other brokers and servers, a bare hyper server and a TCP
+//! echo in the same run. Contestants take turns round by round; tables go to stdout and `benches/results/*.json`.
 
 mod broker;
+mod density;
+mod deploying;
 mod http;
 mod idle;
 mod many;
 mod mqtt;
+mod serve;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +47,9 @@ enum Part {
     Broker,
     Mqtt,
     Http,
+    Serve,
     Idle,
+    Density,
 }
 
 #[derive(Debug, Subcommand)]
@@ -81,11 +86,13 @@ fn main() -> anyhow::Result<()> {
         false => Plan { binary, rounds: 5, turn: ms(1500), starts: 10, settle: ms(3000) },
     };
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, Measure); 4] = [
+    let parts: [(Part, Measure); 6] = [
         (Part::Idle, idle::run),
+        (Part::Density, density::run),
         (Part::Broker, broker::run),
         (Part::Mqtt, mqtt::run),
         (Part::Http, http::run),
+        (Part::Serve, serve::run),
     ];
     for (part, run) in parts {
         if arguments.only.is_empty() || arguments.only.contains(&part) {

@@ -2,6 +2,9 @@
 //!
 //! Contestants take turns: every benchmark is there once a round, and the report takes the median of the rounds.
 
+mod js_control;
+mod rust_control;
+
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -14,6 +17,9 @@ use edgefaas_isolates::{
     Compiler, FunctionSource, Isolates, IsolatesConfig, Isolation, Limits, Program, Reply,
 };
 use tokio::runtime::Runtime;
+
+use crate::js_control::JsControl;
+use crate::rust_control::RustControl;
 
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]
@@ -32,12 +38,17 @@ fn fresh(criterion: &mut Criterion) {
         ("rust", prepare(&runtime, &isolates, &rust)),
     ];
     let FunctionSource::Component(wasm) = &rust else { unreachable!("it is a component") };
-    let control = control::Control::new(wasm);
+    let rust_control = RustControl::new(wasm);
+    let js_control =
+        runtime.block_on(JsControl::new(functions::ECHO_JS)).expect("the function is evaluated");
 
     let mut group = criterion.benchmark_group("fresh");
     for round in 1..=ROUNDS {
         group.bench_function(BenchmarkId::new("rust, bare wasmtime", round), |bencher| {
-            bencher.to_async(&runtime).iter(|| control.run(black_box(PAYLOAD)));
+            bencher.to_async(&runtime).iter(|| rust_control.run(black_box(PAYLOAD)));
+        });
+        group.bench_function(BenchmarkId::new("js, bare wasmtime", round), |bencher| {
+            bencher.to_async(&runtime).iter(|| js_control.run(black_box(PAYLOAD)));
         });
         for (language, program) in &programs {
             group.bench_function(BenchmarkId::new(*language, round), |bencher| {
@@ -112,66 +123,6 @@ fn prepare(runtime: &Runtime, isolates: &Isolates, source: &FunctionSource) -> P
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
-}
-
-/// The same component on the same engine settings, with wasmtime's own calls and nothing around them.
-mod control {
-    use std::time::Instant;
-
-    use wasmtime::component::{Component, Linker};
-    use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder, UpdateDeadline};
-
-    use super::{Bytes, EpochClock, PoolConfig, engine, functions};
-
-    wasmtime::component::bindgen!({
-        path: "../wit",
-        world: "function",
-        exports: { default: async },
-    });
-    use edgefaas::function::types::{DirectCall, Trigger};
-
-    pub struct Control {
-        engine: Engine,
-        pre: FunctionPre<StoreLimits>,
-        clock: EpochClock,
-    }
-
-    impl Control {
-        pub fn new(wasm: &[u8]) -> Self {
-            let engine = engine::build(PoolConfig::default()).expect("the pool can be set up");
-            let component = Component::new(&engine, wasm).expect("it compiles");
-            let mut linker = Linker::new(&engine);
-            // The echo calls none of them.
-            linker.define_unknown_imports_as_traps(&component).expect("imports can be defined");
-            let pre = linker.instantiate_pre(&component).expect("it links");
-            let pre = FunctionPre::new(pre).expect("it is of the function world");
-            Self { clock: EpochClock::start(engine.clone()).expect("a thread"), engine, pre }
-        }
-
-        pub async fn run(&self, payload: Bytes) {
-            let _running = self.clock.running();
-            let limits = StoreLimitsBuilder::new().memory_size(64 << 20).build();
-            let mut store = Store::new(&self.engine, limits);
-            store.limiter(|limits| limits);
-            store.set_epoch_deadline(1);
-            let deadline = Instant::now() + std::time::Duration::from_secs(30);
-            store.epoch_deadline_callback(move |_| {
-                assert!(Instant::now() < deadline, "the run takes too long");
-                Ok(UpdateDeadline::Yield(1))
-            });
-            let instance = self.pre.instantiate_async(&mut store).await.expect("an instance");
-            let meta = functions::meta();
-            let invocation = Invocation {
-                id: meta.id,
-                function: meta.function,
-                deadline_unix_ms: meta.deadline_unix_ms,
-            };
-            let trigger = Trigger::Call(DirectCall { caller: None });
-            let event = Event { trigger, body: payload.to_vec() };
-            let reply = instance.call_handle(&mut store, &invocation, &event).await.expect("no trap");
-            assert!(matches!(reply, Ok(Reply::Bytes(bytes)) if bytes == payload));
-        }
-    }
 }
 
 criterion_group! {

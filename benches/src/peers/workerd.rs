@@ -1,0 +1,89 @@
+//! workerd, the runtime of Cloudflare's workers, from the packages of npm. Installed when it is first wanted.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::functions::WORKER_JS;
+use crate::process::Process;
+use crate::target_folder;
+
+/// The version that is measured, which has its date in it.
+pub const VERSION: &str = "1.20261117.1";
+
+const CONFIG: &str = r#"using Workerd = import "/workerd/workerd.capnp";
+
+const config :Workerd.Config = (
+  services = [(name = "hello", worker = (
+    modules = [(name = "worker.js", esModule = embed "worker.js")],
+    compatibilityDate = "2026-11-01",
+  ))],
+  sockets = [(name = "http", address = "127.0.0.1:0", http = (), service = "hello")],
+);
+"#;
+
+/// A worker that is ready to be started.
+#[derive(Debug)]
+pub struct Workerd {
+    program: PathBuf,
+    folder: TempDir,
+}
+
+/// What it writes to its control descriptor.
+#[derive(Deserialize)]
+struct Listening {
+    port: u16,
+}
+
+impl Workerd {
+    /// Installs it if it is not there, and writes the worker and its configuration.
+    ///
+    /// # Errors
+    /// npm is not there, or has no workerd for this machine.
+    pub fn new() -> anyhow::Result<Self> {
+        let program = install()?;
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("worker.js"), WORKER_JS)?;
+        std::fs::write(folder.path().join("config.capnp"), CONFIG)?;
+        Ok(Self { program, folder })
+    }
+
+    /// Starts it; gives its address too.
+    pub fn start(&self) -> anyhow::Result<(Process, SocketAddr)> {
+        let mut command = Command::new(&self.program);
+        command.args(["serve", "--control-fd=1"]).arg(self.folder.path().join("config.capnp"));
+        let process = Process::start(&mut command)?;
+        let listening: Listening = serde_json::from_str(&process.first_line)
+            .with_context(|| format!("workerd says {}", process.first_line))?;
+        Ok((process, ([127, 0, 0, 1], listening.port).into()))
+    }
+}
+
+/// The program itself: what npm calls `workerd` is a script that starts it.
+fn install() -> anyhow::Result<PathBuf> {
+    let platform = match std::env::consts::ARCH {
+        "x86_64" => "linux-64",
+        "aarch64" => "linux-arm64",
+        other => bail!("there is no workerd for {other}"),
+    };
+    let folder = target_folder().join("workerd").join(VERSION);
+    let program = folder.join(format!("node_modules/@cloudflare/workerd-{platform}/bin/workerd"));
+    if !program.is_file() {
+        std::fs::create_dir_all(&folder)?;
+        let installed = Command::new("npm")
+            .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+            .arg(&folder)
+            .arg(format!("workerd@{VERSION}"))
+            .stdout(Stdio::null())
+            .status()
+            .context("npm cannot be started")?;
+        if !installed.success() || !program.is_file() {
+            bail!("workerd could not be installed: npm ended with {installed}");
+        }
+    }
+    Ok(program)
+}
