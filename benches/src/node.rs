@@ -91,9 +91,14 @@ impl Node {
         std::fs::write(app.path().join("edgefaas.toml"), MANIFEST)?;
         std::fs::write(app.path().join("echo.js"), ECHO_JS)?;
         std::fs::copy(build_component()?, app.path().join("echo.wasm"))?;
+        self.deploy_app(binary, data_dir, app.path())
+    }
+
+    /// Deploys the app in a folder.
+    pub fn deploy_app(&self, binary: &Path, data_dir: &Path, app: &Path) -> anyhow::Result<()> {
         let output = Command::new(binary)
             .arg("deploy")
-            .arg(app.path())
+            .arg(app)
             .args(["--node", &format!("http://{}", self.control), "--data-dir"])
             .arg(data_dir)
             .output()?;

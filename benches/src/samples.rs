@@ -93,6 +93,14 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The quantile `q` (0 to 1) of `values`, one of them. `NaN` without values.
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (q * sorted.len().saturating_sub(1) as f64).round() as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,5 +118,7 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+        assert_eq!([0.0, 0.5, 1.0].map(|q| quantile(&[5.0, 1.0, 3.0], q)), [1.0, 3.0, 5.0]);
+        assert!(quantile(&[], 0.5).is_nan());
     }
 }

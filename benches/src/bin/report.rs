@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 6] = ["broker", "broker-parts", "mqtt", "http", "idle", "isolates"];
+const ORDER: [&str; 7] = ["broker", "broker-parts", "mqtt", "http", "idle", "isolates", "photons"];
 
 const INTRODUCTION: &str = "\
 # Benchmarks
@@ -28,6 +28,7 @@ optimisation) is not measured here.
 ```sh
 cargo build --release -p edgefaas -p edgefaas-benches  # together, so that they share their dependencies
 target/release/end-to-end                              # --quick for a first look
+target/release/photons                                 # needs Node.js; --quick for a first look
 cargo bench -p edgefaas -p edgefaas-benches --bench isolates && cargo bench -p edgefaas-broker
 target/release/report --collect                        # makes this page of benches/results/*.json
 ```
@@ -110,6 +111,9 @@ fn markdown(reports: &[&Report], findings: &BTreeMap<String, String>) -> String 
         );
         for table in &report.tables {
             let _ = write!(out, "\n{}", table.markdown());
+        }
+        for plot in &report.plots {
+            let _ = write!(out, "\n![{}](plots/{})\n", plot.title, plot.file);
         }
         if let Some(finding) = findings.get(&report.name) {
             let _ = write!(out, "\n{}\n", finding.trim());
