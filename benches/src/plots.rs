@@ -41,6 +41,12 @@ pub fn draw(file: &str, title: &str, x: Axis<'_>, y: Axis<'_>, lines: &[Line]) -
     let across = range(points().map(|(px, _)| px), x.logarithmic);
     let up = range(points().map(|(_, py)| py), y.logarithmic);
 
+    // Where lines rarely are: what falls begins above on the left, what grows ends above on the right.
+    let falls = |(_, points): &Line| points.first().map(|p| p.1) > points.last().map(|p| p.1);
+    let position = match lines.iter().all(falls) {
+        true => SeriesLabelPosition::LowerLeft,
+        false => SeriesLabelPosition::LowerRight,
+    };
     let area = SVGBackend::new(&path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area);
@@ -59,7 +65,7 @@ pub fn draw(file: &str, title: &str, x: Axis<'_>, y: Axis<'_>, lines: &[Line]) -
             }
             let mut legend = chart.configure_series_labels();
             legend.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3));
-            legend.position(SeriesLabelPosition::UpperLeft).draw()?;
+            legend.position(position).draw()?;
         }};
     }
     match (x.logarithmic, y.logarithmic) {

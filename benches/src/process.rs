@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_child_is_in_the_tree_and_has_memory() {
-        let child = Process::start(Command::new("sh").args(["-c", "echo ready; read -r line"])).unwrap();
+        let child = Process::start(Command::new("sh").args(["-c", "echo ready; exec sleep 60"])).unwrap();
         assert_eq!(tree_of(child.id()), [child.id()]);
         assert!(tree_of(std::process::id()).contains(&child.id()));
         assert!(proportional_mb_of(child.id()) > 0.0);

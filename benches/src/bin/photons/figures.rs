@@ -147,7 +147,7 @@ pub fn plots(turns: &[Turn]) -> anyhow::Result<Vec<Plot>> {
             latencies.iter().enumerate().map(|(number, ms)| (*ms, (count - number as f64) / count));
         slower.collect()
     });
-    let mb = Axis { title: "memory (PSS), MB", logarithmic: true };
+    let mb = Axis { title: "memory (PSS), MB", logarithmic: false };
     let number = Axis { title: "instances started", logarithmic: true };
     let ms = Axis { title: "latency, ms", logarithmic: true };
     let share = Axis { title: "share of calls that take longer", logarithmic: true };
