@@ -27,6 +27,7 @@ dist:
 bench:
     cargo bench --workspace
     cargo run --release -p edgefaas-benches --bin end-to-end
+    cargo run --release -p edgefaas-benches --bin photons
 
 # The JavaScript engine from its sources (needs clang and lld)
 js-engine:

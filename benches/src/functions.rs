@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use edgefaas_isolates::{
     DirectCall, Event, FetchError, FunctionSource, Host, HostError, HostFuture, IncomingResponse,
-    InvocationMeta, LogLevel, Module, ModuleGraph, OutgoingRequest, PublishRequest, Reply, Trigger,
+    InvocationMeta, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing,
+    PublishRequest, Reply, Trigger,
 };
 
 use crate::{repository, target_folder};
@@ -68,6 +69,18 @@ pub fn rust_source() -> anyhow::Result<FunctionSource> {
 pub fn js_source() -> FunctionSource {
     let module = Module { path: "echo.js".into(), source: ECHO_JS.into(), imports: Vec::new() };
     FunctionSource::JavaScript(ModuleGraph { entry: "echo.js".into(), modules: vec![module] })
+}
+
+/// How a source is prepared: with the default limits, in fresh isolates.
+pub fn wanted(source: &FunctionSource) -> Preparing<'_> {
+    Preparing {
+        name: "echo",
+        source,
+        assets: &[],
+        memory_bytes: Limits::default().memory_bytes,
+        isolation: Isolation::Fresh,
+        anew: true,
+    }
 }
 
 /// An event with a payload, as a call.

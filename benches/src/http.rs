@@ -102,10 +102,16 @@ fn request(address: SocketAddr, path: &str) -> String {
 
 /// One GET; gives status code and body.
 pub fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, Vec<u8>)> {
+    get_with(address, path, "")
+}
+
+/// One GET with further header lines, each with its end (`\r\n`).
+pub fn get_with(address: SocketAddr, path: &str, headers: &str) -> anyhow::Result<(u16, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await?;

@@ -1,7 +1,8 @@
 //! Measurements of edgefaas, each with its peer beside it in the same run.
 //!
 //! `benches/isolates/` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
-//! peers and writes `results/*.json`; the program `report` makes `docs/benchmarks.md` of both.
+//! peers and writes `results/*.json`; `soak` has functions that misbehave, `photons` runs a trace of many functions on it and
+//! on a process for each instance; the program `report` makes `docs/benchmarks.md` of them.
 
 pub mod broker_load;
 pub mod client;
@@ -11,6 +12,7 @@ pub mod misbehaviours;
 pub mod mqtt;
 pub mod node;
 pub mod peers;
+pub mod plots;
 pub mod process;
 pub mod results;
 pub mod samples;
@@ -25,6 +27,11 @@ pub fn repository() -> &'static Path {
 /// Where results are kept.
 pub fn results_folder() -> PathBuf {
     repository().join("benches/results")
+}
+
+/// Where plots are kept, for the documentation to show.
+pub fn plots_folder() -> PathBuf {
+    repository().join("docs/plots")
 }
 
 /// Where cargo puts what it builds.

@@ -1,5 +1,6 @@
 //! Child processes that say on their first line where they listen.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -123,52 +124,81 @@ pub fn private_mb_of(process: u32) -> anyhow::Result<f64> {
 
 /// Processor time a process has used so far, user and system, in seconds.
 pub fn cpu_seconds_of(process: u32) -> anyhow::Result<f64> {
-    Ok(cpu_ticks(process, 2)? / rustix::param::clock_ticks_per_second() as f64)
+    cpu_seconds(process, 2)
 }
 
-/// The same with that of its children: of those that have ended, and so on.
-pub fn cpu_seconds_with_children_of(process: u32) -> anyhow::Result<f64> {
-    let mut ticks = cpu_ticks(process, 4)?;
-    for child in children_of(process)? {
-        // It may have ended meanwhile, and counts among those of its parent then.
-        ticks += cpu_ticks(child, 4).unwrap_or(0.0);
-    }
-    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+/// Processor time that a process, those that descend from it and those of them that have ended have used so far.
+pub fn cpu_seconds_of_family(root: u32) -> anyhow::Result<f64> {
+    let own = cpu_seconds(root, 4)?;
+    // One that ends meanwhile is missed.
+    Ok(own + tree_of(root)[1..].iter().filter_map(|process| cpu_seconds(*process, 4).ok()).sum::<f64>())
 }
 
-/// Resident memory in MB of a process and its children, and the part of it that is not backed by files.
-pub fn resident_mb_with_children_of(process: u32) -> anyhow::Result<(f64, f64)> {
-    let mut sum = resident_mb_of(process)?;
-    for child in children_of(process)? {
-        let (resident, anonymous) = resident_mb_of(child).unwrap_or_default();
+/// Resident memory in MB of a process and those that descend from it, and the part of it that is not backed by files.
+pub fn resident_mb_of_family(root: u32) -> anyhow::Result<(f64, f64)> {
+    let mut sum = resident_mb_of(root)?;
+    for process in &tree_of(root)[1..] {
+        let (resident, anonymous) = resident_mb_of(*process).unwrap_or_default();
         sum = (sum.0 + resident, sum.1 + anonymous);
     }
     Ok(sum)
 }
 
-/// The first so many of user, system, and both of children that have ended.
-fn cpu_ticks(process: u32, count: usize) -> anyhow::Result<f64> {
+/// The sum of the first `fields` of: user, system, user of ended children, system of ended children.
+fn cpu_seconds(process: u32, fields: usize) -> anyhow::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The second field is the name in parentheses, which may hold anything.
     let (_, rest) = stat.rsplit_once(") ").context("a name")?;
-    let ticks = rest.split(' ').skip(11).take(count);
-    Ok(ticks.map(str::parse::<f64>).sum::<Result<f64, _>>()?)
+    let ticks: f64 =
+        rest.split(' ').skip(11).take(fields).map(|ticks| ticks.parse::<f64>()).sum::<Result<f64, _>>()?;
+    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Those that a process started and that still run; not those that these started.
-fn children_of(process: u32) -> anyhow::Result<Vec<u32>> {
-    let mut children = Vec::new();
-    for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        let path = task?.path().join("children");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        children.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+/// A process and all that descend from it.
+pub fn tree_of(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A process may end at any time.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            children.entry(parent).or_default().push(process);
+        }
     }
-    Ok(children)
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(process) = tree.get(next) {
+        tree.extend(children.remove(process).unwrap_or_default());
+        next += 1;
+    }
+    tree
+}
+
+/// The memory in MB that is a process's own: what it shares with others counts by its share (PSS). 0 if it has ended.
+pub fn proportional_mb_of(process: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) * 1024.0 / 1e6
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_in_the_tree_and_has_memory() {
+        let child = Process::start(Command::new("sh").args(["-c", "echo ready; exec sleep 60"])).unwrap();
+        assert_eq!(tree_of(child.id()), [child.id()]);
+        assert!(tree_of(std::process::id()).contains(&child.id()));
+        assert!(proportional_mb_of(child.id()) > 0.0);
     }
 }

@@ -30,6 +30,9 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// What was to be reached.
     pub targets: Vec<Target>,
+    /// Pictures of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<Plot>,
 }
 
 /// The shape of a machine, without its name.
@@ -40,6 +43,15 @@ pub struct Machine {
     pub cores: usize,
     pub memory_gib: u64,
     pub kernel: String,
+}
+
+/// A picture in `docs/plots`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plot {
+    /// Its file's name.
+    pub file: String,
+    /// What it shows.
+    pub title: String,
 }
 
 /// Contestants side by side.
@@ -222,6 +234,7 @@ impl Report {
             load_average: load_average(),
             tables: Vec::new(),
             targets: Vec::new(),
+            plots: Vec::new(),
         }
     }
 

@@ -82,13 +82,6 @@ impl Load {
     }
 }
 
-/// The quantile `q` (0 to 1) of `values`, which are sorted. `NaN` without values.
-pub fn quantile(values: &mut [f64], q: f64) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    let at = (q * values.len().saturating_sub(1) as f64).round() as usize;
-    values.get(at).copied().unwrap_or(f64::NAN)
-}
-
 /// The middle of `values`; the mean of the two in the middle if their number is even. `NaN` without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -98,6 +91,14 @@ pub fn median(values: &[f64]) -> f64 {
         (count, middle) if count % 2 == 0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
         (_, middle) => sorted[middle],
     }
+}
+
+/// The quantile `q` (0 to 1) of `values`, one of them. `NaN` without values.
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (q * sorted.len().saturating_sub(1) as f64).round() as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -114,9 +115,10 @@ mod tests {
         }
         assert_eq!((samples.count(), samples.completed()), (5, 6));
         assert_eq!([0.0, 0.5, 1.0].map(|q| samples.quantile_us(q)), [1.0, 3.0, 5.0]);
-        assert_eq!([0.0, 0.5, 1.0].map(|q| quantile(&mut [3.0, 1.0, 2.0], q)), [1.0, 2.0, 3.0]);
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+        assert_eq!([0.0, 0.5, 1.0].map(|q| quantile(&[5.0, 1.0, 3.0], q)), [1.0, 3.0, 5.0]);
+        assert!(quantile(&[], 0.5).is_nan());
     }
 }

@@ -13,9 +13,7 @@ use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use edgefaas_benches::functions::{self, NoHost};
 use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
-use edgefaas_isolates::{
-    Compiler, FunctionSource, Isolates, IsolatesConfig, Isolation, Limits, Program, Reply,
-};
+use edgefaas_isolates::{Compiler, FunctionSource, Isolates, IsolatesConfig, Limits, Program, Reply};
 use tokio::runtime::Runtime;
 
 use crate::js_control::JsControl;
@@ -116,9 +114,7 @@ fn isolates() -> Isolates {
 }
 
 fn prepare(runtime: &Runtime, isolates: &Isolates, source: &FunctionSource) -> Program {
-    runtime
-        .block_on(isolates.prepare("echo", source, Limits::default().memory_bytes, Isolation::Fresh))
-        .expect("the function can be prepared")
+    runtime.block_on(isolates.prepare(functions::wanted(source))).expect("the function can be prepared")
 }
 
 fn runtime() -> Runtime {

@@ -15,7 +15,19 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 8] = ["broker", "broker-parts", "mqtt", "http", "serve", "idle", "density", "isolates"];
+const ORDER: [&str; 11] = [
+    "broker",
+    "broker-parts",
+    "mqtt",
+    "http",
+    "serve",
+    "idle",
+    "density",
+    "isolates",
+    "neighbours",
+    "soak",
+    "photons",
+];
 
 const INTRODUCTION: &str = "\
 # Benchmarks
@@ -26,10 +38,12 @@ ratios count**. The node is the one that `cargo build --release` makes; the ship
 optimisation) is not measured here.
 
 ```sh
-cargo build --release -p edgefaas -p edgefaas-benches  # together, so that they share their dependencies
-target/release/end-to-end                              # --quick for a first look
-cargo bench -p edgefaas -p edgefaas-benches --bench isolates && cargo bench -p edgefaas-broker
-target/release/report --collect                        # makes this page of benches/results/*.json
+cargo build --release --workspace --bins  # together, so that they share their dependencies
+target/release/end-to-end                 # --quick for a first look
+target/release/soak                       # ten minutes; the same
+target/release/photons                    # needs Node.js; the same
+cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
+target/release/report --collect           # makes this page of benches/results/*.json
 ```
 
 mosquitto and Node.js have to be there. Other peers are installed into `target/` when they are first wanted: rumqttd and
@@ -114,6 +128,9 @@ fn markdown(reports: &[&Report], findings: &BTreeMap<String, String>) -> String 
         );
         for table in &report.tables {
             let _ = write!(out, "\n{}", table.markdown());
+        }
+        for plot in &report.plots {
+            let _ = write!(out, "\n![{}](plots/{})\n", plot.title, plot.file);
         }
         if let Some(finding) = findings.get(&report.name) {
             let _ = write!(out, "\n{}\n", finding.trim());

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
 use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_isolates::{Compiler, Isolates, IsolatesConfig, Isolation, Limits, Preparing, Reply};
+use edgefaas_isolates::{Compiler, Isolates, IsolatesConfig, Limits, Reply};
 use rumqttc::{AsyncClient, Event, MqttOptions, NetworkOptions, Packet, QoS};
 
 use super::{FunctionKind, announce};
@@ -27,15 +27,7 @@ pub fn run_isolates(broker: SocketAddr, kind: FunctionKind) -> anyhow::Result<()
             FunctionKind::Js => functions::js_source(),
             _ => functions::rust_source()?,
         };
-        let wanted = Preparing {
-            name: "echo",
-            source: &source,
-            assets: &[],
-            memory_bytes: Limits::default().memory_bytes,
-            isolation: Isolation::Fresh,
-            anew: true,
-        };
-        let program = isolates.prepare(wanted).await?;
+        let program = isolates.prepare(functions::wanted(&source)).await?;
         let meta = functions::meta();
 
         let name = format!("function-{}", kind.name());

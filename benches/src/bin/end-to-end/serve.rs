@@ -12,7 +12,7 @@ use edgefaas_benches::functions::{ECHO_JS, Guest, WORKER_JS};
 use edgefaas_benches::http::{closed_loop, get};
 use edgefaas_benches::node::Node;
 use edgefaas_benches::peers::{self, WasmtimeServe, Workerd};
-use edgefaas_benches::process::{Process, cpu_seconds_with_children_of, resident_mb_with_children_of};
+use edgefaas_benches::process::{Process, cpu_seconds_of_family, resident_mb_of_family};
 use edgefaas_benches::results::{Report, Table, Target};
 use tempfile::TempDir;
 
@@ -166,17 +166,17 @@ fn measure(plan: &Plan, contestant: &Contestant) -> anyhow::Result<Round> {
     let started = process.started.elapsed();
     ensure!((status, &body[..]) == (200, b"hello"), "{status} {}", String::from_utf8_lossy(&body));
     sleep(plan.settle);
-    let (idle_mb, _) = resident_mb_with_children_of(process.id())?;
+    let (idle_mb, _) = resident_mb_of_family(process.id())?;
 
     let run = |connections| closed_loop(address, contestant.path, connections, plan.turn);
     run(CONNECTIONS[1])?;
     let mut loads = [[0.0; 4]; 2];
     let mut most_mb = (0.0, 0.0);
     for (values, connections) in loads.iter_mut().zip(CONNECTIONS) {
-        let before = cpu_seconds_with_children_of(process.id())?;
+        let before = cpu_seconds_of_family(process.id())?;
         let (load, loaded_mb) = most_resident_mb(plan, process.id(), || run(connections));
         let mut load = load?;
-        let cpu_us = (cpu_seconds_with_children_of(process.id())? - before) * 1e6;
+        let cpu_us = (cpu_seconds_of_family(process.id())? - before) * 1e6;
         let (p50, p99) = (load.samples.quantile_us(0.5), load.samples.quantile_us(0.99));
         *values = [load.per_second, p50, p99, cpu_us / load.samples.completed() as f64];
         most_mb = loaded_mb;
@@ -197,7 +197,7 @@ fn most_resident_mb<T>(plan: &Plan, process: u32, work: impl FnOnce() -> T) -> (
             let mut most = (0.0, 0.0);
             while !done.load(Ordering::Relaxed) {
                 sleep((plan.turn / LOOKS).max(Duration::from_millis(20)));
-                let now = resident_mb_with_children_of(process).unwrap_or_default();
+                let now = resident_mb_of_family(process).unwrap_or_default();
                 if now.0 > most.0 {
                     most = now;
                 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use edgefaas_benches::functions::build_component;
+use edgefaas_benches::functions::Guest;
 use edgefaas_benches::misbehaviours::{self, Misbehaviour};
 use edgefaas_benches::node::Node;
 use serde::Deserialize;
@@ -86,7 +86,7 @@ impl Crowd {
         std::fs::write(app.path().join("edgefaas.toml"), manifest)?;
         std::fs::write(app.path().join("counting.js"), GOOD_JS)?;
         std::fs::write(app.path().join("read.js"), READ_JS)?;
-        std::fs::copy(build_component()?, app.path().join("echo.wasm"))?;
+        std::fs::copy(Guest::Echo.build()?, app.path().join("echo.wasm"))?;
         std::fs::copy(misbehaviours::build_guest()?, app.path().join("misbehave.wasm"))?;
         let crowd = Self { node, counting, echoing, bad, data };
         crowd.command(binary, &["deploy", app.path().to_str().context("a path in UTF-8")?])?;

@@ -43,10 +43,10 @@ pub fn run(binary: &Path, turn: Duration) -> anyhow::Result<Report> {
     let mut table = Table::new("One at a time", &names, &figures);
     let (mut worst_p99, mut worst_end) = (0.0f64, 0.0f64);
     for (row, kind) in kinds.iter().enumerate() {
-        let (mut others, mut bad) = measure(&crowd, *kind, turn)?;
-        let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|q| quantile(&mut others, q));
+        let (others, bad) = measure(&crowd, *kind, turn)?;
+        let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|q| quantile(&others, q));
         let rate = bad.len() as f64 / turn.as_secs_f64();
-        let [end, last] = [0.99, 1.0].map(|q| quantile(&mut bad, q));
+        let [end, last] = [0.99, 1.0].map(|q| quantile(&bad, q));
         table.add(row, &[p50, p99, longest, rate, end, last]);
         if kind.is_some() {
             (worst_p99, worst_end) = (worst_p99.max(p99), worst_end.max(last));

@@ -53,7 +53,7 @@ pub fn run(binary: &Path, length: Duration) -> anyhow::Result<Report> {
     );
     let crowd = Crowd::start(binary, COUNTING, ECHOING, EACH)?;
     let stop = AtomicBool::new(false);
-    let (mut good, mut bad, resident) = std::thread::scope(|scope| {
+    let (good, bad, resident) = std::thread::scope(|scope| {
         let (crowd, stop) = (&crowd, &stop);
         let good: Vec<_> = (0..GOOD_CALLERS).map(|_| scope.spawn(|| call_good(crowd, stop))).collect();
         let bad: Vec<_> = (0..BAD_CALLERS).map(|_| scope.spawn(|| call_bad(crowd, stop))).collect();
@@ -82,9 +82,9 @@ pub fn run(binary: &Path, length: Duration) -> anyhow::Result<Report> {
     let (before, after) = (median(&resident[quarter..2 * quarter]), median(&resident[3 * quarter..]));
     let figures = [("calls", ""), ("wrong answers", ""), ("p50", "ms"), ("p99", "ms"), ("longest", "ms")];
     let mut calls = Table::new("Calls", &["good functions", "functions that misbehave"], &figures);
-    for (row, calls_of) in [&mut good, &mut bad].into_iter().enumerate() {
+    for (row, calls_of) in [&good, &bad].into_iter().enumerate() {
         let count = calls_of.times_ms.len() as f64;
-        let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|q| quantile(&mut calls_of.times_ms, q));
+        let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|q| quantile(&calls_of.times_ms, q));
         calls.add(row, &[count, calls_of.wrong.len() as f64, p50, p99, longest]);
     }
     let mut memory = Table::new(
@@ -92,8 +92,8 @@ pub fn run(binary: &Path, length: Duration) -> anyhow::Result<Report> {
         &["node"],
         &[("second quarter", "MB"), ("last quarter", "MB"), ("most", "MB"), ("time", "s")],
     );
-    memory.add(0, &[before, after, quantile(&mut resident.clone(), 1.0), length.as_secs_f64()]);
-    let late = quantile(&mut bad.times_ms, 1.0);
+    memory.add(0, &[before, after, quantile(&resident, 1.0), length.as_secs_f64()]);
+    let late = quantile(&bad.times_ms, 1.0);
     report.targets = vec![
         Target::at_most(
             "soak-missed",
