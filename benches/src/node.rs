@@ -61,14 +61,23 @@ impl Node {
         Self::start_with(binary, data_dir, "")
     }
 
+    /// The same without a log, for functions that fail on purpose.
+    pub fn start_silent(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
+        Self::start_logging(binary, data_dir, "", "off")
+    }
+
     /// The same with settings, as in a configuration file.
     pub fn start_with(binary: &Path, data_dir: &Path, settings: &str) -> anyhow::Result<Self> {
+        Self::start_logging(binary, data_dir, settings, "error")
+    }
+
+    fn start_logging(binary: &Path, data_dir: &Path, settings: &str, log: &str) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("node.toml");
         std::fs::write(&file, settings)?;
         let mut command = Command::new(binary);
         command.arg("run").arg("--config").arg(&file);
-        command.args(["-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", "error");
+        command.args(["-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", log);
         for listener in ["--http", "--mqtt", "--control"] {
             command.args([listener, "127.0.0.1:0"]);
         }

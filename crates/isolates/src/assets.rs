@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use wasm_encoder::{Component, ConstExpr, DataSection, MemorySection, MemoryType, Module, RawSection};
+use wasm_encoder::{Component, DataSection, MemorySection, MemoryType, Module, RawSection};
 use wasmparser::{Parser, Payload};
 
-use crate::js::snapshot::PAGE_BYTES;
+use crate::js::snapshot::{PAGE_BYTES, add_segment};
 
 /// What a component imports that reads assets.
 const INTERFACE: &str = "edgefaas:function/assets@";
@@ -248,7 +248,7 @@ fn add_to_module(wasm: &[u8], assets: &[Asset]) -> Result<Option<(Vec<u8>, Asset
     }
     let Some((table, contents)) = placed else { return Ok(None) };
     for (address, content) in &contents {
-        data.active(0, &ConstExpr::i32_const(address.cast_signed()), content.iter().copied());
+        add_segment(&mut data, *address, content);
     }
     module.section(&data);
     Ok(Some((module.finish(), table)))

@@ -29,7 +29,7 @@ pub struct Crowd {
     pub node: Node,
     /// Functions in JavaScript that count themselves.
     pub counting: Vec<String>,
-    /// Functions in Rust that answer with what they are sent.
+    /// Functions in Rust that say hello.
     pub echoing: Vec<String>,
     /// The others, with what they do.
     pub bad: Vec<(String, Misbehaviour)>,
@@ -59,7 +59,7 @@ impl Crowd {
     /// Starts a node with `counting` and `echoing` good functions and `each` of every misbehaviour.
     pub fn start(binary: &Path, counting: usize, echoing: usize, each: usize) -> anyhow::Result<Self> {
         let data = tempfile::tempdir()?;
-        let node = Node::start(binary, data.path())?;
+        let node = Node::start_silent(binary, data.path())?;
         let app = tempfile::tempdir()?;
         let names =
             |kind: &str, count: usize| (0..count).map(|n| format!("{kind}-{n}")).collect::<Vec<_>>();

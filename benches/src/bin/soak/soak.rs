@@ -150,7 +150,7 @@ fn call_good(crowd: &Crowd, stop: &AtomicBool) -> anyhow::Result<Calls> {
         let at = rand::random_range(0..crowd.counting.len() + crowd.echoing.len());
         let (name, expected) = match crowd.counting.get(at) {
             Some(name) => (name, (number + 1).to_string()),
-            None => (&crowd.echoing[at - crowd.counting.len()], number.to_string()),
+            None => (&crowd.echoing[at - crowd.counting.len()], "hello".to_owned()),
         };
         let began = Instant::now();
         let (status, body) = client.post(&format!("/fn/{name}"), number.to_string().as_bytes())?;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::CacheFolder;
+use crate::js::snapshot::is_zero;
 
 /// A file that was begun longer ago was left by a process that is gone.
 const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
@@ -144,7 +145,7 @@ impl Authentic {
 fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
     let mut hole = 0;
     for page in bytes.chunks(PAGE_BYTES) {
-        if page.len() == PAGE_BYTES && page.iter().all(|byte| *byte == 0) {
+        if page.len() == PAGE_BYTES && is_zero(page) {
             hole += PAGE_BYTES as i64;
             continue;
         }
