@@ -23,6 +23,10 @@ deny:
 dist:
     cargo build --profile dist
 
+# The node for 64-bit ARM, and functions on it under emulation
+cross:
+    .ci/cross
+
 # Parts (criterion), then the whole beside its peers
 bench:
     cargo bench --workspace

@@ -75,6 +75,7 @@ pub fn js_source() -> FunctionSource {
 pub fn wanted(source: &FunctionSource) -> Preparing<'_> {
     Preparing {
         name: "echo",
+        owner: "echo",
         source,
         assets: &[],
         memory_bytes: Limits::default().memory_bytes,

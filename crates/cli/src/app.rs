@@ -119,9 +119,13 @@ impl App {
                 self.root.display()
             ))
         })?;
-        let mut assets = BTreeMap::new();
+        let canonical_root = self.root.canonicalize()?;
+        let (mut assets, mut bytes) = (BTreeMap::new(), 0);
         for pattern in &self.manifest.assets {
-            let found = glob::glob(&format!("{}/{pattern}", glob::Pattern::escape(root)))?;
+            // As in a shell, `*` is not for names that begin with a dot, nor for `..`.
+            let options =
+                glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
+            let found = glob::glob_with(&format!("{}/{pattern}", glob::Pattern::escape(root)), options)?;
             let mut files = 0;
             for path in found {
                 let path = path.map_err(|error| invalid(format!("an asset cannot be read: {error}")))?;
@@ -130,9 +134,22 @@ impl App {
                 }
                 files += 1;
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
-                let Some(name) = inside.to_str() else {
-                    return Err(invalid(format!("{}: an asset needs a name in UTF-8", path.display())));
+                let Some(name) = inside.to_str().filter(|name| manifest::is_asset_name(name)) else {
+                    let reason = "an asset needs a name in UTF-8, inside of the app folder";
+                    return Err(invalid(format!("{}: {reason}", path.display())));
                 };
+                if !path.canonicalize()?.starts_with(&canonical_root) {
+                    let reason =
+                        "an asset is a file inside of the app folder; this is a link that leads out of it";
+                    return Err(invalid(format!("{}: {reason}", path.display())));
+                }
+                bytes += path.metadata()?.len();
+                if bytes > MESSAGE_BYTES as u64 {
+                    let most = ByteSize::b(MESSAGE_BYTES as u64);
+                    let reason =
+                        format!("with its assets the app is too large to deploy: more than {most}");
+                    return Err(invalid(format!("{}: {reason}", path.display())));
+                }
                 let content = std::fs::read(&path)
                     .map_err(|error| invalid(format!("asset {}: {error}", path.display())))?;
                 assets.insert(name.to_owned(), content);

@@ -107,7 +107,10 @@ impl AssetTable {
         let names: Vec<_> = self.places.iter().take(SHOWN_NAMES).map(|place| place.name.as_str()).collect();
         let more = if self.places.len() > SHOWN_NAMES { ", and others" } else { "" };
         match names.as_slice() {
-            [] => format!("there is no asset `{name}`: `assets` of the app's manifest names none"),
+            [] => format!(
+                "there is no asset `{name}`: `assets` of the app's manifest names none, or the function's text does not \
+                 have the word `asset`"
+            ),
             names => format!("there is no asset `{name}`; there are `{}`{more}", names.join("`, `")),
         }
     }
@@ -198,7 +201,7 @@ pub(crate) fn add_to_component(wasm: &[u8], assets: &[Asset]) -> Result<(Vec<u8>
     }
 }
 
-/// The module with assets behind its memory; nothing if it has none of its own.
+/// The module with assets behind its memory; nothing if it has none of its own, or another's beside it.
 fn add_to_module(wasm: &[u8], assets: &[Asset]) -> Result<Option<(Vec<u8>, AssetTable)>, AssetError> {
     let invalid = |error: wasmparser::BinaryReaderError| AssetError::Component(error.to_string());
     let mut module = Module::new();
@@ -208,6 +211,14 @@ fn add_to_module(wasm: &[u8], assets: &[Asset]) -> Result<Option<(Vec<u8>, Asset
         let payload = payload.map_err(invalid)?;
         let Some((id, range)) = payload.as_section() else { continue };
         match (&payload, &placed) {
+            (Payload::ImportSection(imports), _) => {
+                for import in imports.clone().into_imports() {
+                    if matches!(import.map_err(invalid)?.ty, wasmparser::TypeRef::Memory(_)) {
+                        return Ok(None);
+                    }
+                }
+                module.section(&RawSection { id, data: &wasm[range] });
+            }
             (Payload::MemorySection(memories), _) => {
                 let mut section = MemorySection::new();
                 for (index, memory) in memories.clone().into_iter().enumerate() {

@@ -25,6 +25,9 @@ pub(crate) const GUARD_BYTES: u64 = 32 << 20;
 pub(crate) const SMALL_RESERVATION_BYTES: u64 = 64 << 20;
 pub(crate) const SMALL_GUARD_BYTES: u64 = 64 << 10;
 
+/// Memory images up to this size are mapped however little of them is filled.
+const DENSE_IMAGE_BYTES: u64 = 256 << 20;
+
 /// Sizes of the isolate pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
@@ -107,6 +110,8 @@ fn config(pool: PoolConfig) -> Config {
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling))
         .memory_reservation(reservation_bytes)
         .memory_guard_size(GUARD_BYTES)
+        // What lies far apart, such as an asset behind memory that is empty still, is mapped as well and not copied.
+        .memory_guaranteed_dense_image_size(DENSE_IMAGE_BYTES)
         .epoch_interruption(true)
         .concurrency_support(false)
         .async_stack_zeroing(false)

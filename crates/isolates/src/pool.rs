@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ impl FunctionSource {
 pub struct Preparing<'a> {
     /// What errors call it.
     pub name: &'a str,
+    /// Whose memory after its top-level code is kept: a name that no other function and no other revision has.
+    pub owner: &'a str,
     /// What it is made of.
     pub source: &'a FunctionSource,
     /// What it may read in place.
@@ -89,6 +91,7 @@ struct Prepared {
     /// Instances that wait for their next invocation, where the function wants that.
     warm: Option<Arc<Warm>>,
     turns: Arc<Turns>,
+    took: Duration,
 }
 
 enum ProgramKind {
@@ -97,6 +100,11 @@ enum ProgramKind {
 }
 
 impl Program {
+    /// How long it took to compile or to evaluate it, or to load what was kept of that.
+    pub fn prepare_time(&self) -> Duration {
+        self.0.took
+    }
+
     /// What its top-level code logged when it was prepared.
     pub fn prepare_log(&self) -> &[(LogLevel, String)] {
         match &self.0.kind {
@@ -163,16 +171,22 @@ impl Isolates {
     /// Compiles, links and checks a source. Work that takes long is done on the runtime's blocking threads; dropping the
     /// future lets it end there unseen.
     pub async fn prepare(&self, wanted: Preparing<'_>) -> Result<Program, PrepareError> {
+        if matches!(wanted.source, FunctionSource::JavaScript(_)) {
+            // Compiled once a node, and no part of any function's own time.
+            self.javascript().await?;
+        }
+        let began = Instant::now();
         let kind = self.prepare_kind(wanted).await?;
+        let took = began.elapsed();
         let warm = match wanted.isolation {
             Isolation::Fresh => None,
             Isolation::Reuse { max } => Some(self.warm.function(max)),
         };
-        Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default() })))
+        Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default(), took })))
     }
 
     async fn prepare_kind(&self, wanted: Preparing<'_>) -> Result<ProgramKind, PrepareError> {
-        let Preparing { name, source, assets, memory_bytes, anew, .. } = wanted;
+        let Preparing { name, owner, source, assets, memory_bytes, anew, .. } = wanted;
         match source {
             FunctionSource::Component(wasm) => {
                 check_header(name, wasm)?;
@@ -188,7 +202,7 @@ impl Isolates {
             FunctionSource::JavaScript(graph) => {
                 let javascript = self.javascript().await?;
                 let _running = self.clock.running();
-                let script = js::Script { graph, assets, memory_bytes, anew };
+                let script = js::Script { owner, graph, assets, memory_bytes, anew };
                 let program = javascript.prepare_script(script).await?;
                 Ok(ProgramKind::JavaScript(javascript.clone(), program))
             }
@@ -207,7 +221,7 @@ impl Isolates {
     ) -> Completion {
         let _clock = self.clock.running();
         let _count = Count::up(&self.running);
-        let Prepared { kind, warm, turns } = &*program.0;
+        let Prepared { kind, warm, turns, .. } = &*program.0;
         let (keep, turns) = (warm.is_some(), turns.clone());
         let taken = warm.as_ref().and_then(|warm| warm.take(Instant::now()));
         let (taken, uses) = taken.map_or((None, 0), |taken| (Some(taken.instance), taken.uses));
@@ -286,6 +300,9 @@ impl Isolates {
     }
 }
 
+/// The version of [`AssetTable`] as it is kept with native code.
+const TABLE_FORMAT: &[u8] = &[1];
+
 /// The native code of a component, and where its assets are.
 fn compiled(
     engine: &Engine,
@@ -308,7 +325,7 @@ fn compiled(
             assets::add_to_component(wasm, assets).map_err(|error| failed(error.to_string()))?;
         Ok((wasm, postcard::to_allocvec(&table).map_err(|error| failed(error.to_string()))?))
     };
-    let wanted = Wanted { key: &[wasm, &assets::identity(assets)], make };
+    let wanted = Wanted { key: &[wasm, &assets::identity(assets), TABLE_FORMAT], make };
     let (component, table) = code.component(engine, wanted).map_err(refused)?;
     let table = postcard::from_bytes(&table)
         .map_err(|error| refused(CompileError::Assets(format!("their table is damaged: {error}"))))?;

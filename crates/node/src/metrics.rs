@@ -19,9 +19,9 @@ use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 
 /// Seconds: from a warm start to the default time limit.
-const DURATION_BUCKETS: [f64; 16] = [
-    0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0,
-    2.5, 10.0, 30.0,
+const DURATION_BUCKETS: [f64; 18] = [
+    0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+    0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -136,7 +136,10 @@ pub struct FunctionMetrics {
 
 /// How many took up to each of [`DURATION_BUCKETS`], and longer than all of them.
 #[derive(Default)]
-struct Counted([AtomicU64; DURATION_BUCKETS.len() + 1]);
+struct Counted {
+    buckets: [AtomicU64; DURATION_BUCKETS.len() + 1],
+    longest_ns: AtomicU64,
+}
 
 /// What a function has used so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -393,13 +396,15 @@ impl FunctionMetrics {
 impl Counted {
     fn add(&self, seconds: f64) {
         let bucket = DURATION_BUCKETS.partition_point(|most| *most < seconds);
-        self.0[bucket].fetch_add(1, Ordering::Relaxed);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.longest_ns.fetch_max((seconds * 1e9) as u64, Ordering::Relaxed);
     }
 
     /// The duration that a part of all does not exceed; between the bounds of a bucket as if all of them were spread
-    /// evenly there, as Prometheus' `histogram_quantile` does it. Zero if there were none.
+    /// evenly there, as Prometheus' `histogram_quantile` does it, and never above the longest. Zero if there were none.
     fn quantile(&self, part: f64) -> Duration {
-        let counts: Vec<u64> = self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let longest = Duration::from_nanos(self.longest_ns.load(Ordering::Relaxed));
+        let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let wanted = counts.iter().sum::<u64>() as f64 * part;
         let mut below = 0.0;
         for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
@@ -407,7 +412,8 @@ impl Counted {
             if below + count >= wanted {
                 let least = bucket.checked_sub(1).map_or(0.0, |before| DURATION_BUCKETS[before]);
                 let most = DURATION_BUCKETS.get(bucket).copied().unwrap_or(least);
-                return Duration::from_secs_f64(least + (most - least) * (wanted - below) / count);
+                let estimate = least + (most - least) * (wanted - below) / count;
+                return Duration::from_secs_f64(estimate).min(longest);
             }
             below += count;
         }
@@ -432,5 +438,9 @@ mod tests {
         assert_eq!(p90, 0.001);
         assert_eq!(p99, 0.025);
         assert_eq!(counted.quantile(1.0), Duration::from_secs(30));
+        // Nothing took longer than the longest.
+        let counted = Counted::default();
+        counted.add(0.26);
+        assert_eq!(counted.quantile(0.99), Duration::from_millis(260));
     }
 }

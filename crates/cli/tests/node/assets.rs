@@ -134,6 +134,11 @@ fn assets_that_are_not_there_are_refused() {
         let error = deploy(assets);
         assert!(error.contains(reason), "{assets}: {error}");
     }
+    // Nothing from outside is sent.
+    std::fs::write(home.path().join("secret.txt"), "secret").unwrap();
+    std::os::unix::fs::symlink("../secret.txt", app.join("link.txt")).unwrap();
+    assert!(deploy(r#"["link.txt"]"#).contains("a link that leads out of it"));
+    assert!(deploy(r#"[".?/secret.txt"]"#).contains("there is no such file"));
     // Larger than any function's memory can be.
     std::fs::File::create(app.join("huge.bin")).unwrap().set_len(65 << 20).unwrap();
     let error = deploy(r#"["huge.bin"]"#);

@@ -84,24 +84,24 @@ impl CodeCache {
         self.kept(engine, &self.entry(engine, "picture", key)?)
     }
 
-    /// Loads a module without functions and keeps it as `key`, in place of an earlier one. Blocks for as long as writing
-    /// takes.
+    /// Loads a module without functions and keeps it as `key`, in place of an earlier one. Gives it with what is kept about
+    /// it: both are another's if somebody else has kept one at the same time. Blocks for as long as writing takes.
     pub(crate) fn keep_picture(
         &self,
         engine: &Engine,
         key: &[&[u8]],
         wasm: &[u8],
-        about: &[u8],
-    ) -> wasmtime::Result<Module> {
+        about: Vec<u8>,
+    ) -> wasmtime::Result<(Module, Vec<u8>)> {
         // There are no functions to compile: no need for a child.
         let native = engine.precompile_module(wasm)?;
         if let Some(entry) = self.entry(engine, "picture", key)
-            && self.keep(&entry, &native, about)
-            && let Some((module, _)) = self.kept(engine, &entry)
+            && self.keep(&entry, &native, &about)
+            && let Some(kept) = self.kept(engine, &entry)
         {
-            return Ok(module);
+            return Ok(kept);
         }
-        Module::from_bytes(engine, &native)
+        Ok((Module::from_bytes(engine, &native)?, about))
     }
 
     fn load<T: Loaded, W>(

@@ -191,6 +191,8 @@ pub struct JsProgram {
 /// A function that is to be prepared.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {
+    /// Whose it is: what is kept of one is not for another.
+    pub owner: &'a str,
     /// Its modules.
     pub graph: &'a ModuleGraph,
     /// What it may read in place.
@@ -200,6 +202,9 @@ pub struct Script<'a> {
     /// Evaluate it even if that was done before and the result is kept.
     pub anew: bool,
 }
+
+/// The version of [`About`] and of how modules are transpiled, with which pictures are kept.
+const KEPT_FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 1);
 
 /// What is kept with a picture.
 #[derive(Serialize, Deserialize)]
@@ -308,7 +313,7 @@ impl JsEngine {
         graph: &ModuleGraph,
         memory_bytes: usize,
     ) -> Result<JsProgram, PrepareError> {
-        self.prepare_script(Script { graph, assets: &[], memory_bytes, anew: true }).await
+        self.prepare_script(Script { owner: "", graph, assets: &[], memory_bytes, anew: true }).await
     }
 
     /// Evaluates the modules of a function and keeps the result, for any number of runs.
@@ -383,7 +388,7 @@ impl JsEngine {
     /// What a picture depends on.
     fn key(&self, script: Script<'_>) -> Result<Vec<u8>, PrepareError> {
         let failed = |error: postcard::Error| PrepareError::Internal(error.to_string());
-        let mut key = postcard::to_allocvec(script.graph).map_err(failed)?;
+        let mut key = postcard::to_allocvec(&(KEPT_FORMAT, script.owner, script.graph)).map_err(failed)?;
         key.extend(assets::identity(script.assets));
         key.extend(self.digest.as_bytes());
         Ok(key)
@@ -399,8 +404,13 @@ impl JsEngine {
         let (engine, kept) = (self.engine.clone(), self.kept.clone());
         let picture = blocking(move || Ok(kept.kept_picture(&engine, &[&key]))).await?;
         let Some((module, about)) = picture else { return Ok(None) };
-        let about: About =
-            postcard::from_bytes(&about).map_err(|error| PrepareError::Internal(error.to_string()))?;
+        let about: About = match postcard::from_bytes(&about) {
+            Ok(about) => about,
+            Err(error) => {
+                tracing::warn!(entry, %error, "what was kept of a function is not understood; evaluating it anew");
+                return Ok(None);
+            }
+        };
         fits(entry, about.memory_bytes, memory_bytes)?;
         self.program(module, about).map(Some).map_err(internal)
     }
@@ -424,7 +434,10 @@ impl JsEngine {
             let about = About { memory_bytes, filled_bytes, assets, ..about };
             let text =
                 postcard::to_allocvec(&about).map_err(|error| PrepareError::Internal(error.to_string()))?;
-            let module = kept.keep_picture(&engine, &[&key], &wasm, &text).map_err(internal)?;
+            let (module, text) = kept.keep_picture(&engine, &[&key], &wasm, text).map_err(internal)?;
+            // The file's own, which may be another's that was written meanwhile.
+            let about =
+                postcard::from_bytes(&text).map_err(|error| PrepareError::Internal(error.to_string()))?;
             Ok((module, about))
         })
         .await?;

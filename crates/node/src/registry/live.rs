@@ -50,6 +50,7 @@ impl LiveApp {
                     spec: spec.clone(),
                     kind: source.kind.clone(),
                     source_bytes: source.bytes,
+                    owner: format!("{} {function}", record.live),
                     source_digest: source.digest.clone(),
                     assets: revision.assets.clone(),
                     prepared_us: AtomicU64::new(0),
@@ -88,6 +89,8 @@ pub struct LiveFunction {
     pub admission: Arc<Admission>,
     /// Its figures.
     pub metrics: FunctionMetrics,
+    /// Its own among all functions and revisions.
+    owner: String,
     source_digest: String,
     assets: BTreeMap<String, AssetRecord>,
     /// How long it took to make the program, in microseconds.
@@ -159,11 +162,18 @@ impl LiveFunction {
         assets: &[Asset],
         anew: bool,
     ) -> Result<Program, PrepareError> {
-        let began = Instant::now();
         let (memory_bytes, isolation) = (self.spec.limits.memory_bytes, self.spec.isolation());
-        let wanted = Preparing { name: &self.name, source, assets, memory_bytes, isolation, anew };
+        let wanted = Preparing {
+            name: &self.name,
+            owner: &self.owner,
+            source,
+            assets,
+            memory_bytes,
+            isolation,
+            anew,
+        };
         let program = isolates.prepare(wanted).await?;
-        self.prepared_us.store(began.elapsed().as_micros() as u64, Relaxed);
+        self.prepared_us.store(program.prepare_time().as_micros() as u64, Relaxed);
         Ok(program)
     }
 

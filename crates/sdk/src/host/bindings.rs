@@ -1156,7 +1156,8 @@ pub mod edgefaas {
             }
         }
         /// Files of the app (`assets` of the manifest), which lie in the memory of the component's main module from the start:
-        /// the first module of it that defines a memory. All instances share them; a page that is written to is copied first.
+        /// the first module of it that defines a memory. They are behind the memory that the module was linked with: an allocator that
+        /// takes all memory there is at the start for its own, up to `memory.size`, would write over them. All instances share them; a page that is written to is copied first.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod assets {
             #[used]
