@@ -140,3 +140,32 @@ fn the_data_of_another_function_are_not_to_be_had() {
     let refused = r#"["none","none","NotPermitted","NotPermitted","NotPermitted","NotPermitted","NotFound","NotFound"]"#;
     assert_eq!(ask(&node, "thief", ""), refused);
 }
+
+#[test]
+fn what_a_deploy_left_stays_whatever_becomes_of_others() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = node(home.path());
+    let source = "const id = Math.random(); export default () => id;";
+    let deploy = |node: &Running, name: &str, more: &str| {
+        let folder = home.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let manifest = format!("app = \"{name}\"\n[functions.{name}]\nmain = \"f.js\"\n{more}");
+        std::fs::write(folder.join("edgefaas.toml"), manifest).unwrap();
+        std::fs::write(folder.join("f.js"), source).unwrap();
+        std::fs::write(folder.join("broken.js"), "throw new Error('at deploy');").unwrap();
+        node.cli(&["deploy", folder.to_str().unwrap()]).status.success()
+    };
+    // Of the same text.
+    assert!(deploy(&node, "one", "") && deploy(&node, "two", ""));
+    let ids = |node: &Running| (ask(node, "one", ""), ask(node, "two", ""));
+    let before = ids(&node);
+    assert_ne!(before.0, before.1);
+    assert!(!deploy(&node, "one", "[functions.zero]\nmain = \"broken.js\"\n"));
+    for _ in 0..3 {
+        assert_eq!(ids(&node), before);
+        node.kill();
+        let config = home.path().join("node.toml");
+        node = Running::start(&home.path().join("data"), &["--config", config.to_str().unwrap()]);
+    }
+    assert_eq!(ids(&node), before);
+}
