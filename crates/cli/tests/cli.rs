@@ -200,7 +200,7 @@ fn a_single_file_is_an_app_named_after_it() {
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(
         stdout,
-        "{\"app\":\"hello\",\"asset_bytes\":0,\"functions\":[{\"name\":\"hello\",\"source_bytes\":24}]}\n"
+        "{\"app\":\"hello\",\"functions\":[{\"name\":\"hello\",\"source_bytes\":24}],\"asset_bytes\":0}\n"
     );
 
     fs::write(folder.path().join("My Fn.js"), "export default () => 1;\n").unwrap();
