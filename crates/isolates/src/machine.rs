@@ -46,6 +46,9 @@ pub struct PoolWishes {
     pub reservation_bytes: Option<u64>,
 }
 
+/// Linear memory comes in pages of this size.
+const WASM_PAGE_BYTES: u64 = 64 << 10;
+
 impl Machine {
     /// Looks.
     pub fn probe() -> Self {
@@ -79,7 +82,9 @@ impl Machine {
             true => FULL_RESERVATION_BYTES,
             false => SMALL_RESERVATION_BYTES,
         });
-        let slot_bytes = reservation_bytes.max(max_memory_bytes) + SMALL_GUARD_BYTES;
+        // All of an isolate's memory lies in its reservation.
+        let reservation_bytes = reservation_bytes.max(max_memory_bytes.next_multiple_of(WASM_PAGE_BYTES));
+        let slot_bytes = reservation_bytes + SMALL_GUARD_BYTES;
         let fit_in_space = u32::try_from(space_bytes / slot_bytes * 8 / 9).unwrap_or(u32::MAX).max(1);
         // More than was asked for would be refused by the system, and what was asked for is left as it is.
         let max_isolates = wishes.max_isolates.unwrap_or(wanted.min(fit_in_space));
@@ -158,7 +163,9 @@ mod tests {
         let small = Machine { memory_bytes: 128 << 20, ..PI }.pool(none);
         assert_eq!((small.max_isolates, small.max_memory_bytes), (256, 32 << 20));
         let short = Machine { address_bits: 39, ..PI }.pool(none);
-        assert_eq!((short.max_isolates, short.reservation_bytes), (909, 64 << 20));
+        assert_eq!((short.max_isolates, short.reservation_bytes), (909, 256 << 20));
+        // Such a pool can be set up, too.
+        crate::engine::build(PoolConfig { max_isolates: 10, ..short }).unwrap();
         let shorter = Machine { address_bits: 32, ..PI }.pool(none);
         assert!(shorter.max_isolates < 10, "{shorter:?}");
         let wished =
