@@ -1,1 +1,23 @@
 //! Workflows in the CNCF Serverless Workflow DSL 1.0: read, checked, compiled and run, without I/O.
+//!
+//! ```text
+//! text --document--> located values --program--> Program      (at the deploy)
+//! Program + Event + Environment --instance--> Action, Action  (while it runs)
+//! ```
+//!
+//! Nothing here knows a socket, a clock, a function or a thread.
+
+pub mod document;
+pub mod duration;
+pub mod error;
+pub mod event;
+pub mod expression;
+pub mod instance;
+pub mod program;
+pub mod schema;
+pub mod synthesizer;
+
+pub use document::DefinitionError;
+pub use error::{ErrorKind, WorkflowError};
+pub use instance::{Action, Environment, Event, Instance, Status};
+pub use program::{Compiled, Program, compile};

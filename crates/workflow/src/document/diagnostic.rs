@@ -1,0 +1,101 @@
+//! What is wrong with a definition, with the place and the remedy.
+
+use std::fmt;
+
+use super::Place;
+
+/// More problems than this are counted, not shown.
+const SHOWN: usize = 20;
+
+/// A definition that can't be used, with everything that is wrong with it in the order of the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", Report(self))]
+pub struct DefinitionError {
+    /// The file's name as the caller gave it.
+    pub file: String,
+    /// What is wrong; never empty.
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that is wrong with a definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
+    /// The line of the text.
+    source: String,
+}
+
+/// Collects what is wrong while a definition is read.
+#[derive(Debug, Default)]
+pub struct Problems {
+    found: Vec<(Place, String, Option<String>)>,
+}
+
+impl Problems {
+    /// Adds one.
+    pub fn add(&mut self, place: Place, message: impl Into<String>) {
+        self.found.push((place, message.into(), None));
+    }
+
+    /// Adds one with its remedy.
+    pub fn add_with_help(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.found.push((place, message.into(), Some(help.into())));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.found.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// As an error, or as warnings; nothing if there are none.
+    pub fn into_error(mut self, file: &str, text: &str) -> Option<DefinitionError> {
+        if self.found.is_empty() {
+            return None;
+        }
+        self.found.sort_by_key(|(place, ..)| *place);
+        self.found.dedup();
+        let lines: Vec<&str> = text.lines().collect();
+        let problems = self.found.into_iter().map(|(place, message, help)| {
+            let line = lines.get(place.line.saturating_sub(1)).copied().unwrap_or_default();
+            let source = line.chars().take(120).map(|c| if c.is_control() { ' ' } else { c }).collect();
+            Problem { place, message, help, source }
+        });
+        Some(DefinitionError { file: file.to_owned(), problems: problems.collect() })
+    }
+}
+
+struct Report<'a>(&'a DefinitionError);
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DefinitionError { file, problems } = self.0;
+        for (index, problem) in problems.iter().take(SHOWN).enumerate() {
+            let Place { line, column } = problem.place;
+            if index > 0 {
+                writeln!(out)?;
+            }
+            write!(out, "{file}:{line}:{column}: {}", problem.message)?;
+            if !problem.source.trim().is_empty() {
+                write!(out, "\n  | {}", problem.source)?;
+                write!(out, "\n  | {}^", " ".repeat(column.saturating_sub(1).min(120)))?;
+            }
+            if let Some(help) = &problem.help {
+                write!(out, "\n  = {help}")?;
+            }
+        }
+        match problems.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(out, "\nand {more} more"),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Errors of running workflows, in the form of the DSL (specification, section "Errors") and of RFC 9457.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What all types of the DSL's own errors start with.
+pub const TYPE_PREFIX: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
+
+/// An error that a workflow raises, catches or ends with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{}", self.summary())]
+pub struct WorkflowError {
+    /// A URI that says what kind of error it is.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// A status code with the meaning it has in HTTP.
+    pub status: u16,
+    /// A few words for the kind.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub title: Option<String>,
+    /// What happened this time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<String>,
+    /// The task, as a JSON pointer into the definition.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub instance: Option<String>,
+}
+
+/// The kinds of errors that the DSL defines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ErrorKind {
+    Configuration,
+    Validation,
+    Expression,
+    Authentication,
+    Authorization,
+    Timeout,
+    Communication,
+    Runtime,
+}
+
+impl ErrorKind {
+    /// The last part of its type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Validation => "validation",
+            Self::Expression => "expression",
+            Self::Authentication => "authentication",
+            Self::Authorization => "authorization",
+            Self::Timeout => "timeout",
+            Self::Communication => "communication",
+            Self::Runtime => "runtime",
+        }
+    }
+
+    /// The status that goes with it.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Configuration | Self::Validation | Self::Expression => 400,
+            Self::Authentication => 401,
+            Self::Authorization => 403,
+            Self::Timeout => 408,
+            Self::Communication | Self::Runtime => 500,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Configuration => "Configuration Error",
+            Self::Validation => "Validation Error",
+            Self::Expression => "Expression Error",
+            Self::Authentication => "Authentication Error",
+            Self::Authorization => "Authorization Error",
+            Self::Timeout => "Timeout Error",
+            Self::Communication => "Communication Error",
+            Self::Runtime => "Runtime Error",
+        }
+    }
+}
+
+impl WorkflowError {
+    /// An error of the DSL's own.
+    pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("{TYPE_PREFIX}{}", kind.name()),
+            status: kind.status(),
+            title: Some(kind.title().to_owned()),
+            detail: Some(detail.into()),
+            instance: None,
+        }
+    }
+
+    /// The same with another status.
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The same at a task, unless it has its place already.
+    pub fn at(mut self, path: &str) -> Self {
+        self.instance.get_or_insert_with(|| path.to_owned());
+        self
+    }
+
+    /// As expressions and callers see it.
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_else(|_| json!({"type": self.kind, "status": self.status}))
+    }
+
+    /// The last part of its type.
+    pub fn short_kind(&self) -> &str {
+        self.kind.strip_prefix(TYPE_PREFIX).unwrap_or(&self.kind)
+    }
+
+    fn summary(&self) -> String {
+        let mut text = format!("{} ({})", self.title.as_deref().unwrap_or(self.short_kind()), self.status);
+        if let Some(detail) = &self.detail {
+            text.push_str(": ");
+            text.push_str(detail);
+        }
+        if let Some(instance) = &self.instance {
+            text.push_str(" at ");
+            text.push_str(instance);
+        }
+        text
+    }
+}

@@ -1,0 +1,127 @@
+//! Events in the JSON form of CloudEvents 1.0.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use crate::program::Read;
+
+/// The type of an event that was an MQTT message of another kind.
+pub const MQTT_TYPE: &str = "mqtt.publish";
+
+/// An MQTT message that is no CloudEvent, as one: `subject` is the topic, `data` its JSON, or its bytes in `data_base64`.
+pub fn of_message(id: &str, source: &str, topic: &str, payload: &[u8], time: &str) -> Value {
+    let mut event = Map::new();
+    for (name, value) in
+        [("specversion", "1.0"), ("id", id), ("source", source), ("type", MQTT_TYPE), ("subject", topic), ("time", time)]
+    {
+        event.insert(name.to_owned(), Value::from(value));
+    }
+    set_data(&mut event, payload);
+    Value::Object(event)
+}
+
+/// Puts a payload into an event: JSON as it is, other text as a string, anything else in base64.
+pub fn set_data(event: &mut Map<String, Value>, payload: &[u8]) {
+    if payload.is_empty() {
+        return;
+    }
+    if let Ok(data) = serde_json::from_slice(payload) {
+        event.insert("datacontenttype".to_owned(), Value::from("application/json"));
+        event.insert("data".to_owned(), data);
+    } else if let Ok(text) = std::str::from_utf8(payload) {
+        event.insert("datacontenttype".to_owned(), Value::from("text/plain"));
+        event.insert("data".to_owned(), Value::from(text));
+    } else {
+        event.insert("data_base64".to_owned(), Value::from(STANDARD.encode(payload)));
+    }
+}
+
+/// Whether a value is a CloudEvent in structured mode: it has the required attributes (specification, section 3.1).
+pub fn is_cloud_event(value: &Value) -> bool {
+    ["specversion", "id", "source", "type"].iter().all(|name| value.get(name).is_some_and(Value::is_string))
+}
+
+/// What a workflow reads of an event.
+pub fn read(event: &Value, how: Read) -> Value {
+    match how {
+        Read::Envelope => event.clone(),
+        Read::Data | Read::Raw => match (event.get("data"), event.get("data_base64")) {
+            (Some(data), _) => data.clone(),
+            (None, Some(data)) => data.clone(),
+            (None, None) => Value::Null,
+        },
+    }
+}
+
+/// Whether `value` has at least what `wanted` has.
+pub fn subset(wanted: &Value, value: &Value) -> bool {
+    match (wanted, value) {
+        (Value::Object(wanted), Value::Object(value)) => {
+            wanted.iter().all(|(key, wanted)| value.get(key).is_some_and(|value| subset(wanted, value)))
+        }
+        (wanted, value) => wanted == value,
+    }
+}
+
+/// Whether an MQTT topic filter matches a topic (MQTT 5, section 4.7).
+pub fn topic_matches(filter: &str, topic: &str) -> bool {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let (mut filter, mut topic) = (filter.split('/'), topic.split('/'));
+    loop {
+        match (filter.next(), topic.next()) {
+            (Some("#"), _) => return true,
+            (Some("+"), Some(_)) => {}
+            (Some(wanted), Some(level)) if wanted == level => {}
+            (None, None) => return true,
+            _ => return false,
+        }
+    }
+}
+
+/// The lifecycle event of a workflow or one of its tasks (specification, section "Lifecycle Events").
+pub fn lifecycle(id: &str, kind: &str, subject: &str, time: &str, data: Value) -> Value {
+    json!({
+        "specversion": "1.0",
+        "id": id,
+        "source": "/workflows",
+        "type": format!("io.serverlessworkflow.{kind}.v1"),
+        "subject": subject,
+        "time": time,
+        "datacontenttype": "application/json",
+        "data": data,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics() {
+        for (filter, topic, matches) in [
+            ("a/+/c", "a/b/c", true),
+            ("a/#", "a", true),
+            ("a/#", "a/b/c", true),
+            ("#", "$SYS/x", false),
+            ("+/x", "$SYS/x", false),
+            ("a/+", "a/b/c", false),
+            ("a", "a/", false),
+        ] {
+            assert_eq!(topic_matches(filter, topic), matches, "{filter} {topic}");
+        }
+    }
+
+    #[test]
+    fn any_payload_becomes_data() {
+        let of = |payload: &[u8]| of_message("1", "/s", "t", payload, "now");
+        assert_eq!(of(b"{\"a\":1}")["data"], json!({"a": 1}));
+        assert_eq!(of(b"21.5")["data"], json!(21.5));
+        assert_eq!(of(b"on")["data"], json!("on"));
+        assert_eq!(of(&[0xff, 0])["data_base64"], json!("/wA="));
+        assert!(of(b"").get("data").is_none());
+        assert!(is_cloud_event(&of(b"")));
+    }
+}

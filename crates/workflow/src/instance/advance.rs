@@ -1,0 +1,697 @@
+//! From what happened to what is to be done.
+
+use std::mem;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::scope::Scope;
+use super::{
+    Action, Content, Environment, Event, Fault, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase, State,
+    Status, Then, Trying, Work,
+};
+use crate::duration;
+use crate::error::{ErrorKind, WorkflowError};
+use crate::program::{Block, DurationSpec, Emit, Flow, For, Kind, Node, NodeId, Program, Publish};
+
+/// Tasks that are begun at a time; the rest waits until others had their turn.
+const TURN: u32 = 2_000;
+/// Items that one loop goes through at most.
+const MAX_ITEMS: usize = 10_000_000;
+
+impl Instance {
+    /// Takes an event and says what is to be done. Nothing happens to an instance that has ended, but for
+    /// [`Event::Retry`]; an event for a frame that is gone is ignored.
+    pub fn advance(&mut self, program: &Program, event: Event, environment: &Environment<'_>) -> Vec<Action> {
+        let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
+        run.event(event);
+        run.work();
+        run.actions
+    }
+
+    /// What was asked for and has not ended, to be asked for again after a restart.
+    pub fn outstanding(&mut self, program: &Program, environment: &Environment<'_>) -> Vec<Action> {
+        let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
+        if !run.instance.status.is_ended() {
+            run.issue_all();
+            run.work();
+        }
+        run.actions
+    }
+}
+
+/// One call of `advance`.
+pub(super) struct Run<'a> {
+    pub program: &'a Program,
+    pub instance: &'a mut Instance,
+    pub environment: &'a Environment<'a>,
+    pub actions: Vec<Action>,
+    begun: u32,
+}
+
+impl<'a> Run<'a> {
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Retry => return self.retry_fault(),
+            _ if self.instance.status.is_ended() => return,
+            Event::Start => {
+                if self.instance.status == Status::Pending {
+                    self.start();
+                }
+            }
+            Event::Ended { frame, result } => self.ended(frame, result),
+            Event::Message { frame, source, event } => self.message(frame, source, event),
+            Event::QueueLength { frame, length } => self.queue_length(frame, length),
+            Event::Tick => self.tick(),
+            Event::Cancel => {
+                self.cancel_below(None);
+                self.note(NoteKind::Cancelled, 0, None, &Arc::new(Value::Null));
+                self.end(Status::Cancelled, None);
+            }
+            Event::Continue => {}
+        }
+    }
+
+    /// Does what there is to do, up to a turn's worth.
+    fn work(&mut self) {
+        while let Some(work) = self.instance.work.pop() {
+            if self.begun >= TURN {
+                self.instance.work.push(work);
+                self.actions.push(Action::Continue);
+                return;
+            }
+            match work {
+                Work::Enter { parent, slot, node, raw } => self.enter(parent, slot, node, raw),
+                Work::Done { parent, slot, output, flow } => self.done(parent, slot, output, flow),
+                Work::Fail { parent, slot, node, raw, error } => self.fail(parent, slot, node, raw, error),
+            }
+        }
+        if !self.instance.status.is_ended() {
+            let calls = |frame: &Frame| matches!(frame.state, State::Call);
+            let running = self.instance.frames.values().any(|frame| calls(frame));
+            self.instance.status = if running { Status::Running } else { Status::Waiting };
+        }
+    }
+
+    fn start(&mut self) {
+        self.instance.status = Status::Running;
+        let raw = self.instance.input.clone();
+        self.note(NoteKind::Started, 0, None, &raw);
+        let data = &self.program.data;
+        let input = match self.incoming(None, None, data, &raw) {
+            Ok(input) => input,
+            Err(error) => return self.fault(error, None),
+        };
+        let timeout_ms = match self.program.timeout.as_ref().map(|timeout| self.duration(timeout, None, &input)) {
+            None => None,
+            Some(Ok(ms)) => Some(self.environment.now_ms.saturating_add(ms)),
+            Some(Err(error)) => return self.fault(error, None),
+        };
+        let root = self.add(Frame {
+            node: None,
+            parent: None,
+            slot: 0,
+            started_unix_ms: self.environment.unix_ms,
+            raw,
+            input: input.clone(),
+            due_ms: None,
+            timeout_ms,
+            variables: Vec::new(),
+            state: State::List,
+        });
+        self.enter_list(root, 0, input);
+    }
+
+    pub(super) fn push(&mut self, work: Work) {
+        self.instance.work.push(work);
+    }
+
+    pub(super) fn add(&mut self, frame: Frame) -> FrameId {
+        self.instance.last_frame += 1;
+        self.instance.frames.insert(self.instance.last_frame, Box::new(frame));
+        self.instance.last_frame
+    }
+
+    pub(super) fn frame(&self, id: FrameId) -> Option<&Frame> {
+        self.instance.frames.get(&id).map(|frame| &**frame)
+    }
+
+    pub(super) fn frame_mut(&mut self, id: FrameId) -> Option<&mut Frame> {
+        self.instance.frames.get_mut(&id).map(|frame| &mut **frame)
+    }
+
+    pub(super) fn note(&mut self, kind: NoteKind, frame: FrameId, node: Option<NodeId>, value: &Arc<Value>) {
+        if self.environment.observed {
+            self.actions.push(Action::Note(Note { kind, frame, node, value: value.clone() }));
+        }
+    }
+
+    /// What expressions of a task see whose list is `parent`.
+    pub(super) fn scope<'s>(
+        &'s self,
+        parent: Option<FrameId>,
+        node: Option<&'s Node>,
+        input: Option<&'s Value>,
+        output: Option<&'s Value>,
+    ) -> Scope<'s> {
+        Scope {
+            program: self.program,
+            instance: self.instance,
+            environment: self.environment,
+            frame: parent,
+            node,
+            started_unix_ms: self.environment.unix_ms,
+            input,
+            output,
+            extra: &[],
+        }
+    }
+
+    pub(super) fn duration(
+        &self,
+        spec: &DurationSpec,
+        parent: Option<FrameId>,
+        input: &Value,
+    ) -> Result<u64, WorkflowError> {
+        match spec {
+            DurationSpec::Fixed(ms) => Ok(*ms),
+            DurationSpec::Computed(template) => {
+                let value = self.scope(parent, None, Some(input), None).template(template, input)?;
+                duration::parse(&value).map_err(|reason| WorkflowError::new(ErrorKind::Expression, reason))
+            }
+        }
+    }
+
+    /// The tasks of a frame that is a list.
+    pub(super) fn list(&self, frame: &Frame) -> Option<&'a Block> {
+        let Some(node) = frame.node else { return Some(&self.program.root) };
+        match (&self.program.node(node).kind, &frame.state) {
+            (Kind::Do(block), _) => Some(block),
+            (Kind::For(each), State::List) => Some(&each.block),
+            (Kind::Listen(listen), State::List) => listen.foreach.as_ref().map(|foreach| &foreach.block),
+            (Kind::Try(tried), State::Try(trying)) => match trying.phase {
+                Phase::Handling => tried.handler.as_ref(),
+                _ => Some(&tried.block),
+            },
+            _ => None,
+        }
+    }
+
+    /// Begins the task at a position of a list, or ends the list.
+    pub(super) fn enter_list(&mut self, list: FrameId, position: u32, raw: Arc<Value>) {
+        let tasks = self.frame(list).and_then(|frame| self.list(frame));
+        match tasks.and_then(|block| block.tasks.get(position as usize)) {
+            Some(node) => self.push(Work::Enter { parent: list, slot: position, node: *node, raw }),
+            None => self.list_ended(list, raw),
+        }
+    }
+
+    fn enter(&mut self, parent: FrameId, slot: u32, id: NodeId, raw: Arc<Value>) {
+        if self.frame(parent).is_none() {
+            return;
+        }
+        self.begun += 1;
+        self.instance.steps += 1;
+        if self.instance.steps > self.program.max_steps {
+            let most = self.program.max_steps;
+            let detail = format!("the instance has taken {most} steps, the most it may (document.metadata.steps)");
+            let error = WorkflowError::new(ErrorKind::Runtime, detail).at(&self.program.node(id).path);
+            return self.fault(error, Some(Work::Enter { parent, slot, node: id, raw }));
+        }
+        if let Err(error) = self.begin(parent, slot, id, &raw) {
+            self.push(Work::Fail { parent, slot, node: id, raw, error });
+        }
+    }
+
+    fn begin(&mut self, parent: FrameId, slot: u32, id: NodeId, raw: &Arc<Value>) -> Result<(), WorkflowError> {
+        let program = self.program;
+        let node = program.node(id);
+        if let Some(condition) = &node.condition
+            && !self.scope(Some(parent), Some(node), Some(raw), None).is_true(condition, raw)?
+        {
+            self.note(NoteKind::Skipped, parent, Some(id), raw);
+            self.push(Work::Done { parent, slot, output: raw.clone(), flow: Then::Next });
+            return Ok(());
+        }
+        let input = self.incoming(Some(parent), Some(node), &node.data, raw)?;
+        self.note(NoteKind::Started, parent, Some(id), &input);
+        let timeout_ms = match &node.timeout {
+            None => None,
+            Some(timeout) => {
+                Some(self.environment.now_ms.saturating_add(self.duration(timeout, Some(parent), &input)?))
+            }
+        };
+        let frame = |state: State| Frame {
+            node: Some(id),
+            parent: Some(parent),
+            slot,
+            started_unix_ms: self.environment.unix_ms,
+            raw: raw.clone(),
+            input: input.clone(),
+            due_ms: None,
+            timeout_ms,
+            variables: Vec::new(),
+            state,
+        };
+        match &node.kind {
+            Kind::Set(template) => {
+                let output = self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
+                self.finish(parent, slot, id, raw.clone(), input, Arc::new(output), then(node.then))?;
+            }
+            Kind::Switch(cases) => {
+                let mut taken = node.then;
+                for case in cases {
+                    let scope = self.scope(Some(parent), Some(node), Some(&input), None);
+                    if case.when.as_ref().map_or(Ok(true), |when| scope.is_true(when, &input))? {
+                        taken = case.then;
+                        break;
+                    }
+                }
+                let output = input.clone();
+                self.finish(parent, slot, id, raw.clone(), input, output, then(taken))?;
+            }
+            Kind::Raise(template) => {
+                let value = self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
+                return Err(raised(&value)?);
+            }
+            Kind::Emit(emit) => {
+                let output = Arc::new(self.emit(parent, id, emit, &input)?);
+                self.finish(parent, slot, id, raw.clone(), input, output, then(node.then))?;
+            }
+            Kind::Publish(publish) => {
+                self.publish(parent, id, publish, &input)?;
+                let output = input.clone();
+                self.finish(parent, slot, id, raw.clone(), input, output, then(node.then))?;
+            }
+            Kind::Wait(duration) => {
+                let due_ms = self.environment.now_ms.saturating_add(self.duration(duration, Some(parent), &input)?);
+                let frame = Frame { due_ms: Some(due_ms), ..frame(State::Wait) };
+                self.add(frame);
+            }
+            Kind::Do(_) => {
+                let frame = frame(State::List);
+                let list = self.add(frame);
+                self.enter_list(list, 0, input);
+            }
+            Kind::Fork(fork) => {
+                let outputs = vec![None; fork.branches.len()];
+                let frame = frame(State::Fork { outputs, left: fork.branches.len() as u32 });
+                let parent = self.add(frame);
+                for (slot, branch) in fork.branches.iter().enumerate().rev() {
+                    let raw = input.clone();
+                    self.push(Work::Enter { parent, slot: slot as u32, node: *branch, raw });
+                }
+            }
+            Kind::For(each) => {
+                let scope = self.scope(Some(parent), Some(node), Some(&input), None);
+                let items = items(scope.expression(&each.items, &input)?)?;
+                let outputs = if each.parallel.is_some() { vec![None; items.len()] } else { Vec::new() };
+                let state = State::For { items: Arc::new(items), next: 0, running: 0, outputs };
+                let frame = frame(state);
+                let id = self.add(frame);
+                self.iterate(id, each, input);
+            }
+            Kind::Try(tried) => {
+                let trying = Trying { phase: Phase::Trying, failed: 0, since_ms: self.environment.now_ms };
+                let frame = frame(State::Try(Box::new(trying)));
+                let id = self.add(frame);
+                self.attempt(id, tried)?;
+            }
+            Kind::Listen(_) => {
+                let frame = frame(State::Listen(Box::default()));
+                let id = self.add(frame);
+                self.begin_listening(id).inspect_err(|_| drop(self.instance.frames.remove(&id)))?;
+            }
+            Kind::Call(_) | Kind::Http(_) | Kind::RunScript(_) | Kind::RunWorkflow(_) => {
+                let frame = frame(State::Call);
+                let id = self.add(frame);
+                if let Err(error) = self.issue(id) {
+                    self.instance.frames.remove(&id);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the next iterations of a loop, or ends it. `input` is that of the next one after another.
+    pub(super) fn iterate(&mut self, id: FrameId, each: &'a For, input: Arc<Value>) {
+        loop {
+            let Some(frame) = self.frame(id) else { return };
+            let (parent, slot, raw, own, Some(node)) =
+                (frame.parent, frame.slot, frame.raw.clone(), frame.input.clone(), frame.node)
+            else {
+                return;
+            };
+            let State::For { items, next, running, outputs } = &frame.state else { return };
+            let (index, at_once) = (*next, each.parallel.unwrap_or(1));
+            if *running >= at_once {
+                return;
+            }
+            let Some(item) = items.get(index as usize) else {
+                if *running == 0 {
+                    let output = match each.parallel {
+                        None => input,
+                        Some(_) => Arc::new(outputs.iter().map(|output| output.as_deref().cloned()).collect()),
+                    };
+                    self.finish_frame(id, output, None);
+                }
+                return;
+            };
+            let item = Arc::new(item.clone());
+            let input = if each.parallel.is_some() { own } else { input.clone() };
+            let variables = vec![
+                (Arc::from(each.each.as_str()), item),
+                (Arc::from(each.at.as_str()), Arc::new(json!(index))),
+            ];
+            let list = self.add(Frame {
+                node: Some(node),
+                parent: Some(id),
+                slot: index,
+                started_unix_ms: self.environment.unix_ms,
+                raw: input.clone(),
+                input: input.clone(),
+                due_ms: None,
+                timeout_ms: None,
+                variables,
+                state: State::List,
+            });
+            if let Some(condition) = &each.condition {
+                let scope = self.scope(Some(list), Some(self.program.node(node)), Some(&input), None);
+                match scope.is_true(condition, &input) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        self.instance.frames.remove(&list);
+                        return self.finish_frame(id, input, None);
+                    }
+                    Err(error) => {
+                        let (Some(parent), error) = (parent, error) else { return };
+                        return self.push(Work::Fail { parent, slot, node, raw, error });
+                    }
+                }
+            }
+            if let Some(Frame { state: State::For { next, running, .. }, .. }) = self.frame_mut(id) {
+                *next += 1;
+                *running += 1;
+            }
+            self.enter_list(list, 0, input);
+            if each.parallel.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn emit(
+        &mut self,
+        parent: FrameId,
+        id: NodeId,
+        emit: &Emit,
+        input: &Arc<Value>,
+    ) -> Result<Value, WorkflowError> {
+        let node = self.program.node(id);
+        let scope = self.scope(Some(parent), Some(node), Some(input), None);
+        let topic = emit.topic.as_ref().map(|topic| scope.template(topic, input)).transpose()?;
+        let Value::Object(mut event) = scope.template(&emit.event, input)? else {
+            return Err(WorkflowError::new(ErrorKind::Expression, "the event is no object"));
+        };
+        if !event.get("type").is_some_and(Value::is_string) {
+            return Err(WorkflowError::new(ErrorKind::Expression, "the event's type is no text"));
+        }
+        // The same for the same step, however often it is tried after a restart.
+        let unique = format!("{}-{}", self.instance.id, self.instance.steps);
+        let source = format!("/workflows/{}", self.program.name);
+        let time = super::scope::rfc3339(self.environment.unix_ms);
+        for (key, value) in [("specversion", "1.0"), ("id", &unique), ("source", &source), ("time", &time)] {
+            event.entry(key).or_insert_with(|| Value::from(value));
+        }
+        if event.contains_key("data") {
+            event.entry("datacontenttype").or_insert_with(|| Value::from("application/json"));
+        }
+        let event = Value::Object(event);
+        self.actions.push(Action::Publish(Outgoing {
+            node: id,
+            topic: topic.map(text),
+            content: Content::CloudEvent(Arc::new(event.clone())),
+            qos: emit.qos,
+            retain: false,
+            headers: Vec::new(),
+        }));
+        Ok(event)
+    }
+
+    fn publish(
+        &mut self,
+        parent: FrameId,
+        id: NodeId,
+        publish: &Publish,
+        input: &Arc<Value>,
+    ) -> Result<(), WorkflowError> {
+        let scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
+        let headers = publish.headers.as_ref().map(|headers| scope.template(headers, input)).transpose()?;
+        let headers = match headers {
+            Some(Value::Object(headers)) => headers.into_iter().map(|(key, value)| (key, text(value))).collect(),
+            _ => Vec::new(),
+        };
+        let outgoing = Outgoing {
+            node: id,
+            topic: Some(text(scope.template(&publish.topic, input)?)),
+            content: Content::Payload(scope.template(&publish.payload, input)?),
+            qos: publish.qos,
+            retain: publish.retain,
+            headers,
+        };
+        self.actions.push(Action::Publish(outgoing));
+        Ok(())
+    }
+
+    /// A call has ended.
+    fn ended(&mut self, id: FrameId, result: Result<Arc<Value>, WorkflowError>) {
+        let Some(frame) = self.frame(id).filter(|frame| matches!(frame.state, State::Call)) else { return };
+        let (Some(parent), Some(node)) = (frame.parent, frame.node) else { return };
+        let (slot, raw) = (frame.slot, frame.raw.clone());
+        match result {
+            Ok(output) => self.finish_frame(id, output, None),
+            Err(error) => {
+                self.instance.frames.remove(&id);
+                self.push(Work::Fail { parent, slot, node, raw, error });
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let now_ms = self.environment.now_ms;
+        let is_due = |due: Option<u64>| due.is_some_and(|due| due <= now_ms);
+        let due = |frame: &Frame| is_due(frame.due_ms) || is_due(frame.timeout_ms);
+        let mut frames: Vec<(u64, FrameId)> = Vec::new();
+        for (id, frame) in &self.instance.frames {
+            if due(frame) {
+                let first = frame.due_ms.unwrap_or(u64::MAX).min(frame.timeout_ms.unwrap_or(u64::MAX));
+                frames.push((first, *id));
+            }
+        }
+        // Each in its time: a wait that ends before the timeout of what it is in goes on.
+        frames.sort_unstable();
+        for (_, id) in frames {
+            // What came due before may have ended it.
+            let Some(frame) = self.frame(id) else { continue };
+            if is_due(frame.timeout_ms) && frame.timeout_ms <= frame.due_ms.or(frame.timeout_ms) {
+                self.timed_out(id);
+            } else if is_due(frame.due_ms) {
+                self.due(id);
+            }
+            self.work();
+        }
+        self.tick_rules();
+    }
+
+    fn timed_out(&mut self, id: FrameId) {
+        let Some(frame) = self.frame(id) else { return };
+        let (parent, slot, node, raw) = (frame.parent, frame.slot, frame.node, frame.raw.clone());
+        let error = |path: &str| WorkflowError::new(ErrorKind::Timeout, "the time ran out").at(path);
+        match (parent, node) {
+            (Some(parent), Some(node)) => {
+                self.cancel_below(Some(id));
+                self.cancel(id);
+                let error = error(&self.program.node(node).path);
+                self.push(Work::Fail { parent, slot, node, raw, error });
+            }
+            _ => self.fault(error("/"), None),
+        }
+    }
+
+    fn due(&mut self, id: FrameId) {
+        let Some(frame) = self.frame_mut(id) else { return };
+        frame.due_ms = None;
+        let (Some(node), input) = (frame.node, frame.input.clone()) else { return };
+        match (&frame.state, &self.program.node(node).kind) {
+            (State::Wait, _) => self.finish_frame(id, input, None),
+            (State::Try(_), Kind::Try(tried)) => self.retry_due(id, tried),
+            _ => {}
+        }
+    }
+
+    /// Asks for everything again that has not ended.
+    fn issue_all(&mut self) {
+        let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
+        for id in frames {
+            let Some(frame) = self.frame(id) else { continue };
+            let (Some(parent), Some(node)) = (frame.parent, frame.node) else { continue };
+            let (slot, raw) = (frame.slot, frame.raw.clone());
+            let issued = match &frame.state {
+                State::Call => self.issue(id),
+                State::Listen(_) => self.listen_again(id),
+                _ => Ok(()),
+            };
+            if let Err(error) = issued {
+                self.instance.frames.remove(&id);
+                self.push(Work::Fail { parent, slot, node, raw, error });
+            }
+        }
+    }
+
+    fn retry_fault(&mut self) {
+        let Some(fault) = self.instance.fault.take().filter(|_| self.instance.status == Status::Faulted) else {
+            return;
+        };
+        self.instance.status = Status::Running;
+        self.instance.result = None;
+        self.instance.steps = 0;
+        // The time in which nothing ran does not count.
+        let pause_ms = self.environment.now_ms.saturating_sub(fault.at_ms);
+        for frame in self.instance.frames.values_mut() {
+            for due in [&mut frame.due_ms, &mut frame.timeout_ms].into_iter().flatten() {
+                *due = due.saturating_add(pause_ms);
+            }
+        }
+        self.issue_all();
+        match fault.work {
+            Some(work) => self.push(work),
+            None if self.instance.frames.is_empty() => self.start(),
+            None => {}
+        }
+    }
+
+    /// Ends the instance with an error. Its frames stay, so that it can be retried from `work`.
+    pub(super) fn fault(&mut self, error: WorkflowError, work: Option<Work>) {
+        let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
+        frames.into_iter().for_each(|id| self.call_off(id));
+        self.note(NoteKind::Faulted, 0, None, &Arc::new(error.to_json()));
+        self.instance.work.clear();
+        self.instance.fault = Some(Box::new(Fault { work, at_ms: self.environment.now_ms }));
+        self.end(Status::Faulted, Some(Err(error)));
+    }
+
+    pub(super) fn end(&mut self, status: Status, result: Option<Result<Arc<Value>, WorkflowError>>) {
+        self.instance.status = status;
+        self.instance.result = result;
+        self.instance.work.clear();
+        if status != Status::Faulted {
+            self.instance.frames.clear();
+            self.instance.synthesizers.clear();
+        }
+    }
+
+    /// Says that what a frame asked for is not wanted any more.
+    fn call_off(&mut self, id: FrameId) {
+        match self.frame(id).map(|frame| &frame.state) {
+            Some(State::Call) => self.actions.push(Action::Cancel { frame: id }),
+            Some(State::Listen(_)) => self.actions.push(Action::Unlisten { frame: id }),
+            _ => {}
+        }
+    }
+
+    /// Ends a frame without a word to its parent.
+    pub(super) fn cancel(&mut self, id: FrameId) {
+        self.call_off(id);
+        if let Some(frame) = self.instance.frames.remove(&id)
+            && self.environment.observed
+            && matches!(frame.state, State::Call | State::Wait | State::Listen(_))
+        {
+            self.note(NoteKind::Cancelled, id, frame.node, &frame.input);
+        }
+        self.instance.synthesizers.remove(&id);
+    }
+
+    /// Ends all frames below one, or all there are.
+    pub(super) fn cancel_below(&mut self, top: Option<FrameId>) {
+        let mut below: Vec<FrameId> = Vec::new();
+        // Ids grow: a parent's is smaller than its children's.
+        for (id, frame) in &self.instance.frames {
+            let is_below = match (top, frame.parent) {
+                (None, _) => true,
+                (Some(top), Some(parent)) => parent == top || below.binary_search(&parent).is_ok(),
+                (Some(_), None) => false,
+            };
+            if is_below {
+                below.push(*id);
+            }
+        }
+        below.iter().rev().for_each(|id| self.cancel(*id));
+        let open = mem::take(&mut self.instance.work);
+        let is_open = |work: &Work| match work {
+            Work::Enter { parent, .. } | Work::Done { parent, .. } | Work::Fail { parent, .. } => {
+                below.binary_search(parent).is_err() && top != Some(*parent)
+            }
+        };
+        self.instance.work = open.into_iter().filter(is_open).collect();
+    }
+}
+
+pub(super) fn then(flow: Flow) -> Then {
+    match flow {
+        Flow::Continue => Then::Next,
+        Flow::Exit => Then::Exit,
+        Flow::End => Then::End,
+        Flow::Goto(position) => Then::Goto(position),
+    }
+}
+
+/// Text as it is, everything else as JSON.
+pub(super) fn text(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+fn items(value: Value) -> Result<Vec<Value>, WorkflowError> {
+    let items = match value {
+        Value::Array(items) => items,
+        Value::Null => Vec::new(),
+        other => {
+            let kind = kind_of(&other);
+            let detail = format!("a loop goes through a list; `in` gave {kind}");
+            return Err(WorkflowError::new(ErrorKind::Expression, detail));
+        }
+    };
+    match items.len() > MAX_ITEMS {
+        true => Err(WorkflowError::new(ErrorKind::Runtime, format!("the list has more than {MAX_ITEMS} items"))),
+        false => Ok(items),
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn raised(value: &Value) -> Result<WorkflowError, WorkflowError> {
+    let bad = |what: &str| WorkflowError::new(ErrorKind::Expression, format!("the error's {what}"));
+    let field = |name: &str| value.get(name).filter(|field| !field.is_null()).map(|field| text(field.clone()));
+    let status = value.get("status").cloned().unwrap_or_default();
+    let status = status.as_u64().or_else(|| status.as_str().and_then(|text| text.parse().ok()));
+    let status = status.and_then(|status| u16::try_from(status).ok()).filter(|status| (100..=599).contains(status));
+    Ok(WorkflowError {
+        kind: field("type").ok_or_else(|| bad("type is missing"))?,
+        status: status.ok_or_else(|| bad("status is no number from 100 to 599"))?,
+        title: field("title"),
+        detail: field("detail"),
+        instance: field("instance"),
+    })
+}

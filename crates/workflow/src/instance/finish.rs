@@ -1,0 +1,220 @@
+//! Ends of tasks: what goes in and out, and what comes next.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::advance::{Run, then};
+use super::{Frame, FrameId, NoteKind, Phase, State, Status, Then, Work};
+use crate::error::{ErrorKind, WorkflowError};
+use crate::program::{DataFlow, Kind, Node, NodeId};
+use crate::schema::Schema;
+
+impl Run<'_> {
+    /// What a task, or the workflow, makes of what comes in.
+    pub(super) fn incoming(
+        &self,
+        parent: Option<FrameId>,
+        node: Option<&Node>,
+        data: &DataFlow,
+        raw: &Arc<Value>,
+    ) -> Result<Arc<Value>, WorkflowError> {
+        check(data.input_schema.as_ref(), raw, "the input")?;
+        match &data.from {
+            None => Ok(raw.clone()),
+            Some(from) => Ok(Arc::new(self.scope(parent, node, Some(raw), None).template(from, raw)?)),
+        }
+    }
+
+    /// A task without a frame of its own has ended.
+    #[expect(clippy::too_many_arguments, reason = "these are the parts of a frame that was never made")]
+    pub(super) fn finish(
+        &mut self,
+        parent: FrameId,
+        slot: u32,
+        id: NodeId,
+        raw: Arc<Value>,
+        input: Arc<Value>,
+        output: Arc<Value>,
+        flow: Then,
+    ) -> Result<(), WorkflowError> {
+        let _ = raw;
+        let output = self.outgoing(Some(parent), id, &input, output)?;
+        self.note(NoteKind::Completed, parent, Some(id), &output);
+        self.push(Work::Done { parent, slot, output, flow });
+        Ok(())
+    }
+
+    /// A task with a frame has ended; `flow` is what its definition says if it is not given.
+    pub(super) fn finish_frame(&mut self, id: FrameId, output: Arc<Value>, flow: Option<Then>) {
+        let Some(frame) = self.instance.frames.remove(&id) else { return };
+        self.instance.synthesizers.remove(&id);
+        let Frame { parent: Some(parent), node: Some(node), slot, raw, input, .. } = *frame else { return };
+        let flow = flow.unwrap_or_else(|| then(self.program.node(node).then));
+        if let Err(error) = self.finish(parent, slot, node, raw.clone(), input, output, flow) {
+            self.push(Work::Fail { parent, slot, node, raw, error });
+        }
+    }
+
+    fn outgoing(
+        &mut self,
+        parent: Option<FrameId>,
+        id: NodeId,
+        input: &Arc<Value>,
+        raw: Arc<Value>,
+    ) -> Result<Arc<Value>, WorkflowError> {
+        let program = self.program;
+        let node = program.node(id);
+        let output = match &node.data.output {
+            None => raw,
+            Some(template) => {
+                let scope = self.scope(parent, Some(node), Some(input), Some(&raw));
+                Arc::new(scope.template(template, &raw)?)
+            }
+        };
+        check(node.data.output_schema.as_ref(), &output, "the output")?;
+        if let Some(template) = &node.data.export {
+            let scope = self.scope(parent, Some(node), Some(input), Some(&output));
+            let context = scope.template(template, &output)?;
+            check(node.data.export_schema.as_ref(), &context, "the export")?;
+            self.instance.context = Arc::new(context);
+        }
+        Ok(output)
+    }
+
+    /// A task of `parent` has ended.
+    pub(super) fn done(&mut self, parent: FrameId, slot: u32, output: Arc<Value>, flow: Then) {
+        if let Then::End = flow {
+            return self.complete(output);
+        }
+        let Some(frame) = self.frame_mut(parent) else { return };
+        match &mut frame.state {
+            State::Fork { outputs, left } => {
+                if let Some(place) = outputs.get_mut(slot as usize) {
+                    *place = Some(output.clone());
+                }
+                *left = left.saturating_sub(1);
+                let compete = frame.node.is_some_and(
+                    |node| matches!(&self.program.node(node).kind, Kind::Fork(fork) if fork.compete),
+                );
+                match (compete, *left) {
+                    (true, _) => {
+                        self.cancel_below(Some(parent));
+                        self.finish_frame(parent, output, None);
+                    }
+                    (false, 0) => {
+                        let all = outputs.iter().map(|output| output.as_deref().cloned()).collect();
+                        self.finish_frame(parent, Arc::new(all), None);
+                    }
+                    (false, _) => {}
+                }
+            }
+            _ => match flow {
+                Then::Next => self.enter_list(parent, slot + 1, output),
+                Then::Goto(position) => self.enter_list(parent, position, output),
+                Then::Exit | Then::End => self.list_ended(parent, output),
+            },
+        }
+    }
+
+    /// The last task of a list has ended.
+    pub(super) fn list_ended(&mut self, list: FrameId, output: Arc<Value>) {
+        let Some(frame) = self.frame(list) else { return };
+        let (parent, slot) = (frame.parent, frame.slot);
+        let Some(node) = frame.node else { return self.complete(output) };
+        let program = self.program;
+        match (&program.node(node).kind, &frame.state, parent) {
+            (Kind::For(each), State::List, Some(parent)) => {
+                self.instance.frames.remove(&list);
+                if let Some(Frame { state: State::For { running, outputs, .. }, .. }) = self.frame_mut(parent) {
+                    *running = running.saturating_sub(1);
+                    if let Some(place) = outputs.get_mut(slot as usize) {
+                        *place = Some(output.clone());
+                    }
+                }
+                self.iterate(parent, each, output);
+            }
+            (Kind::Listen(_), State::List, Some(parent)) => {
+                let event = frame.input.clone();
+                self.instance.frames.remove(&list);
+                self.event_done(parent, slot, event, output);
+            }
+            _ => self.finish_frame(list, output, None),
+        }
+    }
+
+    /// The workflow has ended with `output`.
+    fn complete(&mut self, raw: Arc<Value>) {
+        let program = self.program;
+        let output = match &program.data.output {
+            None => Ok(raw),
+            Some(template) => {
+                let input = self.instance.input.clone();
+                self.scope(None, None, Some(&input), Some(&raw)).template(template, &raw).map(Arc::new)
+            }
+        };
+        let output = output.and_then(|output| {
+            check(program.data.output_schema.as_ref(), &output, "the output").map(|()| output)
+        });
+        self.cancel_below(None);
+        match output {
+            Ok(output) => {
+                self.note(NoteKind::Completed, 0, None, &output);
+                self.end(Status::Completed, Some(Ok(output)));
+            }
+            Err(error) => self.fault(error.at("/output"), None),
+        }
+    }
+
+    /// A task of `parent` has failed: the innermost `try` that catches the error goes on, or the instance ends.
+    pub(super) fn fail(&mut self, parent: FrameId, slot: u32, node: NodeId, raw: Arc<Value>, error: WorkflowError) {
+        if self.frame(parent).is_none() {
+            return;
+        }
+        let error = error.at(&self.program.node(node).path);
+        if self.environment.observed {
+            let value = Arc::new(error.to_json());
+            self.note(NoteKind::Faulted, parent, Some(node), &value);
+        }
+        let mut at = Some(parent);
+        while let Some(id) = at {
+            let Some(frame) = self.frame(id) else { break };
+            at = frame.parent;
+            let tried = frame.node.map(|node| &self.program.node(node).kind);
+            let (Some(Kind::Try(tried)), State::Try(trying)) = (tried, &frame.state) else { continue };
+            if trying.phase != Phase::Trying {
+                continue;
+            }
+            match self.catches(id, tried, &error) {
+                Ok(true) => {
+                    self.cancel_below(Some(id));
+                    return match self.caught(id, tried, &error) {
+                        Ok(()) => {}
+                        // Nothing is left to try, or what was to be decided could not be.
+                        Err(error) => self.rethrow(id, error),
+                    };
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    self.cancel_below(Some(id));
+                    return self.rethrow(id, error);
+                }
+            }
+        }
+        self.fault(error, Some(Work::Enter { parent, slot, node, raw }));
+    }
+
+    /// A `try` fails itself.
+    pub(super) fn rethrow(&mut self, id: FrameId, error: WorkflowError) {
+        let Some(frame) = self.instance.frames.remove(&id) else { return };
+        let Frame { parent: Some(parent), node: Some(node), slot, raw, .. } = *frame else { return };
+        self.push(Work::Fail { parent, slot, node, raw, error });
+    }
+}
+
+fn check(schema: Option<&Schema>, value: &Value, what: &str) -> Result<(), WorkflowError> {
+    let Some(schema) = schema else { return Ok(()) };
+    schema
+        .check(value)
+        .map_err(|reason| WorkflowError::new(ErrorKind::Validation, format!("{what} does not fit its schema: {reason}")))
+}

@@ -1,0 +1,438 @@
+//! `listen`: events that an instance waits for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::advance::Run;
+use super::{Action, Frame, FrameId, Instance, State};
+use crate::error::{ErrorKind, WorkflowError};
+use crate::event::{read, subset, topic_matches};
+use crate::expression::{Expression, Variables};
+use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Program, Until};
+use crate::synthesizer::{Firing, Predicate, Rule, Synthesizer};
+
+/// Events that wait for `foreach`.
+const MAX_QUEUED: usize = 10_000;
+/// Events that one listen collects.
+const MAX_EVENTS: usize = 100_000;
+
+/// What an event must be like, all expressions about it evaluated but those that need the instance.
+#[derive(Debug, Clone)]
+pub struct ActiveFilter {
+    /// Attributes and their values; in `subject` an MQTT topic filter.
+    pub attributes: Vec<(String, Value)>,
+    /// Parts of the event and the values they must have.
+    pub correlate: Vec<(Expression, Value)>,
+}
+
+impl ActiveFilter {
+    /// The value an attribute must have, as text.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.as_str())
+    }
+}
+
+/// Whether an event has the attributes and the correlated parts of a filter. A condition on its data is looked at by the
+/// instance itself.
+pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
+    has_attributes(&filter.attributes, event)
+        && filter.correlate.iter().all(|(from, expected)| {
+            from.eval(event, &NoVariables, unix_ms).is_ok_and(|found| found == *expected)
+        })
+}
+
+fn has_attributes(attributes: &[(String, Value)], event: &Value) -> bool {
+    attributes.iter().all(|(name, wanted)| match (name.as_str(), event.get(name), wanted) {
+        ("subject", Some(Value::String(subject)), Value::String(filter)) => topic_matches(filter, subject),
+        (_, Some(found), wanted) => found == wanted,
+        (_, None, _) => false,
+    })
+}
+
+/// Where no names are known.
+struct NoVariables;
+
+impl Variables for NoVariables {
+    fn value(&self, _: &str) -> Option<std::borrow::Cow<'_, Value>> {
+        None
+    }
+}
+
+/// A listen that waits.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Listening {
+    filters: Vec<Resolved>,
+    /// What there is so far.
+    events: Vec<Value>,
+    /// Filters of an `all` that have had their event.
+    matched: Vec<u32>,
+    correlation: BTreeMap<String, Value>,
+    /// For `foreach`.
+    queue: VecDeque<Arc<Value>>,
+    busy: bool,
+    taken: u32,
+    /// Ends when the queue is empty.
+    ending: bool,
+}
+
+/// A filter as it was when the listen began.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Resolved {
+    attributes: Vec<(String, Value)>,
+    expect: Vec<(u32, Value)>,
+}
+
+impl Instance {
+    /// The rule of a listen that waits.
+    pub(super) fn rule_of(&self, frame: FrameId, program: &Program) -> Option<Rule> {
+        let node = self.frames.get(&frame)?.node?;
+        let Kind::Listen(listen) = &program.node(node).kind else { return None };
+        parse_rule(listen.rule.as_ref()?, listen.strategy.filters.len()).ok()
+    }
+}
+
+/// A rule that was checked when the definition was compiled.
+pub(crate) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, String> {
+    let compile = |text: &str| {
+        let expression = Expression::parse(text, &[]).map_err(|error| error.to_string())?;
+        let predicate: Predicate =
+            Arc::new(move |event: &Value| expression.eval(event, &NoVariables, 0).map_err(|error| error.to_string()));
+        Ok(predicate)
+    };
+    Rule::parse(rule, sources.max(1), &compile).map_err(|error| error.to_string())
+}
+
+impl Run<'_> {
+    /// Says which events are waited for.
+    pub(super) fn begin_listening(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+        let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
+        let mut filters = Vec::new();
+        for filter in wanted(listen) {
+            let scope = self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+            let mut resolved = Resolved { attributes: Vec::new(), expect: Vec::new() };
+            for (name, template) in &filter.attributes {
+                resolved.attributes.push((name.clone(), scope.template(template, &frame.input)?));
+            }
+            for (index, correlation) in filter.correlate.iter().enumerate() {
+                if let Some(expect) = &correlation.expect {
+                    resolved.expect.push((index as u32, scope.template(expect, &frame.input)?));
+                }
+            }
+            filters.push(resolved);
+        }
+        if let Some(rule) = &listen.rule {
+            let rule = parse_rule(rule, listen.strategy.filters.len());
+            let rule = rule.map_err(|reason| WorkflowError::new(ErrorKind::Configuration, reason))?;
+            let synthesizer = Synthesizer::new(rule, self.environment.now_ms);
+            self.instance.synthesizers.insert(id, synthesizer);
+        }
+        if let Some(listening) = self.listening(id) {
+            listening.filters = filters;
+        }
+        self.listen_again(id)
+    }
+
+    /// Says it once more.
+    pub(super) fn listen_again(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+        let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
+        let State::Listen(listening) = &frame.state else { return Ok(()) };
+        let active = |(filter, resolved): (&EventFilter, &Resolved)| ActiveFilter {
+            attributes: resolved.attributes.clone(),
+            correlate: resolved
+                .expect
+                .iter()
+                .filter_map(|(index, value)| {
+                    Some((filter.correlate.get(*index as usize)?.from.clone(), value.clone()))
+                })
+                .collect(),
+        };
+        let filters = wanted(listen).zip(&listening.filters).map(active).collect();
+        let queue = self.instance.rule_of(id, self.program).and_then(|rule| rule.queue().cloned());
+        self.actions.push(Action::Listen { frame: id, filters, queue });
+        Ok(())
+    }
+
+    fn listen_of(&self, id: FrameId) -> Option<(&Frame, &'_ Listen)> {
+        let frame = self.frame(id)?;
+        match &self.program.node(frame.node?).kind {
+            Kind::Listen(listen) => Some((frame, listen)),
+            _ => None,
+        }
+    }
+
+    fn listening(&mut self, id: FrameId) -> Option<&mut Listening> {
+        match self.frame_mut(id) {
+            Some(Frame { state: State::Listen(listening), .. }) => Some(listening),
+            _ => None,
+        }
+    }
+
+    /// An event has come that a filter may take.
+    pub(super) fn message(&mut self, id: FrameId, source: u32, event: Arc<Value>) {
+        match self.take(id, source, &event) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.fail_listen(id, error),
+        }
+        let Some((_, listen)) = self.listen_of(id) else { return };
+        let (filters, how) = (listen.strategy.filters.len(), listen.read);
+        let ends = source as usize >= filters;
+        if ends {
+            if let Some(listening) = self.listening(id) {
+                listening.ending = true;
+            }
+            return self.go_on(id);
+        }
+        let now_ms = self.environment.now_ms;
+        match self.instance.synthesizers.get_mut(&id) {
+            None => self.deliver(id, read(&event, how)),
+            Some(synthesizer) => match synthesizer.handle(source as usize, &event, now_ms) {
+                Ok(firings) => self.fired(id, firings),
+                Err(error) => {
+                    self.fail_listen(id, WorkflowError::new(ErrorKind::Expression, error.to_string()));
+                }
+            },
+        }
+    }
+
+    /// Whether the event is one of those that are waited for.
+    fn take(&mut self, id: FrameId, source: u32, event: &Arc<Value>) -> Result<bool, WorkflowError> {
+        let Some((frame, listen)) = self.listen_of(id) else { return Ok(false) };
+        let State::Listen(listening) = &frame.state else { return Ok(false) };
+        let (Some(filter), Some(resolved)) =
+            (wanted(listen).nth(source as usize), listening.filters.get(source as usize))
+        else {
+            return Ok(false);
+        };
+        let all = listen.strategy.mode == Mode::All && listen.rule.is_none();
+        if listening.ending || (all && listening.matched.contains(&source)) {
+            return Ok(false);
+        }
+        if !has_attributes(&resolved.attributes, event) {
+            return Ok(false);
+        }
+        let scope = self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+        let data = event.get("data").unwrap_or(&Value::Null);
+        let fits = match &filter.data {
+            None => true,
+            Some(DataTest::Contains(wanted)) => subset(wanted, data),
+            // Data that the condition does not fit is not meant.
+            Some(DataTest::Condition(condition)) => scope.is_true(condition, data).unwrap_or(false),
+        };
+        if !fits {
+            return Ok(false);
+        }
+        let mut learned = Vec::new();
+        for (index, correlation) in filter.correlate.iter().enumerate() {
+            let Ok(found) = scope.expression(&correlation.from, event) else { return Ok(false) };
+            let expected = resolved.expect.iter().find(|(of, _)| *of as usize == index).map(|(_, value)| value);
+            match expected.or_else(|| listening.correlation.get(&correlation.name)) {
+                Some(expected) if *expected != found => return Ok(false),
+                Some(_) => {}
+                None => learned.push((correlation.name.clone(), found)),
+            }
+        }
+        if let Some(listening) = self.listening(id) {
+            listening.correlation.extend(learned);
+            if all {
+                listening.matched.push(source);
+            }
+        }
+        Ok(true)
+    }
+
+    fn fired(&mut self, id: FrameId, firings: Vec<Firing>) {
+        let Some((_, listen)) = self.listen_of(id) else { return };
+        let how = listen.read;
+        for firing in firings {
+            self.deliver(id, firing_value(&firing, how));
+        }
+    }
+
+    pub(super) fn queue_length(&mut self, id: FrameId, length: u64) {
+        let now_ms = self.environment.now_ms;
+        if let Some(synthesizer) = self.instance.synthesizers.get_mut(&id) {
+            let firings = synthesizer.queue_length(length, now_ms);
+            self.fired(id, firings);
+        }
+    }
+
+    /// Rules whose time has come.
+    pub(super) fn tick_rules(&mut self) {
+        let now_ms = self.environment.now_ms;
+        let due = |synthesizer: &Synthesizer| synthesizer.due_ms().is_some_and(|due| due <= now_ms);
+        let frames: Vec<FrameId> =
+            self.instance.synthesizers.iter().filter(|(_, rule)| due(rule)).map(|(id, _)| *id).collect();
+        for id in frames {
+            if let Some(synthesizer) = self.instance.synthesizers.get_mut(&id) {
+                let firings = synthesizer.tick(now_ms);
+                self.fired(id, firings);
+            }
+        }
+    }
+
+    /// What a listen has waited for is here.
+    fn deliver(&mut self, id: FrameId, item: Value) {
+        let Some((_, listen)) = self.listen_of(id) else { return };
+        let foreach = listen.foreach.is_some();
+        let Some(listening) = self.listening(id) else { return };
+        if listening.ending {
+            return;
+        }
+        match foreach {
+            true => listening.queue.push_back(Arc::new(item)),
+            false => listening.events.push(item),
+        }
+        if listening.queue.len() > MAX_QUEUED || listening.events.len() > MAX_EVENTS {
+            let detail = format!("more than {MAX_QUEUED} events wait, or more than {MAX_EVENTS} were collected");
+            return self.fail_listen(id, WorkflowError::new(ErrorKind::Runtime, detail));
+        }
+        if !foreach {
+            self.check_end(id);
+        }
+        self.go_on(id);
+    }
+
+    /// Whether that was all.
+    fn check_end(&mut self, id: FrameId) {
+        let Some((frame, listen)) = self.listen_of(id) else { return };
+        let State::Listen(listening) = &frame.state else { return };
+        let strategy = &listen.strategy;
+        let ends = match (&strategy.until, strategy.mode) {
+            (Some(Until::Condition(condition)), _) => {
+                let scope =
+                    self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+                match scope.is_true(condition, &Value::Array(listening.events.clone())) {
+                    Ok(ends) => ends,
+                    Err(error) => return self.fail_listen(id, error),
+                }
+            }
+            (Some(Until::Event(_) | Until::Never), _) => false,
+            (None, Mode::All) if listen.rule.is_none() => listening.events.len() >= strategy.filters.len(),
+            (None, _) => true,
+        };
+        if let Some(listening) = self.listening(id) {
+            listening.ending |= ends;
+        }
+    }
+
+    /// Begins with the next event of `foreach`, or ends.
+    fn go_on(&mut self, id: FrameId) {
+        let unix_ms = self.environment.unix_ms;
+        let Some(listening) = self.listening(id) else { return };
+        if listening.busy {
+            return;
+        }
+        let Some(item) = listening.queue.pop_front() else {
+            if listening.ending {
+                let output = Value::Array(std::mem::take(&mut listening.events));
+                self.actions.push(Action::Unlisten { frame: id });
+                self.finish_frame(id, Arc::new(output), None);
+            }
+            return;
+        };
+        listening.busy = true;
+        let index = listening.taken;
+        listening.taken += 1;
+        let Some((frame, Listen { foreach: Some(foreach), .. })) = self.listen_of(id) else { return };
+        let variables = vec![
+            (Arc::from(foreach.item.as_str()), item.clone()),
+            (Arc::from(foreach.at.as_str()), Arc::new(json!(index))),
+        ];
+        let list = Frame {
+            node: frame.node,
+            parent: Some(id),
+            slot: index,
+            started_unix_ms: unix_ms,
+            raw: item.clone(),
+            input: item.clone(),
+            due_ms: None,
+            timeout_ms: None,
+            variables,
+            state: State::List,
+        };
+        let list = self.add(list);
+        self.enter_list(list, 0, item);
+    }
+
+    /// `foreach` has done with an event.
+    pub(super) fn event_done(&mut self, id: FrameId, index: u32, item: Arc<Value>, output: Arc<Value>) {
+        match self.event_output(id, index, &item, output) {
+            Ok(output) => {
+                let Some(listening) = self.listening(id) else { return };
+                listening.events.push(output);
+                listening.busy = false;
+                self.check_end(id);
+                self.go_on(id);
+            }
+            Err(error) => self.fail_listen(id, error),
+        }
+    }
+
+    fn event_output(
+        &mut self,
+        id: FrameId,
+        index: u32,
+        item: &Value,
+        output: Arc<Value>,
+    ) -> Result<Value, WorkflowError> {
+        let Some((frame, Listen { foreach: Some(foreach), .. })) = self.listen_of(id) else {
+            return Ok(Value::Null);
+        };
+        let index = json!(index);
+        let extra = [(foreach.item.as_str(), item), (foreach.at.as_str(), &index)];
+        let node = frame.node.map(|node| self.program.node(node));
+        let scope = |output| {
+            let mut scope = self.scope(frame.parent, node, Some(&frame.input), Some(output));
+            scope.extra = &extra;
+            scope
+        };
+        let made = match &foreach.output {
+            Some(template) => scope(&output).template(template, &output)?,
+            None => (*output).clone(),
+        };
+        let context = match &foreach.export {
+            Some(template) => Some(scope(&made).template(template, &made)?),
+            None => None,
+        };
+        if let Some(context) = context {
+            self.instance.context = Arc::new(context);
+        }
+        Ok(made)
+    }
+
+    fn fail_listen(&mut self, id: FrameId, error: WorkflowError) {
+        let Some(frame) = self.frame(id) else { return };
+        let (Some(parent), Some(node)) = (frame.parent, frame.node) else { return };
+        let (slot, raw) = (frame.slot, frame.raw.clone());
+        self.cancel_below(Some(id));
+        self.cancel(id);
+        self.push(super::Work::Fail { parent, slot, node, raw, error });
+    }
+}
+
+/// All filters of a listen: its own, then those that end it.
+fn wanted(listen: &Listen) -> impl Iterator<Item = &EventFilter> {
+    let until = match &listen.strategy.until {
+        Some(Until::Event(filters)) => filters.as_slice(),
+        _ => &[],
+    };
+    listen.strategy.filters.iter().chain(until)
+}
+
+/// What a rule has found, as the workflow sees it: what it is about, and the events.
+pub(crate) fn firing_value(firing: &Firing, how: crate::program::Read) -> Value {
+    let mut value = match &firing.facts {
+        Value::Object(facts) => facts.clone(),
+        _ => serde_json::Map::new(),
+    };
+    value.insert("key".to_owned(), firing.key.clone().unwrap_or_default());
+    value.insert("events".to_owned(), firing.events.iter().map(|event| read(event, how)).collect());
+    if firing.dropped > 0 {
+        value.insert("dropped".to_owned(), json!(firing.dropped));
+    }
+    Value::Object(value)
+}

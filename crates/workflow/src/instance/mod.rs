@@ -1,0 +1,458 @@
+//! One run of a workflow: [`Instance::advance`] takes what happened and says what is to be done.
+//!
+//! An instance is plain data. It knows no clock, no thread and no function: the time comes with every event, and what
+//! is to be done comes back as [`Action`]s. The same events at the same times give the same state again, so that an
+//! instance can be rebuilt from a journal of its events.
+
+mod advance;
+mod finish;
+mod listen;
+mod request;
+mod retry;
+mod scope;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::WorkflowError;
+use crate::program::{HttpOutput, NodeId, Program};
+use crate::synthesizer::Synthesizer;
+pub use listen::{ActiveFilter, accepts};
+pub use request::{RequestParts, read_answer};
+
+/// A part of an instance that runs: a task or what holds tasks. Never used twice in an instance.
+pub type FrameId = u32;
+
+/// What an instance is told beside the event.
+#[derive(Debug, Clone, Copy)]
+pub struct Environment<'a> {
+    /// A clock that does not go back and does not jump, in milliseconds: waits and timeouts are by it.
+    pub now_ms: u64,
+    /// The wall clock, in milliseconds since the Unix epoch: what expressions and events see.
+    pub unix_ms: u64,
+    /// `$secrets`: an object.
+    pub secrets: &'a Value,
+    /// `$runtime`: an object.
+    pub runtime: &'a Value,
+    /// Notes about every task are wanted.
+    pub observed: bool,
+}
+
+/// What happens to an instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Event {
+    /// It starts.
+    Start,
+    /// A call, request, script or workflow has ended.
+    Ended {
+        /// What [`Action`] named.
+        frame: FrameId,
+        /// Its output, or how it failed.
+        result: Result<Arc<Value>, WorkflowError>,
+    },
+    /// An event that it listens to, as a CloudEvent.
+    Message {
+        /// What [`Action::Listen`] named.
+        frame: FrameId,
+        /// The index of the filter that found it; those of `until` come after those of the listen.
+        source: u32,
+        /// The event.
+        event: Arc<Value>,
+    },
+    /// The length of the queue that a listen's rule watches.
+    QueueLength {
+        /// What [`Action::Listen`] named.
+        frame: FrameId,
+        /// How many wait.
+        length: u64,
+    },
+    /// The time that [`Instance::due_ms`] named has come.
+    Tick,
+    /// Somebody ends it.
+    Cancel,
+    /// Somebody wants the task that failed to be tried again.
+    Retry,
+    /// Goes on after [`Action::Continue`].
+    Continue,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Call a function; [`Event::Ended`] is awaited.
+    Call {
+        /// Names it.
+        frame: FrameId,
+        /// The task.
+        node: NodeId,
+        /// The function.
+        function: Arc<str>,
+        /// What it gets.
+        body: Arc<Value>,
+    },
+    /// Send an HTTP request; [`Event::Ended`] with what [`read_answer`] makes of it is awaited.
+    Request {
+        /// Names it.
+        frame: FrameId,
+        /// The task.
+        node: NodeId,
+        /// What to send.
+        request: Box<RequestParts>,
+        /// What is read of the answer.
+        output: HttpOutput,
+    },
+    /// Run a script; [`Event::Ended`] is awaited if `wait` says so.
+    Script {
+        /// Names it.
+        frame: FrameId,
+        /// The task.
+        node: NodeId,
+        /// Its text.
+        code: Arc<str>,
+        /// What it sees: `{arguments, environment}`.
+        input: Arc<Value>,
+        /// Its end is awaited.
+        wait: bool,
+    },
+    /// Run a workflow; [`Event::Ended`] is awaited if `wait` says so.
+    Workflow {
+        /// Names it.
+        frame: FrameId,
+        /// The task.
+        node: NodeId,
+        /// The workflow.
+        name: Arc<str>,
+        /// Its input.
+        input: Arc<Value>,
+        /// Its end is awaited.
+        wait: bool,
+    },
+    /// Publish a message. Nothing is awaited.
+    Publish(Outgoing),
+    /// From now on, [`Event::Message`] is awaited for events that these filters may take.
+    Listen {
+        /// Names it.
+        frame: FrameId,
+        /// The filters; their index is the event's `source`.
+        filters: Vec<ActiveFilter>,
+        /// The length of this queue is wanted, as [`Event::QueueLength`].
+        queue: Option<crate::synthesizer::Queue>,
+    },
+    /// No longer.
+    Unlisten {
+        /// What [`Action::Listen`] named.
+        frame: FrameId,
+    },
+    /// What was asked for by this frame is not wanted any more.
+    Cancel {
+        /// Names it.
+        frame: FrameId,
+    },
+    /// Send [`Event::Continue`] when others had their turn.
+    Continue,
+    /// What happened to a task, where [`Environment::observed`] asks for it.
+    Note(Note),
+}
+
+/// A message that a workflow sends.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// The task.
+    pub node: NodeId,
+    /// The topic; none for an event that names none.
+    pub topic: Option<String>,
+    /// A CloudEvent, or the payload.
+    pub content: Content,
+    /// 0 to 2.
+    pub qos: u8,
+    /// The RETAIN flag.
+    pub retain: bool,
+    /// User properties.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What a message consists of.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// A CloudEvent in its JSON form.
+    CloudEvent(Arc<Value>),
+    /// Any payload: text as it is, everything else as JSON.
+    Payload(Value),
+}
+
+/// What happened to a task.
+#[derive(Debug, Clone)]
+pub struct Note {
+    /// What.
+    pub kind: NoteKind,
+    /// The frame that the task has, or that of the list it is in.
+    pub frame: FrameId,
+    /// The task; none for the workflow as a whole.
+    pub node: Option<NodeId>,
+    /// Input, output or error.
+    pub value: Arc<Value>,
+}
+
+/// The kinds of notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum NoteKind {
+    Started,
+    Completed,
+    Faulted,
+    Skipped,
+    Retried,
+    Cancelled,
+}
+
+impl NoteKind {
+    /// The word in the type of a lifecycle event (specification, section "Lifecycle Events").
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Completed => "completed",
+            Self::Faulted => "faulted",
+            Self::Skipped => "skipped",
+            Self::Retried => "retried",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// How far an instance is (specification, section "Status Phases").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Status {
+    Pending,
+    Running,
+    Waiting,
+    Completed,
+    Faulted,
+    Cancelled,
+}
+
+impl Status {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Completed => "completed",
+            Self::Faulted => "faulted",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Nothing more happens by itself.
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Completed | Self::Faulted | Self::Cancelled)
+    }
+}
+
+/// A run of a workflow.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Instance {
+    id: Arc<str>,
+    status: Status,
+    input: Arc<Value>,
+    context: Arc<Value>,
+    started_unix_ms: u64,
+    frames: BTreeMap<FrameId, Box<Frame>>,
+    last_frame: FrameId,
+    steps: u64,
+    seed: u64,
+    work: Vec<Work>,
+    result: Option<Result<Arc<Value>, WorkflowError>>,
+    fault: Option<Box<Fault>>,
+    /// Of listens with a rule; kept apart from the journal's form, see [`Instance::to_bytes`].
+    #[serde(skip)]
+    synthesizers: BTreeMap<FrameId, Synthesizer>,
+}
+
+/// Where an instance failed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Fault {
+    work: Option<Work>,
+    at_ms: u64,
+}
+
+/// A task that runs, or what holds tasks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Frame {
+    /// None for the workflow's own list.
+    node: Option<NodeId>,
+    parent: Option<FrameId>,
+    /// Its place in the parent: in the list, among the branches, among the iterations.
+    slot: u32,
+    started_unix_ms: u64,
+    raw: Arc<Value>,
+    input: Arc<Value>,
+    /// When it goes on by itself.
+    due_ms: Option<u64>,
+    timeout_ms: Option<u64>,
+    variables: Vec<(Arc<str>, Arc<Value>)>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum State {
+    /// A list of tasks: the workflow's own, `do`, an iteration, an event of a listen, or what `catch` does.
+    List,
+    Fork {
+        outputs: Vec<Option<Arc<Value>>>,
+        left: u32,
+    },
+    For {
+        items: Arc<Vec<Value>>,
+        next: u32,
+        running: u32,
+        /// Of a loop with iterations at the same time.
+        outputs: Vec<Option<Arc<Value>>>,
+    },
+    Try(Box<Trying>),
+    Wait,
+    Call,
+    Listen(Box<listen::Listening>),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Trying {
+    phase: Phase,
+    /// Attempts that failed.
+    failed: u32,
+    since_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Phase {
+    Trying,
+    WaitingToRetry,
+    Handling,
+}
+
+/// A piece of what is to be done within the instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Work {
+    /// Begin a task.
+    Enter { parent: FrameId, slot: u32, node: NodeId, raw: Arc<Value> },
+    /// A task of `parent` has ended.
+    Done { parent: FrameId, slot: u32, output: Arc<Value>, flow: Then },
+    /// A task of `parent` has failed.
+    Fail { parent: FrameId, slot: u32, node: NodeId, raw: Arc<Value>, error: WorkflowError },
+}
+
+/// What comes next, once it is decided.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Then {
+    Next,
+    Exit,
+    End,
+    Goto(u32),
+}
+
+impl Instance {
+    /// An instance that has not started. `seed` decides what is left to chance.
+    pub fn new(id: Arc<str>, input: Arc<Value>, seed: u64, unix_ms: u64) -> Self {
+        Self {
+            id,
+            status: Status::Pending,
+            input,
+            context: Arc::new(Value::Null),
+            started_unix_ms: unix_ms,
+            frames: BTreeMap::new(),
+            last_frame: 0,
+            steps: 0,
+            seed,
+            work: Vec::new(),
+            result: None,
+            fault: None,
+            synthesizers: BTreeMap::new(),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// What it was started with.
+    pub fn input(&self) -> &Arc<Value> {
+        &self.input
+    }
+
+    /// `$context`.
+    pub fn context(&self) -> &Arc<Value> {
+        &self.context
+    }
+
+    /// When it was started, by the wall clock.
+    pub fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ms
+    }
+
+    /// Tasks it has begun.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What came of it.
+    pub fn result(&self) -> Option<&Result<Arc<Value>, WorkflowError>> {
+        self.result.as_ref()
+    }
+
+    /// When [`Event::Tick`] is due next, by [`Environment::now_ms`].
+    pub fn due_ms(&self) -> Option<u64> {
+        if self.status.is_ended() {
+            return None;
+        }
+        let frames = self.frames.values().flat_map(|frame| [frame.due_ms, frame.timeout_ms]).flatten();
+        frames.chain(self.synthesizers.values().filter_map(Synthesizer::due_ms)).min()
+    }
+
+    /// The tasks that run now, or that wait for something: their place in the definition, and since when.
+    pub fn current<'p>(&self, program: &'p Program) -> Vec<(&'p str, u64)> {
+        let leaf = |id: &FrameId| !self.frames.values().any(|frame| frame.parent == Some(*id));
+        let leaves = self.frames.iter().filter(|(id, _)| leaf(id));
+        leaves
+            .filter_map(|(_, frame)| Some((program.node(frame.node?).path.as_str(), frame.started_unix_ms)))
+            .collect()
+    }
+
+    /// What the journal keeps, at the time `now_ms`.
+    ///
+    /// # Errors
+    /// If the data has no JSON form, which it has by construction.
+    pub fn to_bytes(&self, now_ms: u64) -> Result<Vec<u8>, serde_json::Error> {
+        let rules: BTreeMap<FrameId, crate::synthesizer::State> =
+            self.synthesizers.iter().map(|(frame, synthesizer)| (*frame, synthesizer.state(now_ms))).collect();
+        serde_json::to_vec(&(self, rules))
+    }
+
+    /// Back from [`to_bytes`](Self::to_bytes).
+    ///
+    /// # Errors
+    /// What is wrong with the bytes, or that they are of another definition.
+    pub fn from_bytes(bytes: &[u8], program: &Program, now_ms: u64) -> Result<Self, String> {
+        let parsed: Result<(Self, BTreeMap<FrameId, crate::synthesizer::State>), _> = serde_json::from_slice(bytes);
+        let (mut instance, rules) = parsed.map_err(|error| error.to_string())?;
+        let known = |node: Option<NodeId>| node.is_none_or(|node| (node as usize) < program.nodes.len());
+        if !instance.frames.values().all(|frame| known(frame.node)) {
+            return Err("it is of another definition".to_owned());
+        }
+        for (frame, state) in rules {
+            let Some(rule) = instance.rule_of(frame, program) else { continue };
+            instance.synthesizers.insert(frame, Synthesizer::restore(rule, state, now_ms));
+        }
+        Ok(instance)
+    }
+}

@@ -1,0 +1,212 @@
+//! Calls, requests, scripts and workflows: what is asked for, and what an HTTP answer means.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::advance::{Run, text};
+use super::scope::Scope;
+use super::{Action, FrameId};
+use crate::error::{ErrorKind, WorkflowError};
+use crate::expression::Template;
+use crate::program::{Authentication, Http, HttpOutput, Kind};
+
+/// An HTTP request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestParts {
+    /// The method, in upper case.
+    pub method: String,
+    /// The URL with its query.
+    pub url: String,
+    /// Names and values.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Run<'_> {
+    /// Asks for what a task waits for.
+    pub(super) fn issue(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+        let Some(frame) = self.frame(id) else { return Ok(()) };
+        let Some(node_id) = frame.node else { return Ok(()) };
+        let node = self.program.node(node_id);
+        let input = &frame.input;
+        let mut scope = self.scope(frame.parent, Some(node), Some(input), None);
+        scope.started_unix_ms = frame.started_unix_ms;
+        let or_input = |template: &Option<Template>| match template {
+            None => Ok(input.clone()),
+            Some(template) => scope.template(template, input).map(Arc::new),
+        };
+        let mut goes_on = None;
+        let action = match &node.kind {
+            Kind::Call(call) => Action::Call {
+                frame: id,
+                node: node_id,
+                function: Arc::from(call.function.as_str()),
+                body: or_input(&call.with)?,
+            },
+            Kind::Http(http) => Action::Request {
+                frame: id,
+                node: node_id,
+                request: Box::new(request(http, &scope, input)?),
+                output: http.output,
+            },
+            Kind::RunScript(script) => {
+                if !script.wait {
+                    goes_on = Some(input.clone());
+                }
+                let part = |template: &Option<Template>| match template {
+                    None => Ok(json!({})),
+                    Some(template) => scope.template(template, input),
+                };
+                let given = json!({"arguments": part(&script.arguments)?, "environment": part(&script.environment)?});
+                Action::Script {
+                    frame: id,
+                    node: node_id,
+                    code: script.code.clone(),
+                    input: Arc::new(given),
+                    wait: script.wait,
+                }
+            }
+            Kind::RunWorkflow(run) => {
+                if !run.wait {
+                    goes_on = Some(input.clone());
+                }
+                Action::Workflow {
+                    frame: id,
+                    node: node_id,
+                    name: Arc::from(run.name.as_str()),
+                    input: or_input(&run.input)?,
+                    wait: run.wait,
+                }
+            }
+            _ => return Ok(()),
+        };
+        self.actions.push(action);
+        if let Some(output) = goes_on {
+            self.finish_frame(id, output, None);
+        }
+        Ok(())
+    }
+}
+
+fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts, WorkflowError> {
+    let bad = |detail: String| WorkflowError::new(ErrorKind::Configuration, detail);
+    let endpoint = text(scope.template(&http.endpoint, input)?);
+    let endpoint = fill(&endpoint, input);
+    let mut url = url::Url::parse(&endpoint).map_err(|error| bad(format!("`{endpoint}` is no URL: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(bad(format!("`{endpoint}` is no http or https URL")));
+    }
+    if let Some(query) = &http.query
+        && let Value::Object(pairs) = scope.template(query, input)?
+    {
+        let mut given = url.query_pairs_mut();
+        for (name, value) in pairs {
+            match value {
+                Value::Array(values) => {
+                    values.into_iter().for_each(|value| drop(given.append_pair(&name, &text(value))));
+                }
+                Value::Null => {}
+                value => drop(given.append_pair(&name, &text(value))),
+            }
+        }
+    }
+    let mut headers = Vec::new();
+    if let Some(given) = &http.headers
+        && let Value::Object(given) = scope.template(given, input)?
+    {
+        headers.extend(given.into_iter().map(|(name, value)| (name, text(value))));
+    }
+    let has = |headers: &[(String, String)], wanted: &str| {
+        headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted))
+    };
+    let body = match &http.body {
+        None => Vec::new(),
+        Some(body) => match scope.template(body, input)? {
+            Value::Null => Vec::new(),
+            Value::String(text) => text.into_bytes(),
+            other => {
+                if !has(&headers, "content-type") {
+                    headers.push(("content-type".to_owned(), "application/json".to_owned()));
+                }
+                other.to_string().into_bytes()
+            }
+        },
+    };
+    match &http.authentication {
+        None => {}
+        Some(Authentication::Basic(user, password)) => {
+            let (user, password) = (text(scope.template(user, input)?), text(scope.template(password, input)?));
+            let token = STANDARD.encode(format!("{user}:{password}"));
+            headers.push(("authorization".to_owned(), format!("Basic {token}")));
+        }
+        Some(Authentication::Bearer(token)) => {
+            let token = text(scope.template(token, input)?);
+            headers.push(("authorization".to_owned(), format!("Bearer {token}")));
+        }
+    }
+    Ok(RequestParts { method: http.method.clone(), url: url.into(), headers, body })
+}
+
+/// `{name}` in a URL is the value of that name in the input (RFC 6570, level 1).
+fn fill(endpoint: &str, input: &Value) -> String {
+    let mut filled = String::with_capacity(endpoint.len());
+    let mut rest = endpoint;
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let Some((name, after)) = after.split_once('}') else {
+            filled.push('{');
+            rest = after;
+            continue;
+        };
+        let value = input.get(name).cloned().unwrap_or_default();
+        let value = if value.is_null() { String::new() } else { text(value) };
+        filled.extend(url::form_urlencoded::byte_serialize(value.as_bytes()).map(|part| match part {
+            "+" => "%20",
+            part => part,
+        }));
+        rest = after;
+    }
+    filled.push_str(rest);
+    filled
+}
+
+/// What a task makes of an HTTP answer.
+///
+/// # Errors
+/// A `communication` error with the answer's status, where that is none of success (200 to 299, with `redirect` to 399).
+pub fn read_answer(
+    output: HttpOutput,
+    redirect: bool,
+    status: u16,
+    headers: &[(String, String)],
+    body: &[u8],
+) -> Result<Value, WorkflowError> {
+    let most = if redirect { 399 } else { 299 };
+    let content = || match (serde_json::from_slice::<Value>(body), std::str::from_utf8(body)) {
+        _ if body.is_empty() => Value::Null,
+        (Ok(value), _) => value,
+        (Err(_), Ok(text)) => Value::from(text),
+        (Err(_), Err(_)) => Value::from(STANDARD.encode(body)),
+    };
+    if !(200..=most).contains(&status) {
+        let said: String = String::from_utf8_lossy(body).chars().take(200).collect();
+        let detail = match said.trim() {
+            "" => format!("the server answered {status}"),
+            said => format!("the server answered {status}: {said}"),
+        };
+        return Err(WorkflowError::new(ErrorKind::Communication, detail).with_status(status));
+    }
+    Ok(match output {
+        HttpOutput::Content => content(),
+        HttpOutput::Raw => Value::from(STANDARD.encode(body)),
+        HttpOutput::Response => {
+            let headers: serde_json::Map<String, Value> =
+                headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
+            json!({"statusCode": status, "headers": headers, "content": content()})
+        }
+    })
+}

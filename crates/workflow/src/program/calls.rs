@@ -1,0 +1,241 @@
+//! Calls and runs.
+
+use std::sync::Arc;
+
+use super::compile::Compiler;
+use super::tasks::settled;
+use super::{Call, Http, HttpOutput, Kind, Publish, RunScript, RunWorkflow};
+use crate::document::{Key, Located};
+
+/// A longer script belongs into a function.
+const MAX_SCRIPT_BYTES: usize = 256 << 10;
+/// How many functions of `use.functions` may stand for one another.
+const MAX_ALIASES: usize = 8;
+
+impl Compiler {
+    pub(super) fn call(&mut self, value: &Located, task: &Located, path: &str) -> Option<Kind> {
+        let name = self.reader.text(value, "`call`")?;
+        self.called(&name, value, task.get("with"), path, 0)
+    }
+
+    fn called(
+        &mut self,
+        name: &str,
+        value: &Located,
+        with: Option<&Located>,
+        path: &str,
+        depth: usize,
+    ) -> Option<Kind> {
+        let unsupported = |what: &str, instead: &str| (format!("`call: {what}` is not supported"), instead.to_owned());
+        let (message, help) = match name {
+            "http" => return self.http(value, with).map(Kind::Http),
+            "asyncapi" => return self.asyncapi(value, with).map(Kind::Publish),
+            "grpc" => unsupported("grpc", "call a function that speaks gRPC, or `call: http`"),
+            "openapi" => unsupported("openapi", "use `call: http` with the operation's method and endpoint"),
+            "a2a" | "mcp" => unsupported(name, "call a function that speaks it"),
+            _ if name.contains('@') => {
+                unsupported(name, "functions of catalogs are not fetched; deploy the function and call it by its name")
+            }
+            _ => match self.uses.functions.get(name).cloned() {
+                None => {
+                    let with = with.map(|with| self.reader.template(with, "`with`"));
+                    return Some(Kind::Call(Call { function: name.to_owned(), with: settled(with)? }));
+                }
+                Some(_) if depth >= MAX_ALIASES => {
+                    (format!("functions of `use.functions` stand for one another in a circle: `{name}`"), String::new())
+                }
+                Some(function) => {
+                    self.reader.check_keys(&function, "a function", &["call", "with", "input", "output", "metadata"]);
+                    let target = self.reader.required(&function, "call", "a function")?;
+                    let target_name = self.reader.text(target, "`call`")?;
+                    let with = merged(function.get("with"), with);
+                    return self.called(&target_name, target, with.as_ref(), path, depth + 1);
+                }
+            },
+        };
+        self.reader.problems.add_with_help(value.place, message, help);
+        None
+    }
+
+    fn http(&mut self, value: &Located, with: Option<&Located>) -> Option<Http> {
+        let Some(with) = with else {
+            self.reader.problems.add(value.place, "`call: http` needs `with: {method, endpoint}`");
+            return None;
+        };
+        let known = ["method", "endpoint", "headers", "query", "body", "output", "redirect"];
+        self.reader.check_keys(with, "`with`", &known);
+        let method = self.reader.required(with, "method", "`with`");
+        let method = method.and_then(|method| {
+            let name = self.reader.text(method, "`method`")?.to_ascii_uppercase();
+            let token = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+            if !token {
+                self.reader.problems.add(method.place, format!("`{name}` is no method"));
+            }
+            Some(name)
+        });
+        let endpoint = self.reader.required(with, "endpoint", "`with`")?;
+        let (uri, authentication) = match endpoint.is_object() {
+            false => (endpoint, None),
+            true => {
+                self.reader.check_keys(endpoint, "`endpoint`", &["uri", "authentication"]);
+                let authentication = endpoint.get("authentication");
+                let authentication = authentication.map(|policy| self.authentication(policy));
+                (self.reader.required(endpoint, "uri", "`endpoint`")?, authentication)
+            }
+        };
+        let uri_template = self.reader.template(uri, "`endpoint`")?;
+        if let Some(literal) = uri_template.literal() {
+            let text = literal.as_str().unwrap_or_default().replace(['{', '}'], "");
+            let fits = url::Url::parse(&text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+            if !fits {
+                self.reader.problems.add(uri.place, "the endpoint is no http or https URL");
+            }
+        }
+        let output = match with.get("output").map(|output| (output, output.text())) {
+            None | Some((_, Some("content"))) => HttpOutput::Content,
+            Some((_, Some("raw"))) => HttpOutput::Raw,
+            Some((_, Some("response"))) => HttpOutput::Response,
+            Some((output, _)) => {
+                self.reader.problems.add(output.place, "`output` is raw, content or response");
+                return None;
+            }
+        };
+        let mut part = |key: &str| with.get(key).map(|value| self.reader.template(value, &format!("`{key}`")));
+        let (headers, query, body) = (part("headers"), part("query"), part("body"));
+        Some(Http {
+            method: method?,
+            endpoint: uri_template,
+            headers: settled(headers)?,
+            query: settled(query)?,
+            body: settled(body)?,
+            authentication: settled(authentication)?,
+            output,
+            redirect: self.reader.boolean(with.get("redirect"), "`redirect`", false),
+        })
+    }
+
+    /// A message to this node's broker. The document is not fetched: the channel is the topic.
+    fn asyncapi(&mut self, value: &Located, with: Option<&Located>) -> Option<Publish> {
+        let Some(with) = with else {
+            self.reader.problems.add(value.place, "`call: asyncapi` needs `with: {channel, message}`");
+            return None;
+        };
+        let known = ["document", "channel", "operation", "server", "protocol", "message", "subscription", "authentication"];
+        self.reader.check_keys(with, "`with`", &known);
+        for (key, instead) in [
+            ("subscription", "use a `listen` task with `type: mqtt.publish` and the topic as `subject`"),
+            ("operation", "name the topic as `channel`"),
+            ("server", "the server is the broker of this node"),
+            ("authentication", "the server is the broker of this node"),
+        ] {
+            if let Some(found) = with.get(key) {
+                let message = format!("`{key}` of an asyncapi call is not supported");
+                self.reader.problems.add_with_help(found.place, message, instead);
+            }
+        }
+        if let Some(document) = with.get("document") {
+            let message = "the AsyncAPI document is not fetched; `channel` is taken as the topic on this node's broker";
+            self.warnings.add(document.place, message);
+        }
+        if let Some(protocol) = with.get("protocol")
+            && !matches!(protocol.text(), Some("mqtt" | "mqtt5"))
+        {
+            self.reader.problems.add(protocol.place, "of the protocols only mqtt and mqtt5 are supported");
+        }
+        let channel = self.reader.required(with, "channel", "`with`")?;
+        let topic = self.reader.template(channel, "`channel`")?;
+        let message = self.reader.required(with, "message", "`with`")?;
+        self.reader.check_keys(message, "`message`", &["payload", "headers", "qos", "retain"]);
+        let payload = self.reader.required(message, "payload", "`message`")?;
+        let payload = self.reader.template(payload, "`payload`");
+        let headers = message.get("headers").map(|headers| self.reader.template(headers, "`headers`"));
+        let qos = message.get("qos").map(|qos| self.reader.number(qos, "`qos`", 0, 2));
+        Some(Publish {
+            topic,
+            payload: payload?,
+            headers: settled(headers)?,
+            qos: settled(qos)?.unwrap_or(1) as u8,
+            retain: self.reader.boolean(message.get("retain"), "`retain`", false),
+        })
+    }
+
+    pub(super) fn run(&mut self, value: &Located) -> Option<Kind> {
+        let value = self.reader.object(value, "`run`")?;
+        self.reader.check_keys(value, "`run`", &["workflow", "script", "container", "shell", "await", "return"]);
+        let wait = self.reader.boolean(value.get("await"), "`await`", true);
+        if let Some(what) = value.get("return")
+            && what.text() != Some("stdout")
+        {
+            let help = "a script's output is what it returns, or what it wrote if it returns nothing";
+            self.reader.problems.add_with_help(what.place, "`return` other than `stdout` is not supported", help);
+        }
+        for (key, instead) in [
+            ("container", "run a function: the node has no container runtime"),
+            ("shell", "run a function: the node gives nobody a shell"),
+        ] {
+            if let Some(found) = value.get(key) {
+                self.reader.problems.add_with_help(found.place, format!("`run: {key}` is not supported"), instead);
+                return None;
+            }
+        }
+        match (value.get("workflow"), value.get("script")) {
+            (Some(workflow), None) => self.sub_workflow(workflow, wait),
+            (None, Some(script)) => self.script(script, wait),
+            _ => {
+                self.reader.problems.add(value.place, "`run` is one of workflow and script");
+                None
+            }
+        }
+    }
+
+    fn sub_workflow(&mut self, value: &Located, wait: bool) -> Option<Kind> {
+        self.reader.check_keys(value, "`workflow`", &["namespace", "name", "version", "input"]);
+        let name = self.reader.required(value, "name", "`workflow`")?;
+        let name = self.reader.text(name, "`name`")?;
+        let input = value.get("input").map(|input| self.reader.template(input, "`input`"));
+        Some(Kind::RunWorkflow(RunWorkflow { name, input: settled(input)?, wait }))
+    }
+
+    fn script(&mut self, value: &Located, wait: bool) -> Option<Kind> {
+        self.reader.check_keys(value, "`script`", &["language", "code", "source", "arguments", "environment", "stdin"]);
+        if let Some(language) = self.reader.required(value, "language", "`script`")
+            && !matches!(language.text(), Some("js" | "javascript"))
+        {
+            self.reader.problems.add(language.place, "scripts are in JavaScript: language: js");
+        }
+        for key in ["source", "stdin"] {
+            if let Some(found) = value.get(key) {
+                self.reader.problems.add_with_help(
+                    found.place,
+                    format!("`{key}` of a script is not supported"),
+                    "give the text as `code` and what it needs as `arguments`",
+                );
+            }
+        }
+        let code = self.reader.required(value, "code", "`script`")?;
+        let text = self.reader.text(code, "`code`")?;
+        if text.len() > MAX_SCRIPT_BYTES {
+            self.reader.problems.add(code.place, format!("the script has more than {MAX_SCRIPT_BYTES} bytes; make it a function"));
+            return None;
+        }
+        let arguments = value.get("arguments").map(|value| self.reader.template(value, "`arguments`"));
+        let environment = value.get("environment").map(|value| self.reader.template(value, "`environment`"));
+        let (arguments, environment) = (settled(arguments)?, settled(environment)?);
+        Some(Kind::RunScript(RunScript { code: Arc::from(text), arguments, environment, wait }))
+    }
+}
+
+/// What a function of `use.functions` is called with, and above it what the task gives.
+fn merged(base: Option<&Located>, above: Option<&Located>) -> Option<Located> {
+    use crate::document::Node;
+    let (base, above) = match (base, above) {
+        (Some(base), Some(above)) => (base, above),
+        (one, other) => return one.or(other).cloned(),
+    };
+    let mut entries: Vec<(Key, Located)> = base.entries().to_vec();
+    for (key, value) in above.entries() {
+        entries.retain(|(known, _)| known.text != key.text);
+        entries.push((key.clone(), value.clone()));
+    }
+    Some(Located { place: above.place, node: Node::Object(entries) })
+}

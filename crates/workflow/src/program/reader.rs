@@ -1,0 +1,217 @@
+//! Reading located values with the errors people need.
+
+use serde_json::Value;
+
+use super::DurationSpec;
+use crate::document::{Located, Place, Problems};
+use crate::duration;
+use crate::expression::{Expression, ExpressionError, Template};
+use crate::schema::Schema;
+
+/// Names that every expression may use.
+pub const VARIABLES: [&str; 8] =
+    ["context", "input", "output", "secrets", "authorization", "task", "workflow", "runtime"];
+
+/// What is read, and what was wrong with it so far.
+#[derive(Default)]
+pub struct Reader {
+    /// What is wrong.
+    pub problems: Problems,
+    /// Variables of the tasks around this one.
+    pub scope: Vec<String>,
+}
+
+impl Reader {
+    /// Reports every key that is not known.
+    pub fn check_keys(&mut self, value: &Located, what: &str, known: &[&str]) {
+        for (key, _) in value.entries() {
+            if known.contains(&key.text.as_str()) {
+                continue;
+            }
+            let help = match near(&key.text, known) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("there are {}", known.join(", ")),
+            };
+            self.problems.add_with_help(key.place, format!("{what} has no key `{}`", key.text), help);
+        }
+    }
+
+    /// The mapping, or a problem.
+    pub fn object<'a>(&mut self, value: &'a Located, what: &str) -> Option<&'a Located> {
+        if value.is_object() {
+            return Some(value);
+        }
+        self.problems.add(value.place, format!("{what} is an object, not {}", value.kind()));
+        None
+    }
+
+    /// The text, or a problem.
+    pub fn text(&mut self, value: &Located, what: &str) -> Option<String> {
+        match value.text() {
+            Some(text) => Some(text.to_owned()),
+            None => {
+                self.problems.add(value.place, format!("{what} is text, not {}", value.kind()));
+                None
+            }
+        }
+    }
+
+    /// The value of a key that must be there.
+    pub fn required<'a>(&mut self, value: &'a Located, key: &str, what: &str) -> Option<&'a Located> {
+        let found = value.get(key);
+        if found.is_none() && value.is_object() {
+            self.problems.add(value.place, format!("{what} needs `{key}`"));
+        }
+        found
+    }
+
+    /// A boolean.
+    pub fn boolean(&mut self, value: Option<&Located>, what: &str, default: bool) -> bool {
+        match value.map(|value| (value, value.to_json())) {
+            None => default,
+            Some((_, Value::Bool(flag))) => flag,
+            Some((value, _)) => {
+                self.problems.add(value.place, format!("{what} is true or false, not {}", value.kind()));
+                default
+            }
+        }
+    }
+
+    /// A whole number within bounds.
+    pub fn number(&mut self, value: &Located, what: &str, least: u64, most: u64) -> Option<u64> {
+        let number = value.to_json().as_u64().filter(|number| (least..=most).contains(number));
+        if number.is_none() {
+            self.problems.add(value.place, format!("{what} is a whole number from {least} to {most}"));
+        }
+        number
+    }
+
+    /// An expression, with or without `${ }`.
+    pub fn expression(&mut self, value: &Located, what: &str) -> Option<Expression> {
+        let text = match value.to_json() {
+            Value::String(text) => text,
+            // `while: true` is YAML's boolean, and jq's.
+            Value::Bool(flag) => flag.to_string(),
+            _ => {
+                self.problems.add(value.place, format!("{what} is an expression, not {}", value.kind()));
+                return None;
+            }
+        };
+        match Expression::parse(&text, &self.variables()) {
+            Ok(expression) => Some(expression),
+            Err(error) => {
+                self.bad_expression(value.place, what, &error);
+                None
+            }
+        }
+    }
+
+    /// A value with expressions in it.
+    pub fn template(&mut self, value: &Located, what: &str) -> Option<Template> {
+        let parsed = Template::parse(&value.to_json(), &self.variables());
+        self.parsed(value, what, parsed)
+    }
+
+    /// The same, where text is an expression with or without `${ }`.
+    pub fn expression_or_template(&mut self, value: &Located, what: &str) -> Option<Template> {
+        let parsed = Template::parse_expression_or_template(&value.to_json(), &self.variables());
+        self.parsed(value, what, parsed)
+    }
+
+    fn parsed(
+        &mut self,
+        value: &Located,
+        what: &str,
+        parsed: Result<Template, (String, ExpressionError)>,
+    ) -> Option<Template> {
+        match parsed {
+            Ok(template) => Some(template),
+            Err((pointer, error)) => {
+                self.bad_expression(value.place_of(&pointer), what, &error);
+                None
+            }
+        }
+    }
+
+    fn bad_expression(&mut self, place: Place, what: &str, error: &ExpressionError) {
+        self.problems.add(place, format!("{what}: {error}"));
+    }
+
+    /// A duration, or an expression that gives one.
+    pub fn duration(&mut self, value: &Located, what: &str) -> Option<DurationSpec> {
+        let template = self.template(value, what)?;
+        match template.literal() {
+            None => Some(DurationSpec::Computed(template)),
+            Some(literal) => match duration::parse(literal) {
+                Ok(ms) => Some(DurationSpec::Fixed(ms)),
+                Err(reason) => {
+                    self.problems.add(value.place, format!("{what}: {reason}"));
+                    None
+                }
+            },
+        }
+    }
+
+    /// A duration that is known now.
+    pub fn fixed_duration(&mut self, value: &Located, what: &str) -> Option<u64> {
+        match duration::parse(&value.to_json()) {
+            Ok(ms) => Some(ms),
+            Err(reason) => {
+                self.problems.add(value.place, format!("{what}: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// `schema: {format, document}`.
+    pub fn schema(&mut self, value: &Located) -> Option<Schema> {
+        self.check_keys(value, "`schema`", &["format", "document", "resource"]);
+        if let Some(format) = value.get("format") {
+            let name = format.text().unwrap_or_default();
+            if name != "json" && !name.starts_with("json:") {
+                self.problems.add(format.place, "schemas are JSON Schemas: format `json`");
+            }
+        }
+        if let Some(resource) = value.get("resource") {
+            self.problems.add_with_help(
+                resource.place,
+                "a schema is not fetched from elsewhere",
+                "put it into the definition as `document`",
+            );
+            return None;
+        }
+        let document = self.required(value, "document", "`schema`")?;
+        match Schema::compile(&document.to_json()) {
+            Ok(schema) => Some(schema),
+            Err(reason) => {
+                self.problems.add(document.place, format!("this is no JSON Schema: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// All names that expressions may use here.
+    pub fn variables(&self) -> Vec<&str> {
+        VARIABLES.iter().copied().chain(self.scope.iter().map(String::as_str)).collect()
+    }
+
+    /// A name for a variable, given with or without `$`.
+    pub fn variable(&mut self, value: Option<&Located>, what: &str, default: &str) -> String {
+        let Some(value) = value else { return default.to_owned() };
+        let name = self.text(value, what).unwrap_or_default();
+        let name = name.strip_prefix('$').unwrap_or(&name).to_owned();
+        let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+        if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            self.problems.add(value.place, format!("{what}: `{name}` is no name of a variable"));
+        } else if VARIABLES.contains(&name.as_str()) {
+            self.problems.add(value.place, format!("{what}: `${name}` has a meaning of its own; choose another name"));
+        }
+        name
+    }
+}
+
+/// The known name that is most like this one.
+pub fn near<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let scored = known.iter().map(|known| (strsim::jaro_winkler(name, known), *known));
+    scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}
