@@ -80,13 +80,11 @@ impl App {
         let extension = path.extension().unwrap_or_default().to_string_lossy();
         match &*extension {
             "js" | "mjs" | "ts" | "wasm" => {}
-            "yaml" | "yml" | "json" => {
-                let message = format!("{}: workflows are not supported yet", path.display());
-                return Err(Failure::new(Exit::Usage, message));
-            }
+            "yaml" | "yml" | "json" => return Self::single_workflow(path, allow),
             _ => {
                 let message = format!(
-                    "{} cannot be deployed: name a .js, .mjs, .ts or .wasm file, or a folder with {}",
+                    "{} cannot be deployed: name a .js, .mjs, .ts or .wasm file, a workflow's .yaml, or a folder \
+                     with {}",
                     path.display(),
                     manifest::FILE_NAME
                 );
@@ -98,6 +96,28 @@ impl App {
         let text = manifest::single_file(&name, &main, allow);
         let manifest = Manifest::parse(&text, &format!("the manifest made for {}", path.display()))?;
         Ok(Self { root: parent(path), text, manifest, is_file: true })
+    }
+
+    fn single_workflow(path: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
+        let app = manifest::single_file_name(path)?;
+        let text = read_workflow(path)?;
+        let compiled = edgefaas_workflow::compile(&text, &path.display().to_string())?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = manifest::single_workflow(&app, &compiled.program.name, &file, allow);
+        let manifest = Manifest::parse(&text, &format!("the manifest made for {}", path.display()))?;
+        Ok(Self { root: parent(path), text, manifest, is_file: true })
+    }
+
+    /// Reads and checks the workflows that the manifest names, in the order of their files.
+    pub fn workflows(&self) -> anyhow::Result<Vec<proto::WorkflowFile>> {
+        let files = self.named_files("workflows", &self.manifest.workflows.files)?;
+        let mut workflows = Vec::new();
+        for (file, path) in files {
+            let text = read_workflow(&path)?;
+            edgefaas_workflow::compile(&text, &path.display().to_string())?;
+            workflows.push(proto::WorkflowFile { file, text });
+        }
+        Ok(workflows)
     }
 
     /// Builds and reads every function, in the order of their names.
@@ -113,53 +133,62 @@ impl App {
     /// Reads the files that `assets` of the manifest names, in the order of their names.
     fn assets(&self) -> anyhow::Result<Vec<proto::Asset>> {
         let invalid = |reason: String| Failure::new(Exit::Invalid, reason);
+        let (mut assets, mut bytes) = (Vec::new(), 0);
+        for (name, path) in self.named_files("assets", &self.manifest.assets)? {
+            bytes += path.metadata()?.len();
+            if bytes > MESSAGE_BYTES as u64 {
+                let most = ByteSize::b(MESSAGE_BYTES as u64);
+                let reason = format!("with its assets the app is too large to deploy: more than {most}");
+                return Err(invalid(format!("{}: {reason}", path.display())));
+            }
+            let content = std::fs::read(&path)
+                .map_err(|error| invalid(format!("asset {}: {error}", path.display())))?;
+            assets.push(proto::Asset { name, content });
+        }
+        Ok(assets)
+    }
+
+    /// The files that a key of the manifest names, by their names in the app folder.
+    fn named_files(&self, key: &str, patterns: &[String]) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+        let invalid = |reason: String| Failure::new(Exit::Invalid, reason);
         let root = self.root.to_str().ok_or_else(|| {
             invalid(format!(
-                "{}: the folder of an app with assets needs a name in UTF-8",
+                "{}: the folder of an app with {key} needs a name in UTF-8",
                 self.root.display()
             ))
         })?;
         let canonical_root = self.root.canonicalize()?;
-        let (mut assets, mut bytes) = (BTreeMap::new(), 0);
-        for pattern in &self.manifest.assets {
+        let mut named = BTreeMap::new();
+        for pattern in patterns {
             // As in a shell, `*` is not for names that begin with a dot, nor for `..`.
             let options =
                 glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
             let found = glob::glob_with(&format!("{}/{pattern}", glob::Pattern::escape(root)), options)?;
             let mut files = 0;
             for path in found {
-                let path = path.map_err(|error| invalid(format!("an asset cannot be read: {error}")))?;
+                let path = path.map_err(|error| invalid(format!("a file of `{key}` cannot be read: {error}")))?;
                 if !path.is_file() {
                     continue;
                 }
                 files += 1;
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
                 let Some(name) = inside.to_str().filter(|name| manifest::is_asset_name(name)) else {
-                    let reason = "an asset needs a name in UTF-8, inside of the app folder";
+                    let reason = format!("a file of `{key}` needs a name in UTF-8, inside of the app folder");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 };
                 if !path.canonicalize()?.starts_with(&canonical_root) {
-                    let reason =
-                        "an asset is a file inside of the app folder; this is a link that leads out of it";
+                    let what = if key == "assets" { "an asset is a file" } else { "a workflow is a file" };
+                    let reason = format!("{what} inside of the app folder; this is a link that leads out of it");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 }
-                bytes += path.metadata()?.len();
-                if bytes > MESSAGE_BYTES as u64 {
-                    let most = ByteSize::b(MESSAGE_BYTES as u64);
-                    let reason =
-                        format!("with its assets the app is too large to deploy: more than {most}");
-                    return Err(invalid(format!("{}: {reason}", path.display())));
-                }
-                let content = std::fs::read(&path)
-                    .map_err(|error| invalid(format!("asset {}: {error}", path.display())))?;
-                assets.insert(name.to_owned(), content);
+                named.insert(name.to_owned(), path);
             }
             if files == 0 {
-                let message = format!("`assets` names `{pattern}`, but there is no such file in {root}");
+                let message = format!("`{key}` names `{pattern}`, but there is no such file in {root}");
                 return Err(invalid(message));
             }
         }
-        Ok(assets.into_iter().map(|(name, content)| proto::Asset { name, content }).collect())
+        Ok(named)
     }
 
     async fn source(&self, name: &str, function: &Function) -> anyhow::Result<proto::artifact::Source> {
@@ -184,8 +213,13 @@ impl App {
 }
 
 /// The request that deploys `app`, if it fits into a message.
-pub fn deploy_request(app: &App, artifacts: Vec<proto::Artifact>) -> anyhow::Result<proto::DeployRequest> {
-    let request = proto::DeployRequest { manifest: app.text.clone(), artifacts, assets: app.assets()? };
+pub fn deploy_request(
+    app: &App,
+    artifacts: Vec<proto::Artifact>,
+    strict: bool,
+) -> anyhow::Result<proto::DeployRequest> {
+    let (assets, workflows) = (app.assets()?, app.workflows()?);
+    let request = proto::DeployRequest { manifest: app.text.clone(), artifacts, assets, workflows, strict };
     if request.encoded_len() <= MESSAGE_BYTES {
         return Ok(request);
     }
@@ -233,6 +267,11 @@ fn read_component(path: &Path) -> anyhow::Result<Vec<u8>> {
     } else {
         "this is no WebAssembly component".into()
     }))
+}
+
+fn read_workflow(path: &Path) -> anyhow::Result<String> {
+    let invalid = |reason: String| Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()));
+    std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))
 }
 
 /// The folder of a file, `.` if it has no other.

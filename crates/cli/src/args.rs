@@ -148,7 +148,7 @@ pub struct Dev {
 /// An app on disk.
 #[derive(Debug, Clone, Args)]
 pub struct App {
-    /// A folder with edgefaas.toml, or a single .js, .mjs, .ts or .wasm file
+    /// A folder with edgefaas.toml, or a single .js, .mjs, .ts, .wasm or workflow .yaml file
     pub path: PathBuf,
     /// What a single file may do, such as publish=alerts/#, call=average or objects=room-* (repeatable)
     #[arg(long, value_name = "KIND=PATTERN")]
@@ -182,6 +182,9 @@ pub struct Build {
 pub struct Deploy {
     #[command(flatten)]
     pub app: App,
+    /// Refuse workflows that call what is not deployed, in place of a warning
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use crate::output;
 
 pub async fn run(args: &Build, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    let request = deploy_request(&app, app.build().await?)?;
+    let request = deploy_request(&app, app.build().await?, false)?;
     let asset_bytes: usize = request.assets.iter().map(|asset| asset.content.len()).sum();
     let sizes = || request.artifacts.iter().map(|artifact| (&artifact.function, source_bytes(artifact)));
     if global.output == Format::Json {

@@ -13,7 +13,7 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     // Say that there is no node before a build that may take minutes.
     let mut client = client::connect(global).await?;
-    let response = deploy(&app, &mut client).await?;
+    let response = deploy(&app, args.strict, &mut client).await?;
     let deployed = response.app.unwrap_or_default();
     if global.output == Format::Json {
         return output::json(&json!({
@@ -29,8 +29,8 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
 }
 
 /// Builds an app and makes it live.
-pub async fn deploy(app: &App, client: &mut Client) -> anyhow::Result<proto::DeployResponse> {
-    let request = deploy_request(app, app.build().await?)?;
+pub async fn deploy(app: &App, strict: bool, client: &mut Client) -> anyhow::Result<proto::DeployResponse> {
+    let request = deploy_request(app, app.build().await?, strict)?;
     let _step = Step::start(format!("Deploying {}", app.manifest.app));
     let response = client.deploy(request).await.map_err(|status| client::failure(&status))?;
     Ok(response.into_inner())

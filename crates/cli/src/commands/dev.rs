@@ -84,7 +84,7 @@ async fn session(
     loop {
         let deployed = async {
             let app = loaded?;
-            let response = deploy::deploy(&app, &mut client).await?;
+            let response = deploy::deploy(&app, false, &mut client).await?;
             anyhow::Ok((app, response))
         };
         tokio::select! {

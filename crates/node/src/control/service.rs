@@ -19,7 +19,7 @@ use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
 use crate::access::UsersError;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::logs::LogLine;
-use crate::registry::DeployError;
+use crate::registry::{Deploy, DeployError};
 use crate::secrets::SecretError;
 
 /// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
@@ -72,13 +72,17 @@ impl Control for ControlService {
         let assets = convert::assets(request.assets).map_err(Status::invalid_argument)?;
         // On a task of its own: a client that goes away must not leave a deploy half-way.
         let registry = self.parts.registry.clone();
-        let deploy = tokio::spawn(async move { registry.deploy(request.manifest, sources, assets).await });
+        let workflows = request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
+        let (manifest, strict) = (request.manifest, request.strict);
+        let deploy = Deploy { manifest, sources, assets, workflows, strict };
+        let deploy = tokio::spawn(async move { registry.deploy(deploy).await });
         let deployed = deploy
             .await
             .map_err(|error| Status::internal(format!("the deploy ended early: {error}")))?
             .map_err(deploy_status)?;
         let routes = self.parts.registry.routes();
-        let warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
+        let mut warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
+        warnings.extend(deployed.warnings);
         Ok(Response::new(proto::DeployResponse {
             app: Some(self.app(&deployed.app)),
             unchanged: deployed.unchanged,
@@ -331,6 +335,9 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::UnknownSource { .. }
         | DeployError::UnknownAsset { .. }
         | DeployError::WrongKind { .. }
+        | DeployError::Workflow(_)
+        | DeployError::UnknownWorkflow { .. }
+        | DeployError::Calls { .. }
         | DeployError::TooMuchMemory { .. }
         | DeployError::Prepare { .. } => Status::invalid_argument(text),
         DeployError::NameTaken { .. } | DeployError::Route(_) => Status::already_exists(text),

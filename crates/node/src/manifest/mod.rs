@@ -21,7 +21,7 @@ pub(crate) use check::{glob_error, glob_matches};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpTarget, is_guarded, is_local_name};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
-pub use single_file::{SingleFileError, single_file, single_file_name};
+pub use single_file::{SingleFileError, single_file, single_file_name, single_workflow};
 
 /// The manifest's file name in an app folder.
 pub const FILE_NAME: &str = "edgefaas.toml";
@@ -31,8 +31,10 @@ pub const FILE_NAME: &str = "edgefaas.toml";
 pub struct Manifest {
     /// The app's name.
     pub app: String,
-    /// The functions by name; at least one.
+    /// The functions by name; at least one where there are no workflows.
     pub functions: BTreeMap<String, Function>,
+    /// The workflows.
+    pub workflows: Workflows,
     /// Files that all functions may read in place: paths relative to the app folder, with `/`, where `*`, `**`, `?` and
     /// `[…]` stand for what they do in a shell.
     pub assets: Vec<String>,
@@ -47,6 +49,16 @@ impl Manifest {
     pub fn parse(text: &str, file: &str) -> Result<Self, ManifestError> {
         parse::manifest(text, file)
     }
+}
+
+/// The workflows of an app.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Workflows {
+    /// Files with a definition each: paths relative to the app folder, with `/`, where `*`, `**`, `?` and `[…]` stand for
+    /// what they do in a shell.
+    pub files: Vec<String>,
+    /// What they may reach beside the functions and workflows of their app, by the name in the definition.
+    pub permissions: BTreeMap<String, Permissions>,
 }
 
 /// One function of an app.

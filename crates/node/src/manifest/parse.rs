@@ -16,7 +16,7 @@ use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
 use super::{
     Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger, WhenFull,
-    source_kind,
+    Workflows, source_kind,
 };
 
 /// A larger text is not looked at.
@@ -71,15 +71,13 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
         }
     };
     let assets = top.get("assets").map(|item| assets(&item, problems)).unwrap_or_default();
-    if let Some(item) = top.get("workflows") {
-        workflows(&item, problems);
-    }
+    let workflows = top.get("workflows").map(|item| workflows(&item, problems)).unwrap_or_default();
     let mut functions = BTreeMap::new();
     let found = top.get("functions").map(|item| item.entries(problems));
-    if found.as_ref().is_none_or(Vec::is_empty) {
+    if found.as_ref().is_none_or(Vec::is_empty) && workflows.files.is_empty() {
         let help = "add a table such as: [functions.hello] with main = \"hello.js\"";
         let span = top.get("functions").map_or(0..0, |item| item.key_span);
-        problems.add(&span, "the manifest has no functions".into(), Some(help.into()));
+        problems.add(&span, "the manifest has no functions and no workflows".into(), Some(help.into()));
     }
     let mut paths = HttpPaths::default();
     for item in found.unwrap_or_default() {
@@ -88,7 +86,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
             functions.insert(name, function);
         }
     }
-    Some(Manifest { app: app?, functions, assets })
+    Some(Manifest { app: app?, functions, workflows, assets })
 }
 
 fn checked_name(name: &str, span: &std::ops::Range<usize>, problems: &mut Problems) -> Option<String> {
@@ -489,21 +487,51 @@ fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
     names
 }
 
-/// `workflows = ["workflows/*.yaml"]` names the files, `[workflows.NAME]` gives one permissions.
-fn workflows(item: &Item<'_>, problems: &mut Problems) {
+/// `workflows = ["workflows/*.yaml"]` names the files. Where one needs permissions they are in `workflows.files`, beside
+/// `[workflows.NAME]`: a key of a TOML file is a list or a table, not both.
+fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
+    let mut workflows = Workflows::default();
     if item.is_array() {
-        item.texts(problems);
-    } else {
-        for workflow in item.entries(problems) {
-            let place = format!("in [workflows.{}]", workflow.key);
-            if let Some(table) = workflow.table(&place, &["permissions"], problems)
-                && let Some(item) = table.get("permissions")
-            {
-                permissions(&item, problems);
-            }
+        workflows.files = workflow_files(item, problems);
+        return workflows;
+    }
+    for entry in item.entries(problems) {
+        if entry.key == "files" {
+            workflows.files = workflow_files(&entry, problems);
+            continue;
+        }
+        let Some(name) = checked_name(entry.key, &entry.key_span, problems) else { continue };
+        let place = format!("in [workflows.{}]", entry.key);
+        if let Some(table) = entry.table(&place, &["permissions"], problems) {
+            let granted = table.get("permissions").map(|item| permissions(&item, problems));
+            workflows.permissions.insert(name, granted.unwrap_or_default());
         }
     }
-    not_supported(item, "this node runs functions only; remove the key", problems);
+    if workflows.files.is_empty() {
+        let help = "name the files: [workflows] files = [\"workflows/*.yaml\"]";
+        problems.add(&item.key_span, "`workflows` names no files".into(), Some(help.into()));
+    }
+    workflows
+}
+
+fn workflow_files(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
+    let mut patterns = Vec::new();
+    for (pattern, span) in item.texts(problems) {
+        let reason = match glob::Pattern::new(pattern) {
+            Err(error) => Some(error.to_string()),
+            Ok(_) if !is_asset_name(pattern) => Some("it is no path inside of the app folder".to_owned()),
+            Ok(_) => None,
+        };
+        match reason {
+            Some(reason) => {
+                let help = "name files relative to the folder of the manifest, such as \"workflows/*.yaml\"";
+                let message = format!("`{}` in `workflows`: {reason}", pattern.escape_debug());
+                problems.add(&span, message, Some(help.into()));
+            }
+            None => patterns.push(pattern.to_owned()),
+        }
+    }
+    patterns
 }
 
 fn not_supported(item: &Item<'_>, help: &str, problems: &mut Problems) {

@@ -28,6 +28,34 @@ pub fn single_file_name(file: &Path) -> Result<String, SingleFileError> {
 pub fn single_file(name: &str, main: &str, allow: &[Permission]) -> String {
     use toml::{Table, Value};
     let mut function = Table::from_iter([("main".to_owned(), Value::from(main))]);
+    grant(&mut function, allow);
+    let functions = Table::from_iter([(name.to_owned(), Value::Table(function))]);
+    Table::from_iter([
+        ("app".to_owned(), Value::from(name)),
+        ("functions".to_owned(), Value::Table(functions)),
+    ])
+    .to_string()
+}
+
+/// The text of a manifest for an app called `app` that is the one workflow `name` in `file`.
+pub fn single_workflow(app: &str, name: &str, file: &str, allow: &[Permission]) -> String {
+    use toml::{Table, Value};
+    let mut workflow = Table::new();
+    grant(&mut workflow, allow);
+    let files = Value::Array(vec![Value::from(glob::Pattern::escape(file))]);
+    let mut workflows = Table::from_iter([("files".to_owned(), files)]);
+    if !workflow.is_empty() {
+        workflows.insert(name.to_owned(), Value::Table(workflow));
+    }
+    Table::from_iter([
+        ("app".to_owned(), Value::from(app)),
+        ("workflows".to_owned(), Value::Table(workflows)),
+    ])
+    .to_string()
+}
+
+fn grant(to: &mut toml::Table, allow: &[Permission]) {
+    use toml::{Table, Value};
     let mut permissions = Table::new();
     for kind in PermissionKind::ALL {
         let patterns: Vec<Value> = allow
@@ -40,12 +68,6 @@ pub fn single_file(name: &str, main: &str, allow: &[Permission]) -> String {
         }
     }
     if !permissions.is_empty() {
-        function.insert("permissions".into(), Value::Table(permissions));
+        to.insert("permissions".into(), Value::Table(permissions));
     }
-    let functions = Table::from_iter([(name.to_owned(), Value::Table(function))]);
-    Table::from_iter([
-        ("app".to_owned(), Value::from(name)),
-        ("functions".to_owned(), Value::Table(functions)),
-    ])
-    .to_string()
 }

@@ -298,7 +298,6 @@ fn what_is_not_there_yet_is_refused_with_its_line() {
             "limits = { queue = { order = \"lifo\" } }\ntriggers = [{ mqtt = \"a\", qos = 1, order_by = \"topic\" }]",
             "5:13 `order_by` needs a queue whose order is `fifo`",
         ),
-        ("[workflows.w]\npermissions = { call = [\"f\"] }", "4:2 `workflows` is not supported yet"),
     ] {
         let problems = problems(&with(line));
         assert_eq!(problems.len(), 1, "for {line}: {problems:#?}");

@@ -15,6 +15,7 @@ use super::records::{self, AppRecord, AssetRecord, Revision};
 use crate::dispatch::Admission;
 use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
+use super::workflow::LiveWorkflow;
 use crate::store::Store;
 
 /// An app that is live.
@@ -27,6 +28,8 @@ pub struct LiveApp {
     pub deployed_unix_ms: u64,
     /// Its functions, by name.
     pub functions: Vec<Arc<LiveFunction>>,
+    /// Its workflows, by name.
+    pub workflows: Vec<Arc<LiveWorkflow>>,
     /// Earlier revisions, newest first.
     pub previous: Vec<String>,
 }
@@ -36,6 +39,7 @@ impl LiveApp {
         manifest: &Manifest,
         revision: &Revision,
         record: &AppRecord,
+        workflows: Vec<Arc<LiveWorkflow>>,
         metrics: &Metrics,
     ) -> Self {
         let name: Arc<str> = manifest.app.as_str().into();
@@ -68,6 +72,7 @@ impl LiveApp {
             revision: record.live.clone(),
             deployed_unix_ms: record.deployed_unix_ms,
             functions,
+            workflows,
             previous: record.previous.clone(),
         }
     }

@@ -3,6 +3,7 @@
 mod live;
 mod records;
 mod routes;
+mod workflow;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tokio::sync::{Mutex, watch};
 
 pub use live::{LiveApp, LiveFunction};
 pub use routes::{HttpRoute, MqttRoute, RouteConflict, Routes, ScheduleRoute};
+pub use workflow::{LiveWorkflow, WorkflowError};
 
 use crate::logs::Logs;
 use crate::manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
@@ -75,6 +77,21 @@ pub enum DeployError {
         function: String,
         /// Whose it is.
         app: String,
+    },
+    /// A workflow is no good.
+    #[error(transparent)]
+    Workflow(#[from] WorkflowError),
+    /// A file of a workflow that the manifest does not name.
+    #[error("the deploy has a workflow `{}` that no pattern in `workflows` of the manifest covers", file.escape_debug())]
+    UnknownWorkflow {
+        /// Its file.
+        file: String,
+    },
+    /// A workflow may not do what it is to do, or calls what is not there.
+    #[error("{}", problems.join("\n"))]
+    Calls {
+        /// One line each.
+        problems: Vec<String>,
     },
     /// Two functions want the same path.
     #[error(transparent)]
@@ -143,6 +160,23 @@ pub struct Deployed {
     pub app: Arc<LiveApp>,
     /// It was live already.
     pub unchanged: bool,
+    /// What works but is perhaps not meant.
+    pub warnings: Vec<String>,
+}
+
+/// What is deployed.
+#[derive(Default)]
+pub struct Deploy {
+    /// The text of the manifest.
+    pub manifest: String,
+    /// The sources of its functions.
+    pub sources: BTreeMap<String, FunctionSource>,
+    /// The contents of its assets.
+    pub assets: BTreeMap<String, Bytes>,
+    /// The texts of its workflows, by file.
+    pub workflows: BTreeMap<String, String>,
+    /// A workflow that calls what is not there is an error, not a warning.
+    pub strict: bool,
 }
 
 /// All functions of a node.
@@ -243,15 +277,13 @@ impl Registry {
     ///
     /// Everything is checked, compiled and stored on disk before the app goes live in one step; on an
     /// error nothing has changed. Invocations that run finish on the revision they started on.
-    pub async fn deploy(
-        &self,
-        manifest_text: String,
-        sources: BTreeMap<String, FunctionSource>,
-        assets: BTreeMap<String, Bytes>,
-    ) -> Result<Deployed, DeployError> {
+    pub async fn deploy(&self, deploy: Deploy) -> Result<Deployed, DeployError> {
+        let Deploy { manifest: manifest_text, sources, assets, workflows, strict } = deploy;
         let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
         check_sources(&manifest, &sources)?;
         check_assets(&manifest, &assets)?;
+        check_workflow_files(&manifest, &workflows)?;
+        let live_workflows = workflow::compile_all(&manifest, &workflows)?;
         let asset_bytes: usize = assets.values().map(Bytes::len).sum();
         for (name, function) in &manifest.functions {
             let wanted_bytes = function.limits.memory_bytes.saturating_add(asset_bytes);
@@ -269,11 +301,34 @@ impl Registry {
                 return Err(DeployError::NameTaken { function: name.clone(), app });
             }
         }
-        let revision = Revision::new(manifest_text, &sources, &assets);
+        let new_names = live_workflows.iter().map(|workflow| &*workflow.name);
+        for name in manifest.functions.keys().map(String::as_str).chain(new_names) {
+            if let Some(other) = routes.workflow(name).filter(|other| *other.app != manifest.app) {
+                let app = other.app.to_string();
+                return Err(DeployError::NameTaken { function: name.to_owned(), app });
+            }
+        }
+        if let Some((workflow, other)) = live_workflows.iter().find_map(|workflow| {
+            let other = routes.function(&workflow.name).filter(|other| *other.app != manifest.app)?;
+            Some((workflow, other))
+        }) {
+            let (function, app) = (workflow.name.to_string(), other.app.to_string());
+            return Err(DeployError::NameTaken { function, app });
+        }
+        let (refused, mut warnings) = check_calls(&manifest, &live_workflows, &routes);
+        let refused: Vec<String> = match strict {
+            true => refused.into_iter().chain(warnings.drain(..)).collect(),
+            false => refused,
+        };
+        if !refused.is_empty() {
+            return Err(DeployError::Calls { problems: refused });
+        }
+        warnings.extend(live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())));
+        let revision = Revision::new(manifest_text, &sources, &assets, workflows);
         let digest = revision.digest();
         let live = routes.app(&manifest.app);
         if let Some(app) = live.filter(|app| app.revision == digest) {
-            return Ok(Deployed { app: app.clone(), unchanged: true });
+            return Ok(Deployed { app: app.clone(), unchanged: true, warnings });
         }
 
         let record = AppRecord {
@@ -282,7 +337,7 @@ impl Registry {
             live: digest,
             deployed_unix_ms: self.clock.now_unix_ms(),
         };
-        let app = Arc::new(LiveApp::new(&manifest, &revision, &record, &self.metrics));
+        let app = Arc::new(LiveApp::new(&manifest, &revision, &record, live_workflows, &self.metrics));
         let mut prepare_lines = Vec::new();
         let in_place = LiveFunction::deployed_assets(&assets);
         for (number, function) in app.functions.iter().enumerate() {
@@ -318,7 +373,7 @@ impl Registry {
             self.logs.add(&function, "", level, message);
         }
         self.collect_garbage().await;
-        Ok(Deployed { app, unchanged: false })
+        Ok(Deployed { app, unchanged: false, warnings })
     }
 
     /// Takes an app away; gives the names of its functions. Its objects stay.
@@ -353,7 +408,8 @@ impl Registry {
         }
         drop(changing);
         // The same way as any deploy: names and paths may have gone to other apps since.
-        Ok(self.deploy(stored.manifest, sources, assets).await?.app)
+        let Revision { manifest, workflows, .. } = stored;
+        Ok(self.deploy(Deploy { manifest, sources, assets, workflows, strict: false }).await?.app)
     }
 
     async fn commit(&self, app: &str, batch: Batch) -> Result<(), DeployError> {
@@ -420,7 +476,11 @@ fn load_app(
         what: format!("the manifest of app `{name}`"),
         reason: error.to_string(),
     })?;
-    Ok(Arc::new(LiveApp::new(&manifest, &revision, &record, metrics)))
+    let workflows = workflow::compile_all(&manifest, &revision.workflows).map_err(|error| StoreError::Damaged {
+        what: format!("a workflow of app `{name}`"),
+        reason: error.to_string(),
+    })?;
+    Ok(Arc::new(LiveApp::new(&manifest, &revision, &record, workflows, metrics)))
 }
 
 fn check_sources(
@@ -454,6 +514,52 @@ fn check_assets(manifest: &Manifest, assets: &BTreeMap<String, Bytes>) -> Result
         }
     }
     Ok(())
+}
+
+fn check_workflow_files(manifest: &Manifest, texts: &BTreeMap<String, String>) -> Result<(), DeployError> {
+    let patterns: Vec<_> =
+        manifest.workflows.files.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
+    let stray = texts.keys().find(|file| {
+        !is_asset_name(file) || !patterns.iter().any(|pattern| pattern.matches(file))
+    });
+    stray.map_or(Ok(()), |file| Err(DeployError::UnknownWorkflow { file: file.clone() }))
+}
+
+/// What workflows call that they may not, and what is not there.
+fn check_calls(
+    manifest: &Manifest,
+    workflows: &[Arc<LiveWorkflow>],
+    routes: &Routes,
+) -> (Vec<String>, Vec<String>) {
+    let (mut refused, mut missing) = (Vec::new(), Vec::new());
+    let own = |name: &str| {
+        manifest.functions.contains_key(name) || workflows.iter().any(|workflow| *workflow.name == *name)
+    };
+    for workflow in workflows {
+        let (calls, runs) = (workflow.program.functions(), workflow.program.workflows());
+        for name in calls.iter().chain(&runs) {
+            let there = routes.function(name).is_some() || routes.workflow(name).is_some();
+            if own(name) {
+                continue;
+            }
+            if !workflow.permissions.allows_call(name) && there {
+                refused.push(format!(
+                    "workflow `{}` calls `{name}` of another app, which its permissions do not name: \
+                     [workflows.{}.permissions] call = [\"{name}\"], or --allow call={name} for a single file",
+                    workflow.name, workflow.name
+                ));
+            } else if !there {
+                let names = routes.functions().map(|function| &*function.name);
+                let names = names.chain(manifest.functions.keys().map(String::as_str));
+                let near = match near(name, names).as_slice() {
+                    [] => String::new(),
+                    near => format!("; did you mean `{}`?", near.join("` or `")),
+                };
+                missing.push(format!("workflow `{}` calls `{name}`, which is not deployed{near}", workflow.name));
+            }
+        }
+    }
+    (refused, missing)
 }
 
 /// The revisions to keep beside the new one, newest first.

@@ -46,6 +46,9 @@ pub struct Revision {
     /// The assets by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub assets: BTreeMap<String, AssetRecord>,
+    /// The texts of the workflows by file.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub workflows: BTreeMap<String, String>,
 }
 
 /// An asset whose content is kept by its digest.
@@ -81,6 +84,7 @@ impl Revision {
         manifest: String,
         sources: &BTreeMap<String, FunctionSource>,
         assets: &BTreeMap<String, Bytes>,
+        workflows: BTreeMap<String, String>,
     ) -> Self {
         let functions = sources
             .iter()
@@ -95,7 +99,7 @@ impl Revision {
             .collect();
         let assets =
             assets.iter().map(|(name, content)| (name.clone(), AssetRecord::new(content))).collect();
-        Self { format: FORMAT, manifest, functions, assets }
+        Self { format: FORMAT, manifest, functions, assets, workflows }
     }
 
     /// Its name: a digest over all of it, in hex.

@@ -7,7 +7,7 @@ use croner::Cron;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::{FilterTrie, QoS};
 
-use super::{LiveApp, LiveFunction, near};
+use super::{LiveApp, LiveFunction, LiveWorkflow, near};
 use crate::manifest::{HttpAuth, Trigger, parse_cron};
 
 /// Two functions can't both have what they ask for.
@@ -109,6 +109,7 @@ pub struct ScheduleRoute {
 pub struct Routes {
     apps: BTreeMap<String, Arc<LiveApp>>,
     functions: HashMap<Arc<str>, Arc<LiveFunction>>,
+    workflows: HashMap<Arc<str>, Arc<LiveWorkflow>>,
     http: matchit::Router<HttpRoute>,
     mqtt: FilterTrie<MqttRoute>,
     schedules: Vec<ScheduleRoute>,
@@ -160,6 +161,9 @@ impl Routes {
                 }
             }
         }
+        for workflow in apps.values().flat_map(|app| &app.workflows) {
+            routes.workflows.insert(workflow.name.clone(), workflow.clone());
+        }
         for (path, route) in http {
             let function =
                 route.targets.first().map(|target| target.function.name.to_string()).unwrap_or_default();
@@ -201,6 +205,21 @@ impl Routes {
     /// A function.
     pub fn function(&self, name: &str) -> Option<&Arc<LiveFunction>> {
         self.functions.get(name)
+    }
+
+    /// A workflow.
+    pub fn workflow(&self, name: &str) -> Option<&Arc<LiveWorkflow>> {
+        self.workflows.get(name)
+    }
+
+    /// All workflows, in no order.
+    pub fn workflows(&self) -> impl Iterator<Item = &Arc<LiveWorkflow>> {
+        self.workflows.values()
+    }
+
+    /// Names of workflows like `name`.
+    pub fn near_workflows(&self, name: &str) -> Vec<String> {
+        near(name, self.workflows.keys().map(|name| &**name))
     }
 
     /// All functions, in no order.

@@ -315,7 +315,7 @@ impl<'a> Run<'a> {
                 let trying = Trying { phase: Phase::Trying, failed: 0, since_ms: self.environment.now_ms };
                 let frame = frame(State::Try(Box::new(trying)));
                 let id = self.add(frame);
-                self.attempt(id, tried)?;
+                self.attempt(id, tried).inspect_err(|_| drop(self.instance.frames.remove(&id)))?;
             }
             Kind::Listen(_) => {
                 let frame = frame(State::Listen(Box::default()));
@@ -385,7 +385,9 @@ impl<'a> Run<'a> {
                         return self.finish_frame(id, input, None);
                     }
                     Err(error) => {
-                        let (Some(parent), error) = (parent, error) else { return };
+                        self.cancel_below(Some(id));
+                        self.cancel(id);
+                        let Some(parent) = parent else { return };
                         return self.push(Work::Fail { parent, slot, node, raw, error });
                     }
                 }
@@ -520,10 +522,11 @@ impl<'a> Run<'a> {
     }
 
     fn due(&mut self, id: FrameId) {
+        let program = self.program;
         let Some(frame) = self.frame_mut(id) else { return };
         frame.due_ms = None;
         let (Some(node), input) = (frame.node, frame.input.clone()) else { return };
-        match (&frame.state, &self.program.node(node).kind) {
+        match (&frame.state, &program.node(node).kind) {
             (State::Wait, _) => self.finish_frame(id, input, None),
             (State::Try(_), Kind::Try(tried)) => self.retry_due(id, tried),
             _ => {}

@@ -87,6 +87,7 @@ impl Run<'_> {
         if let Then::End = flow {
             return self.complete(output);
         }
+        let program = self.program;
         let Some(frame) = self.frame_mut(parent) else { return };
         match &mut frame.state {
             State::Fork { outputs, left } => {
@@ -95,7 +96,7 @@ impl Run<'_> {
                 }
                 *left = left.saturating_sub(1);
                 let compete = frame.node.is_some_and(
-                    |node| matches!(&self.program.node(node).kind, Kind::Fork(fork) if fork.compete),
+                    |node| matches!(&program.node(node).kind, Kind::Fork(fork) if fork.compete),
                 );
                 match (compete, *left) {
                     (true, _) => {

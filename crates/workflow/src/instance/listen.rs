@@ -150,7 +150,7 @@ impl Run<'_> {
                 .collect(),
         };
         let filters = wanted(listen).zip(&listening.filters).map(active).collect();
-        let queue = self.instance.rule_of(id, self.program).and_then(|rule| rule.queue().cloned());
+        let queue = self.instance.rule_of(id, self.program).and_then(|rule| rule.queue().map(|(queue, _)| queue.clone()));
         self.actions.push(Action::Listen { frame: id, filters, queue });
         Ok(())
     }

@@ -477,14 +477,14 @@ impl Compiler {
     pub fn rule(&mut self, value: &Located, strategy: &super::Strategy) -> Option<Value> {
         let rule = value.to_json();
         let compile = |text: &str| {
-            crate::expression::Expression::parse(text, &self.reader.variables())
+            crate::expression::Expression::parse(text, &[])
                 .map(|_| Arc::new(|_: &Value| Ok(json!(null))) as crate::synthesizer::Predicate)
                 .map_err(|error| error.to_string())
         };
         match crate::synthesizer::Rule::parse(&rule, strategy.filters.len().max(1), &compile) {
             Ok(_) => Some(rule),
             Err(error) => {
-                let place = value.place_of(&error.pointer);
+                let place = value.place_of(&error.pointer());
                 self.reader.problems.add(place, format!("`metadata.events`: {error}"));
                 None
             }

@@ -1,0 +1,234 @@
+//! The coordinator: instances of workflows, advanced where the messages pass.
+//!
+//! ```text
+//! start (HTTP, MQTT, call, schedule, event) --> Instance --advance--> actions --> functions, messages, waits
+//!                                                  ^                                  |
+//!                                                  +------------ event <--------------+
+//! ```
+//!
+//! When a function ends, the task that ran it advances the instance and runs the next function: there is no hop through
+//! a topic or a queue between two steps. An instance that waits is data in a table and holds neither an isolate nor a
+//! task. [`drive`] does what an instance asks for, [`interests`] finds those that an event is for, [`journal`] keeps those
+//! that are durable, [`schedule`] starts what starts by itself, [`timers`] wakes.
+
+pub(crate) mod drive;
+mod events;
+mod inspect;
+mod interests;
+mod journal;
+mod messages;
+mod schedule;
+mod script;
+mod timers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use edgefaas_workflow::instance::FrameId;
+use edgefaas_workflow::{Event, Instance, WorkflowError};
+use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
+use tokio::sync::{Notify, oneshot};
+use ulid::Ulid;
+
+use crate::budget::{Budget, Taken};
+use crate::dispatch::Workers;
+use crate::journal::AnswerTo;
+use crate::platform::Clock;
+use crate::registry::LiveWorkflow;
+use interests::Interests;
+pub use inspect::{InstanceView, ended_view};
+pub(crate) use schedule::run as run_schedules;
+use timers::Timers;
+
+/// Memory that inputs of instances and what an instance itself takes may have together.
+const MAX_INSTANCE_BYTES: usize = 256 << 20;
+/// What an instance counts beside its input.
+const INSTANCE_BYTES: usize = 1024;
+
+/// How many instances there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkflowLimits {
+    /// Instances that run something at the same time.
+    pub running: usize,
+    /// Instances, those that wait included.
+    pub instances: usize,
+}
+
+impl Default for WorkflowLimits {
+    fn default() -> Self {
+        Self { running: 4096, instances: 200_000 }
+    }
+}
+
+/// All instances of a node.
+pub struct Coordinator {
+    instances: Mutex<HashMap<Ulid, Arc<Running>>>,
+    interests: RwLock<Interests>,
+    /// Somebody waits for events: else a message costs one look.
+    interested: AtomicBool,
+    timers: Timers,
+    workers: Arc<Workers>,
+    clock: Clock,
+    time: NodeTime,
+    limits: WorkflowLimits,
+    bytes: Budget,
+    running: AtomicUsize,
+    /// Room for one more, after there was none.
+    room: Arc<Notify>,
+    runtime: Value,
+    ended: Mutex<inspect::Ended>,
+    pub(crate) figures: Figures,
+}
+
+/// What the coordinator has done since the start.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct Figures {
+    pub started: AtomicU64,
+    pub completed: AtomicU64,
+    pub faulted: AtomicU64,
+    pub cancelled: AtomicU64,
+    pub rejected: AtomicU64,
+    pub events: AtomicU64,
+}
+
+/// A clock that neither jumps nor goes back, and goes on where it was before a restart.
+struct NodeTime {
+    started: Instant,
+    base_ms: AtomicU64,
+}
+
+impl NodeTime {
+    fn now_ms(&self) -> u64 {
+        self.base_ms.load(Ordering::Relaxed) + self.started.elapsed().as_millis() as u64
+    }
+
+    /// What was written down before lies in the past.
+    fn not_before(&self, ms: u64) {
+        self.base_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+}
+
+/// An instance that has not ended, or that failed and can be retried.
+pub(crate) struct Running {
+    pub id: Ulid,
+    pub workflow: Arc<LiveWorkflow>,
+    pub depth: u8,
+    pub trace_parent: Option<String>,
+    /// The instance that runs this one, if it waits for it.
+    parent: Option<(Ulid, FrameId)>,
+    /// Where the answer goes.
+    answer: Option<AnswerTo>,
+    state: Mutex<RunState>,
+    _bytes: Taken,
+}
+
+struct RunState {
+    instance: Instance,
+    /// Calls that run, to be called off.
+    calls: Vec<(FrameId, Arc<Notify>)>,
+    /// Instances that it runs and waits for.
+    children: Vec<(FrameId, Ulid)>,
+    /// Filters that it listens with.
+    listens: Vec<FrameId>,
+    /// Events that wait for the one who works on the journal.
+    queue: Vec<drive::Queued>,
+    /// Somebody works on the journal.
+    busy: bool,
+    /// It counts as running.
+    counted: bool,
+    due_ms: Option<u64>,
+    log: journal::Log,
+    waiter: Option<oneshot::Sender<Result<Arc<Value>, WorkflowError>>>,
+    started: Instant,
+}
+
+impl Coordinator {
+    /// A coordinator without instances.
+    pub fn new(workers: Arc<Workers>, clock: Clock, limits: WorkflowLimits, node_id: u64) -> Self {
+        let time = NodeTime { started: Instant::now(), base_ms: AtomicU64::new(clock.now_unix_ms()) };
+        let runtime = serde_json::json!({
+            "name": "edgefaas",
+            "version": env!("CARGO_PKG_VERSION"),
+            "metadata": {"node": format!("{node_id:016x}")},
+        });
+        Self {
+            instances: Mutex::default(),
+            interests: RwLock::default(),
+            interested: AtomicBool::new(false),
+            timers: Timers::default(),
+            workers,
+            clock,
+            time,
+            limits,
+            bytes: Budget::new(MAX_INSTANCE_BYTES),
+            running: AtomicUsize::new(0),
+            room: Arc::default(),
+            runtime,
+            ended: Mutex::default(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// How many instances there are, and how many of them run something.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.instances.lock().len(), self.running.load(Ordering::Relaxed))
+    }
+
+    fn find(&self, id: Ulid) -> Option<Arc<Running>> {
+        self.instances.lock().get(&id).cloned()
+    }
+
+    /// Waits until no instance runs anything, or `grace` is over.
+    pub(crate) async fn settled(&self, grace: Duration) {
+        let until = Instant::now() + grace;
+        while self.running.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            let _ = tokio::time::timeout(Duration::from_millis(20), self.room.notified()).await;
+        }
+    }
+}
+
+/// A start of a workflow.
+pub(crate) struct Start {
+    pub workflow: Arc<LiveWorkflow>,
+    pub input: Arc<Value>,
+    /// The size of the input as it came.
+    pub input_bytes: usize,
+    pub id: Ulid,
+    pub depth: u8,
+    pub trace_parent: Option<String>,
+    pub parent: Option<(Ulid, FrameId)>,
+    pub answer: Option<AnswerTo>,
+}
+
+impl Start {
+    /// A start by nobody in particular.
+    pub fn new(workflow: Arc<LiveWorkflow>, input: Value, input_bytes: usize) -> Self {
+        Self {
+            workflow,
+            input: Arc::new(input),
+            input_bytes,
+            id: Ulid::generate(),
+            depth: 0,
+            trace_parent: None,
+            parent: None,
+            answer: None,
+        }
+    }
+}
+
+/// A payload as the input of a workflow: JSON as it is, other text as a string, anything else in base64; null if there
+/// is none.
+pub(crate) fn input_of(payload: &[u8]) -> Value {
+    let mut event = serde_json::Map::new();
+    edgefaas_workflow::event::set_data(&mut event, payload);
+    event.remove("data").or_else(|| event.remove("data_base64")).unwrap_or_default()
+}
+
+/// What is known of an event for an instance.
+pub(crate) fn tick() -> Event {
+    Event::Tick
+}
