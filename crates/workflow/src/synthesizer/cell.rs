@@ -159,6 +159,13 @@ impl Cell {
         }
     }
 
+    /// Fits a window to the rule's borders, which may be others than those that it was remembered with.
+    pub(super) fn align(&mut self, grid: &Grid) {
+        if let Self::Window(cell) = self {
+            cell.align(grid);
+        }
+    }
+
     /// Moves all times by so many milliseconds.
     pub(super) fn shift(&mut self, by_ms: i64) {
         match self {

@@ -7,8 +7,9 @@ const DAY_MS: u64 = 86_400_000;
 /// The units of short texts, each with its milliseconds.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", DAY_MS)];
 
-/// A text as milliseconds: whole numbers with `ms`, `s`, `m`, `h` or `d` (`30s`, `1h30m`), or an ISO 8601 duration of weeks,
-/// days, hours, minutes and seconds (`PT0.5S`). Gives the reason if it is none, is zero, or is longer than ten years.
+/// A text as milliseconds: whole numbers with `ms`, `s`, `m`, `h` or `d` (`30s`, `1h30m`), or an ISO 8601 duration of
+/// weeks, days, hours, minutes and seconds (`PT0.5S`). Gives the reason if it is none, is zero, or is longer than ten
+/// years.
 pub(super) fn parse_ms(text: &str) -> Result<u64, &'static str> {
     let ms = match text.strip_prefix('P') {
         Some(rest) => iso_ms(rest)?,

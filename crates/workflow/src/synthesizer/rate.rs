@@ -28,7 +28,8 @@ pub(super) struct Below {
 
 impl Above {
     pub(super) fn arrive(&mut self, above: usize, per_ms: i64, arrival: &Arrival<'_>) -> Outcome {
-        // Whether the rate was back shows at the end of a millisecond: an event that leaves as another comes changes nothing.
+        // Whether the rate was back shows at the end of a millisecond: an event that leaves as another comes changes
+        // nothing.
         if self.times.back().is_some_and(|last| *last < arrival.now) {
             let oldest_ends = self.times.front().map(|at| at.saturating_add(per_ms));
             self.past &= self.times.len() > above && oldest_ends >= Some(arrival.now);

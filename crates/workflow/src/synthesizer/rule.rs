@@ -71,8 +71,8 @@ pub(super) struct Level {
 impl Rule {
     /// Reads a rule, as the module describes it.
     ///
-    /// `sources` is the number of filters that `all` waits for; the other conditions do not look at it. `compile` gets the jq
-    /// inside of `${ … }` and gives what computes it over an event, or why it cannot be used.
+    /// `sources` is the number of filters that `all` waits for; the other conditions do not look at it. `compile` gets
+    /// the jq inside of `${ … }` and gives what computes it over an event, or why it cannot be used.
     ///
     /// # Errors
     ///
@@ -136,7 +136,8 @@ impl Rule {
         }
     }
 
-    /// Whether time alone can change something, so that [`Synthesizer::tick`](super::Synthesizer::tick) has to be called.
+    /// Whether time alone can change something, so that [`Synthesizer::tick`](super::Synthesizer::tick) has to be
+    /// called.
     pub fn needs_ticks(&self) -> bool {
         match self.kind {
             Kind::Window { .. } | Kind::RateBelow { .. } | Kind::Silence { .. } => true,

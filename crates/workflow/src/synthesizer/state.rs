@@ -7,8 +7,8 @@ use super::keys::Key;
 
 /// All that a [`Synthesizer`](super::Synthesizer) remembers, without its rule.
 ///
-/// Times in it count from the moment at which it was taken, since the clock is another after a restart. With formats that
-/// people read (JSON) events are written as they are, with others as texts of JSON.
+/// Times in it count from the moment at which it was taken, since the clock is another after a restart. With formats
+/// that people read (JSON) events are written as they are, with others as texts of JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     /// The rule's condition; a state of another one is of no use.
@@ -24,9 +24,9 @@ pub struct State {
 }
 
 impl State {
-    /// The state as it is `away_ms` later, without anything that would have happened in that time: windows that ended and
-    /// silences that were over fire at the first tick after it is restored. For the time that the node was away; without it that
-    /// time counts as if it had not been.
+    /// The state as it is `away_ms` later, without anything that would have happened in that time: windows that ended
+    /// and silences that were over fire at the first tick after it is restored. For the time that the node was away;
+    /// without it that time counts as if it had not been.
     pub fn aged(mut self, away_ms: u64) -> Self {
         let by_ms = i64::try_from(away_ms).unwrap_or(i64::MAX).saturating_neg();
         self.origin_ms = self.origin_ms.saturating_add(by_ms);

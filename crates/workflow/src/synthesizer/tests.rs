@@ -4,7 +4,9 @@ mod model;
 mod parsing;
 mod restart;
 
-use serde_json::json;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
 
 use super::*;
 

@@ -100,6 +100,10 @@ impl Window {
         }
     }
 
+    pub(super) fn align(&mut self, grid: &Grid) {
+        self.passed_ms = grid.before(self.passed_ms);
+    }
+
     pub(super) fn held(&self) -> usize {
         self.events.len()
     }

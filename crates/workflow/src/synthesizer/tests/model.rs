@@ -63,11 +63,11 @@ impl Condition {
                         met.push((now, numbers(&events)));
                     }
                 }
-                Self::Below { below, per } => {
-                    if armed && now >= begin + per && since(upto, ago(*per)).count() < *below {
-                        met.push((now, vec![]));
-                        armed = false;
-                    }
+                Self::Below { below, per }
+                    if armed && now >= begin + per && since(upto, ago(*per)).count() < *below =>
+                {
+                    met.push((now, vec![]));
+                    armed = false;
                 }
                 Self::Silence { wait } => {
                     let last = came[..upto].last();

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::synthesizer::rule::Kind;
 
 /// The pointer and the message of the error.
 fn refused(value: Value) -> (String, String) {

@@ -114,3 +114,61 @@ fn what_does_not_fit_the_rule_is_let_go() {
     let mut restored = restarted(&counter, json!({ "count": 5 }), 1_000, u64::MAX, 500);
     assert_eq!(send(&mut restored, "", 4, 500), ["0 1 2 3 4"]);
 }
+
+#[test]
+fn windows_of_another_length_end_on_their_own_grid() {
+    let mut windows = at_1000(json!({ "window": { "every": "100ms" } }));
+    send(&mut windows, "", 1, 1_110);
+    let mut windows = restarted(&windows, json!({ "window": { "every": "70ms" } }), 1_120, 0, 1_120);
+    assert_eq!(windows.due_ms(), Some(1_140));
+    assert_eq!(ticked(&mut windows, 1_140), ["1"]);
+}
+
+#[test]
+fn formats_that_cannot_say_what_comes_next_do_too() {
+    let mut counter = at_1000(json!({ "key": "${ .k }", "count": 2 }));
+    send(&mut counter, "a", 1, 1_010);
+    let bytes = postcard::to_allocvec(&counter.state(1_010)).unwrap();
+    let state: State = postcard::from_bytes(&bytes).unwrap();
+    let mut counter = Synthesizer::restore(rule(json!({ "key": "${ .k }", "count": 2 })), state, 0);
+    assert_eq!(send(&mut counter, "a", 2, 5), ["a: 1 2"]);
+    assert!(postcard::from_bytes::<State>(&bytes[..bytes.len() / 2]).is_err());
+}
+
+/// Times that no clock gives, in every condition.
+#[test]
+fn broken_states_do_no_harm() {
+    let rules = [
+        json!({ "count": 3, "within": "1s" }),
+        json!({ "window": { "every": "1ms", "of": "9s" } }),
+        json!({ "window": { "every": "1s", "empty": true } }),
+        json!({ "rate": { "above": 2, "per": "1s" } }),
+        json!({ "rate": { "below": 2, "per": "1s" } }),
+        json!({ "silence": "1s" }),
+        json!({ "all": true, "within": "1s" }),
+    ];
+    for value in rules {
+        let mut synthesizer = at_1000(value.clone());
+        send(&mut synthesizer, "", 1, 1_007);
+        send(&mut synthesizer, "", 2, 1_007);
+        let text = serde_json::to_string(&synthesizer.state(1_007)).unwrap();
+        for time in ["-9223372036854775808", "9223372036854775807"] {
+            // The times are those of the events: 0 ms ago.
+            for broken in
+                [text.replace("[0,", &format!("[{time},")), text.replace("[0", &format!("[{time}"))]
+            {
+                let Ok(state) = serde_json::from_str::<State>(&broken) else {
+                    continue;
+                };
+                for now_ms in [0, 5_000, u64::MAX] {
+                    let mut restored =
+                        Synthesizer::restore(rule(value.clone()), state.clone().aged(7), now_ms);
+                    for later in [0, 1, 10_000, u64::MAX / 8, u64::MAX] {
+                        restored.tick(now_ms.saturating_add(later));
+                        send(&mut restored, "", 3, now_ms.saturating_add(later));
+                    }
+                }
+            }
+        }
+    }
+}
