@@ -12,6 +12,7 @@ pub mod duration;
 pub mod error;
 pub mod event;
 pub mod expression;
+pub mod graph;
 pub mod instance;
 pub mod program;
 pub mod schema;

@@ -1,0 +1,81 @@
+//! The graph as a Mermaid flowchart.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use super::layout::{Tree, tree};
+use super::{Graph, Kind, lines};
+
+/// The flowchart's text. Nodes are called `n0`, `n1`, … in their order, so that no id can mean something to Mermaid.
+pub fn mermaid(graph: &Graph) -> String {
+    let tree = tree(graph);
+    let mut out = String::from("flowchart TD\n");
+    // Group 0 is the whole picture. Their order has each before those in it, so that a stack gives the nesting.
+    let mut stack = vec![(0, false)];
+    while let Some((group, closes)) = stack.pop() {
+        let indent = "  ".repeat(tree.depth(group) + usize::from(group == 0));
+        if closes {
+            let _ = writeln!(out, "{indent}end");
+            continue;
+        }
+        if group != 0 {
+            let _ = writeln!(out, "{indent}subgraph g{group}[\"{}\"]", escaped(tree.title(group)));
+            stack.push((group, true));
+        }
+        let inner = if group == 0 { indent } else { format!("{indent}  ") };
+        for index in tree.nodes(group) {
+            if let Some(node) = graph.nodes.get(index) {
+                let (open, close) = shape(node.kind);
+                let _ = writeln!(out, "{inner}n{index}{open}\"{}\"{close}", escaped(&node.label));
+            }
+        }
+        stack.extend(tree.groups(group).into_iter().rev().map(|group| (group, false)));
+    }
+    write_edges(graph, &tree, &mut out);
+    out
+}
+
+fn write_edges(graph: &Graph, tree: &Tree<'_>, out: &mut String) {
+    let ids: &HashMap<&str, usize> = &tree.ids;
+    for edge in &graph.edges {
+        let (Some(from), Some(to)) = (ids.get(edge.from.as_str()), ids.get(edge.to.as_str())) else {
+            continue;
+        };
+        let _ = match edge.label.as_deref().map(escaped).filter(|label| label != " ") {
+            Some(label) => writeln!(out, "  n{from} -->|\"{label}\"| n{to}"),
+            None => writeln!(out, "  n{from} --> n{to}"),
+        };
+    }
+}
+
+fn shape(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Start | Kind::End => ("([", "])"),
+        Kind::Task => ("[", "]"),
+        Kind::Choice => ("{", "}"),
+        Kind::Wait => ("(", ")"),
+        Kind::Event => ("[/", "/]"),
+        Kind::Error => ("{{", "}}"),
+    }
+}
+
+/// A text between double quotes: all that Markdown, HTML or Mermaid could take for their own as `#NUMBER;`. Never empty, since
+/// Mermaid takes no empty text.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for (index, line) in lines(text).iter().enumerate() {
+        if index > 0 {
+            out.push_str("<br/>");
+        }
+        for character in line.chars() {
+            match character {
+                c if c.is_alphanumeric() || " .,:()/-=…".contains(c) => out.push(c),
+                c if c.is_control() => out.push(' '),
+                c => {
+                    let _ = write!(out, "#{};", u32::from(c));
+                }
+            }
+        }
+    }
+    if out.is_empty() { " ".into() } else { out }
+}

@@ -1,0 +1,135 @@
+//! The keys with their states: found by key, by when something is due, and by when they were last used.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::cell::{Cell, Held};
+
+/// A key; without `key` in the rule there is one state, for `None`.
+pub(super) type Key = Option<Held>;
+
+/// The states of all keys. Every step takes O(log n).
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    ids: HashMap<Key, u64>,
+    /// By id; ids grow with the order in which keys came.
+    slots: BTreeMap<u64, Slot>,
+    /// When, and the slot's id.
+    due: BTreeSet<(i64, u64)>,
+    /// The slot's id by its last use; the least recent is first.
+    used: BTreeMap<u64, u64>,
+    next: u64,
+    events: usize,
+    times: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: Key,
+    cell: Cell,
+    due: Option<i64>,
+    used: u64,
+}
+
+impl Keys {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How many events all states hold.
+    pub(super) fn events(&self) -> usize {
+        self.events
+    }
+
+    /// How many times of events all states hold.
+    pub(super) fn times(&self) -> usize {
+        self.times
+    }
+
+    pub(super) fn id(&self, key: &Key) -> Option<u64> {
+        self.ids.get(key).copied()
+    }
+
+    /// Adds a key that is not there; it counts as just used.
+    pub(super) fn add(&mut self, key: Key, cell: Cell) -> u64 {
+        let (id, used) = (self.stamp(), self.stamp());
+        self.events += cell.events();
+        self.times += cell.times();
+        self.ids.insert(key.clone(), id);
+        self.used.insert(used, id);
+        self.slots.insert(id, Slot { key, cell, due: None, used });
+        id
+    }
+
+    /// Makes a key the one that was used last.
+    pub(super) fn touch(&mut self, id: u64) {
+        let stamp = self.stamp();
+        if let Some(slot) = self.slots.get_mut(&id) {
+            self.used.remove(&slot.used);
+            slot.used = stamp;
+            self.used.insert(stamp, id);
+        }
+    }
+
+    /// Changes a state; `step` gives when something is due next, besides its result.
+    pub(super) fn change<T>(
+        &mut self,
+        id: u64,
+        step: impl FnOnce(&mut Cell, &Key) -> (Option<i64>, T),
+    ) -> Option<T> {
+        let slot = self.slots.get_mut(&id)?;
+        let before = (slot.cell.events(), slot.cell.times());
+        let (due, result) = step(&mut slot.cell, &slot.key);
+        self.events = (self.events + slot.cell.events()).saturating_sub(before.0);
+        self.times = (self.times + slot.cell.times()).saturating_sub(before.1);
+        if due != slot.due {
+            if let Some(old) = slot.due {
+                self.due.remove(&(old, id));
+            }
+            self.due.extend(due.map(|due| (due, id)));
+            slot.due = due;
+        }
+        Some(result)
+    }
+
+    /// When something is due first, and for which key.
+    pub(super) fn first_due(&self) -> Option<(i64, u64)> {
+        self.due.first().copied()
+    }
+
+    pub(super) fn due_of(&self, id: u64) -> Option<i64> {
+        self.slots.get(&id)?.due
+    }
+
+    /// The key that was used the longest time ago.
+    pub(super) fn oldest(&self) -> Option<(u64, &Cell)> {
+        let (_, id) = self.used.first_key_value()?;
+        self.slots.get(id).map(|slot| (*id, &slot.cell))
+    }
+
+    pub(super) fn cell(&self, id: u64) -> Option<&Cell> {
+        self.slots.get(&id).map(|slot| &slot.cell)
+    }
+
+    /// Lets a key go, with what it held.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Cell> {
+        let slot = self.slots.remove(&id)?;
+        self.ids.remove(&slot.key);
+        self.used.remove(&slot.used);
+        if let Some(due) = slot.due {
+            self.due.remove(&(due, id));
+        }
+        self.events = self.events.saturating_sub(slot.cell.events());
+        self.times = self.times.saturating_sub(slot.cell.times());
+        Some(slot.cell)
+    }
+
+    /// All keys with their states, the least recently used first.
+    pub(super) fn by_use(&self) -> impl Iterator<Item = (&Key, &Cell)> {
+        self.used.values().filter_map(|id| self.slots.get(id)).map(|slot| (&slot.key, &slot.cell))
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}

@@ -1,0 +1,304 @@
+//! Counts events, keeps the keys within their limits, and says when time is up.
+
+use std::sync::Arc;
+
+use serde_json::{Number, Value, json};
+
+use super::cell::{Arrival, Cell, Happening, Held, Outcome};
+use super::error::{SynthesisError, kind_of};
+use super::keys::{Key, Keys};
+use super::rule::{Kind, Queue, RATE_EVENTS, Rule};
+use super::state::State;
+use super::window::Grid;
+use super::{Counts, Firing};
+
+/// The most firings that one call gives; if there are more, [`Synthesizer::due_ms`] stays in the past.
+const CALL_FIRINGS: usize = 256;
+/// The most events held for all keys together.
+const ALL_EVENTS: usize = 100_000;
+/// The most times of events held for all keys together.
+const ALL_TIMES: usize = RATE_EVENTS + 1;
+/// The longest key, in bytes as JSON.
+const KEY_BYTES: usize = 1_024;
+
+/// Counts events and says when its rule's condition is met.
+///
+/// It has no clock: every call says what time it is, in milliseconds of a clock that never goes back (a time before
+/// that of the last call is taken as that). The caller calls [`tick`](Self::tick) when [`due_ms`](Self::due_ms) says.
+#[derive(Debug)]
+pub struct Synthesizer {
+    rule: Rule,
+    grid: Grid,
+    now: i64,
+    keys: Keys,
+    long_queue: bool,
+    dropped: u64,
+    evicted: u64,
+}
+
+impl Synthesizer {
+    /// Begins at `now_ms`: the first window starts then, and so does the wait of a silence without a key.
+    pub fn new(rule: Rule, now_ms: u64) -> Self {
+        let now = millis(now_ms);
+        let mut new = Self::bare(rule, now, now);
+        new.begin();
+        new
+    }
+
+    /// Counts an event that came at `now_ms`. `source` is the index of the filter of `all` that it matched; other
+    /// conditions do not look at it. What was due by then happens first, and is among the firings.
+    ///
+    /// # Errors
+    ///
+    /// The event has no key, no value, or a filter that does not exist. It is not counted then; everything else stays
+    /// as it was.
+    pub fn handle(
+        &mut self,
+        source: usize,
+        event: &Arc<Value>,
+        now_ms: u64,
+    ) -> Result<Vec<Firing>, SynthesisError> {
+        let key = self.key_of(event)?;
+        let value = self.value_of(event)?;
+        if let Kind::All { sources } = self.rule.kind
+            && source >= sources
+        {
+            return Err(SynthesisError::Source { source_index: source, sources });
+        }
+        let mut firings = self.tick(now_ms);
+        self.sweep();
+        let now = self.now;
+        let id = match self.keys.id(&key) {
+            Some(id) => {
+                // Its turn may not have come in this call.
+                if let (Some(due), false) =
+                    (self.keys.due_of(id), matches!(self.rule.kind, Kind::Window { .. }))
+                    && due <= now
+                {
+                    firings.extend(self.pass(id, due));
+                }
+                self.keys.touch(id);
+                self.keys.id(&key)
+            }
+            None => None,
+        };
+        let Some(id) = id.or_else(|| self.add(key)) else {
+            return Ok(firings);
+        };
+        let arrival = Arrival { source, event, value, now };
+        let (rule, grid) = (&self.rule, &self.grid);
+        let outcome = self.keys.change(id, |cell, key| {
+            let outcome = cell.arrive(rule, &arrival);
+            (cell.due(rule, grid), (key.clone(), outcome))
+        });
+        firings.extend(self.finish(id, outcome));
+        self.make_room();
+        Ok(firings)
+    }
+
+    /// Takes the length that the queue of a `queue` rule has at `now_ms`; other rules do not look at it.
+    pub fn queue_length(&mut self, length: u64, now_ms: u64) -> Vec<Firing> {
+        self.now = self.now.max(millis(now_ms));
+        let Some((queue, longer_than)) = self.rule.queue() else {
+            return Vec::new();
+        };
+        let (was_long, is_long) = (self.long_queue, length > longer_than);
+        let (kind, name) = match queue {
+            Queue::Function(name) => ("function", name),
+            Queue::Filter(filter) => ("filter", filter),
+        };
+        let facts = json!({ "kind": "queue", kind: name, "length": length, "longer_than": longer_than });
+        self.long_queue = is_long;
+        match is_long && !was_long {
+            true => vec![Firing { key: None, events: Vec::new(), dropped: 0, late_ms: 0, facts }],
+            false => Vec::new(),
+        }
+    }
+
+    /// When [`tick`](Self::tick) is to be called next, if no event comes before.
+    pub fn due_ms(&self) -> Option<u64> {
+        self.keys.first_due().map(|(due, _)| u64::try_from(due).unwrap_or(0))
+    }
+
+    /// Does what is due by `now_ms`, in its order. Gives at most 256 firings; if more are due,
+    /// [`due_ms`](Self::due_ms) is not after `now_ms`, and the next call gives them.
+    pub fn tick(&mut self, now_ms: u64) -> Vec<Firing> {
+        self.now = self.now.max(millis(now_ms));
+        let mut firings = Vec::new();
+        while let Some((due, id)) = self.keys.first_due()
+            && due <= self.now
+            && firings.len() < CALL_FIRINGS
+        {
+            firings.extend(self.pass(id, due));
+        }
+        firings
+    }
+
+    /// What it holds and has let go, for metrics.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            keys: self.keys.len(),
+            events: self.keys.events(),
+            dropped: self.dropped,
+            evicted: self.evicted,
+        }
+    }
+
+    /// What it remembers at `now_ms`, to be [restored](Self::restore). Takes time and room for every event held.
+    pub fn state(&self, now_ms: u64) -> State {
+        let by_ms = self.now.max(millis(now_ms)).saturating_neg();
+        let shifted = |(key, cell): (&Key, &Cell)| {
+            let mut cell = cell.clone();
+            cell.shift(by_ms);
+            (key.clone(), cell)
+        };
+        State {
+            condition: self.rule.condition().to_owned(),
+            origin_ms: self.grid.origin_ms.saturating_add(by_ms),
+            keys: self.keys.by_use().map(shifted).collect(),
+            long_queue: self.long_queue,
+            dropped: self.dropped,
+            evicted: self.evicted,
+        }
+    }
+
+    /// Goes on at `now_ms` from what was remembered. What does not fit the rule, since that was changed, is let go; if
+    /// the condition is another one, it begins anew.
+    pub fn restore(rule: Rule, state: State, now_ms: u64) -> Self {
+        let now = millis(now_ms);
+        if state.condition != rule.condition() {
+            return Self::new(rule, now_ms);
+        }
+        let mut restored = Self::bare(rule, now.saturating_add(state.origin_ms), now);
+        restored.long_queue = state.long_queue;
+        (restored.dropped, restored.evicted) = (state.dropped, state.evicted);
+        for (key, mut cell) in state.keys {
+            let known = key.is_some() == restored.rule.key.is_some();
+            if !known || !cell.fits(&restored.rule) || restored.keys.id(&key).is_some() {
+                restored.dropped = restored.dropped.saturating_add(cell.events() as u64);
+                continue;
+            }
+            cell.shift(now);
+            cell.align(&restored.grid);
+            let due = cell.due(&restored.rule, &restored.grid);
+            let id = restored.keys.add(key, cell);
+            restored.keys.change(id, |_, _| (due, ()));
+        }
+        restored.make_room();
+        restored.begin();
+        restored
+    }
+
+    fn bare(rule: Rule, origin_ms: i64, now: i64) -> Self {
+        let every_ms = match rule.kind {
+            Kind::Window { every_ms, .. } => every_ms,
+            _ => 1,
+        };
+        let grid = Grid { origin_ms, every_ms };
+        Self { rule, grid, now, keys: Keys::default(), long_queue: false, dropped: 0, evicted: 0 }
+    }
+
+    /// Without a key, some conditions are about the time before the first event too.
+    fn begin(&mut self) {
+        let without_events = match self.rule.kind {
+            Kind::Window { empty, .. } => empty,
+            Kind::RateBelow { .. } | Kind::Silence { .. } => true,
+            _ => false,
+        };
+        if without_events && self.rule.key.is_none() && self.keys.id(&None).is_none() {
+            self.add(None);
+        }
+    }
+
+    /// Adds the state of a new key, if the condition has any.
+    fn add(&mut self, key: Key) -> Option<u64> {
+        let cell = Cell::new(&self.rule, &self.grid, self.now)?;
+        let due = cell.due(&self.rule, &self.grid);
+        let id = self.keys.add(key, cell);
+        self.keys.change(id, |_, _| (due, ()));
+        Some(id)
+    }
+
+    /// Does what is due for a key.
+    fn pass(&mut self, id: u64, due: i64) -> Option<Firing> {
+        let (rule, grid, now) = (&self.rule, &self.grid, self.now);
+        let outcome = self.keys.change(id, |cell, key| {
+            let outcome = cell.pass(rule, grid, due, now);
+            // Never again at the same time, whatever was restored.
+            let next = cell.due(rule, grid).map(|next| next.max(due.saturating_add(1)));
+            (next, (key.clone(), outcome))
+        });
+        self.finish(id, outcome)
+    }
+
+    /// Counts what was lost, forgets a key with nothing to remember, and gives the firing.
+    fn finish(&mut self, id: u64, outcome: Option<(Key, Outcome)>) -> Option<Firing> {
+        let (key, Outcome { happening, lost }) = outcome?;
+        self.dropped = self.dropped.saturating_add(lost);
+        if self.keys.cell(id).is_some_and(|cell| cell.is_blank(&self.rule, self.now)) {
+            self.keys.remove(id);
+        }
+        let Happening { at, events, dropped, facts } = happening?;
+        let late_ms = u64::try_from(self.now.saturating_sub(at)).unwrap_or(0);
+        Some(Firing { key: key.map(|key| (*key).clone()), events, dropped, late_ms, facts })
+    }
+
+    /// Forgets the least recently used keys that are blank by time alone; two for each event, so that they cannot pile
+    /// up.
+    fn sweep(&mut self) {
+        for _ in 0..2 {
+            match self.keys.oldest() {
+                Some((id, cell)) if self.rule.key.is_some() && cell.is_blank(&self.rule, self.now) => {
+                    self.keys.remove(id);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Lets the least recently used keys go until everything is within its limits; the last one stays.
+    fn make_room(&mut self) {
+        while self.keys.len() > self.rule.limit
+            || (self.keys.len() > 1 && (self.keys.events() > ALL_EVENTS || self.keys.times() > ALL_TIMES))
+        {
+            let Some((id, _)) = self.keys.oldest() else {
+                return;
+            };
+            let events = self.keys.remove(id).map_or(0, |cell| cell.events());
+            self.dropped = self.dropped.saturating_add(events as u64);
+            self.evicted = self.evicted.saturating_add(1);
+        }
+    }
+
+    fn key_of(&self, event: &Value) -> Result<Key, SynthesisError> {
+        let Some(compute) = &self.rule.key else {
+            return Ok(None);
+        };
+        let key = compute(event).map_err(|reason| SynthesisError::Key { reason })?;
+        let bytes = match &key {
+            Value::Null => return Err(SynthesisError::NoKey),
+            Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(_) | Value::Object(_) => key.to_string().len(),
+        };
+        match bytes > KEY_BYTES {
+            true => Err(SynthesisError::LongKey { bytes, most: KEY_BYTES }),
+            false => Ok(Some(Held(Arc::new(key)))),
+        }
+    }
+
+    fn value_of(&self, event: &Value) -> Result<Option<Number>, SynthesisError> {
+        let Kind::Threshold { value, .. } = &self.rule.kind else {
+            return Ok(None);
+        };
+        match value(event).map_err(|reason| SynthesisError::Value { reason })? {
+            Value::Number(number) => Ok(Some(number)),
+            other => Err(SynthesisError::NotANumber { found: kind_of(&other) }),
+        }
+    }
+}
+
+/// Later times are taken as the last one from which durations can be counted.
+fn millis(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 2)
+}

@@ -1,0 +1,118 @@
+//! More, or fewer, than so many events in any stretch of time that ends now.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::cell::{Arrival, Happening, Outcome};
+
+/// The times of the last events that can still count: at most one more than the rate.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Above {
+    times: VecDeque<i64>,
+    /// Whether it has fired and the rate has not been back since.
+    past: bool,
+}
+
+/// The times of the last events: at most as many as the rate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Below {
+    times: VecDeque<i64>,
+    /// A whole period must have gone by before there is a rate.
+    began_ms: i64,
+    /// Whether the rate was reached since the last firing.
+    armed: bool,
+}
+
+impl Above {
+    pub(super) fn arrive(&mut self, above: usize, per_ms: i64, arrival: &Arrival<'_>) -> Outcome {
+        // Whether the rate was back shows at the end of a millisecond: an event that leaves as another comes changes
+        // nothing.
+        if self.times.back().is_some_and(|last| *last < arrival.now) {
+            let oldest_ends = self.times.front().map(|at| at.saturating_add(per_ms));
+            self.past &= self.times.len() > above && oldest_ends >= Some(arrival.now);
+        }
+        while self.times.front().is_some_and(|at| at.saturating_add(per_ms) <= arrival.now) {
+            self.times.pop_front();
+        }
+        self.times.push_back(arrival.now);
+        // More than these are never needed to know that the rate is exceeded.
+        if self.times.len() > above.saturating_add(1) {
+            self.times.pop_front();
+        }
+        let count = self.times.len();
+        if self.past || count <= above {
+            return Outcome::default();
+        }
+        self.past = true;
+        let facts = json!({ "kind": "rate", "count": count, "above": above, "per_ms": per_ms });
+        let events = vec![Arc::clone(arrival.event)];
+        Outcome { happening: Some(Happening { at: arrival.now, events, dropped: 0, facts }), lost: 0 }
+    }
+
+    /// Whether no event counts any more.
+    pub(super) fn is_over(&self, per_ms: i64, now: i64) -> bool {
+        // `past` outlives the last event by the period, and its being back needs a moment after that.
+        self.times.back().is_none_or(|at| at.saturating_add(per_ms) < now)
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.times.len()
+    }
+
+    pub(super) fn shift(&mut self, by_ms: i64) {
+        self.times.iter_mut().for_each(|at| *at = at.saturating_add(by_ms));
+    }
+}
+
+impl Below {
+    pub(super) fn new(now: i64) -> Self {
+        Self { times: VecDeque::new(), began_ms: now, armed: true }
+    }
+
+    pub(super) fn arrive(&mut self, below: usize, per_ms: i64, arrival: &Arrival<'_>) -> Outcome {
+        self.times.push_back(arrival.now);
+        if self.times.len() > below {
+            self.times.pop_front();
+        }
+        let reached = self.times.front().is_some_and(|at| at.saturating_add(per_ms) > arrival.now);
+        self.armed |= self.times.len() >= below && reached;
+        Outcome::default()
+    }
+
+    /// When there are too few if no event comes.
+    pub(super) fn due(&self, below: usize, per_ms: i64) -> Option<i64> {
+        if !self.armed {
+            return None;
+        }
+        let since = match self.times.front() {
+            Some(at) if self.times.len() >= below => (*at).max(self.began_ms),
+            _ => self.began_ms,
+        };
+        Some(since.saturating_add(per_ms))
+    }
+
+    pub(super) fn pass(&mut self, below: usize, per_ms: i64, due: i64) -> Outcome {
+        self.armed = false;
+        while self.times.front().is_some_and(|at| at.saturating_add(per_ms) <= due) {
+            self.times.pop_front();
+        }
+        let facts = json!({ "kind": "rate", "count": self.times.len(), "below": below, "per_ms": per_ms });
+        Outcome { happening: Some(Happening { at: due, events: Vec::new(), dropped: 0, facts }), lost: 0 }
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.times.len()
+    }
+
+    pub(super) fn shift(&mut self, by_ms: i64) {
+        self.times.iter_mut().for_each(|at| *at = at.saturating_add(by_ms));
+        self.began_ms = self.began_ms.saturating_add(by_ms);
+    }
+}

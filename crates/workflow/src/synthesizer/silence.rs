@@ -1,0 +1,52 @@
+//! Nothing for some time.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::cell::{Arrival, Happening, Held, Outcome};
+
+/// Waits for the time after the last event; fires once, and again only after an event.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Silence {
+    /// When the last event came, or when the wait began.
+    last_ms: i64,
+    /// The last event, until it has been in a firing.
+    last: Option<Held>,
+    armed: bool,
+}
+
+impl Silence {
+    pub(super) fn new(now: i64) -> Self {
+        Self { last_ms: now, last: None, armed: true }
+    }
+
+    pub(super) fn arrive(&mut self, arrival: &Arrival<'_>) -> Outcome {
+        *self = Self { last_ms: arrival.now, last: Some(Held(Arc::clone(arrival.event))), armed: true };
+        Outcome::default()
+    }
+
+    pub(super) fn due(&self, for_ms: i64) -> Option<i64> {
+        self.armed.then(|| self.last_ms.saturating_add(for_ms))
+    }
+
+    pub(super) fn pass(&mut self, for_ms: i64, due: i64) -> Outcome {
+        self.armed = false;
+        let events = self.last.take().map(|last| last.0).into_iter().collect();
+        let facts = json!({ "kind": "silence", "for_ms": for_ms });
+        Outcome { happening: Some(Happening { at: due, events, dropped: 0, facts }), lost: 0 }
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    pub(super) fn held(&self) -> usize {
+        usize::from(self.last.is_some())
+    }
+
+    pub(super) fn shift(&mut self, by_ms: i64) {
+        self.last_ms = self.last_ms.saturating_add(by_ms);
+    }
+}

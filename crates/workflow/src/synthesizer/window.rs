@@ -1,0 +1,115 @@
+//! Windows of time, tumbling and sliding.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::cell::{Arrival, Happening, Held, Outcome};
+use super::rule::KEY_EVENTS;
+
+/// Where windows end: every so many milliseconds from the start on, for all keys at the same times.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) origin_ms: i64,
+    /// At least 1.
+    pub(super) every_ms: i64,
+}
+
+/// The events of the open window, oldest first, with their times; of a sliding one also those before that still count.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Window {
+    events: VecDeque<(i64, Held)>,
+    /// The end of the last window that was passed.
+    passed_ms: i64,
+    /// Events let go since the last firing, as there were too many.
+    dropped: u64,
+}
+
+impl Grid {
+    /// The last border that is not after `at`.
+    fn before(&self, at: i64) -> i64 {
+        let whole = at.saturating_sub(self.origin_ms).div_euclid(self.every_ms.max(1));
+        self.origin_ms.saturating_add(whole.saturating_mul(self.every_ms))
+    }
+
+    /// The first border after `at`: the end of the window that it is in.
+    fn after(&self, at: i64) -> i64 {
+        self.before(at).saturating_add(self.every_ms)
+    }
+}
+
+impl Window {
+    pub(super) fn new(grid: &Grid, now: i64) -> Self {
+        Self { events: VecDeque::new(), passed_ms: grid.before(now), dropped: 0 }
+    }
+
+    pub(super) fn arrive(&mut self, arrival: &Arrival<'_>) -> Outcome {
+        self.events.push_back((arrival.now, Held(Arc::clone(arrival.event))));
+        let mut lost = 0;
+        while self.events.len() > KEY_EVENTS {
+            self.events.pop_front();
+            lost += 1;
+        }
+        self.dropped = self.dropped.saturating_add(lost);
+        Outcome { happening: None, lost }
+    }
+
+    pub(super) fn due(&self, grid: &Grid, empty: bool) -> Option<i64> {
+        let next = self.passed_ms.saturating_add(grid.every_ms);
+        match self.events.front() {
+            _ if empty => Some(next),
+            Some((first, _)) => Some(next.max(grid.after(*first))),
+            None => None,
+        }
+    }
+
+    /// Ends the window whose border is `due`. Of empty windows that went by together only the last fires, if they do.
+    pub(super) fn pass(&mut self, grid: &Grid, of_ms: i64, empty: bool, due: i64, now: i64) -> Outcome {
+        self.forget_before(due.saturating_sub(of_ms));
+        let in_window = self.events.partition_point(|(at, _)| *at < due);
+        let mut border = due;
+        if in_window == 0 && empty {
+            let filled =
+                self.events.front().map(|(first, _)| grid.after(*first).saturating_sub(grid.every_ms));
+            border = grid.before(now).min(filled.unwrap_or(i64::MAX)).max(due);
+        }
+        self.passed_ms = border;
+        if in_window == 0 && !empty {
+            return Outcome::default();
+        }
+        let facts = json!({
+            "kind": "window", "count": in_window, "every_ms": grid.every_ms, "of_ms": of_ms,
+            "skipped": border.saturating_sub(due) / grid.every_ms.max(1),
+        });
+        let events = self.events.iter().take(in_window).map(|(_, event)| Arc::clone(&event.0)).collect();
+        let dropped = std::mem::take(&mut self.dropped);
+        // Those that are in no later window have no use any more.
+        self.forget_before(border.saturating_add(grid.every_ms).saturating_sub(of_ms));
+        Outcome { happening: Some(Happening { at: border, events, dropped, facts }), lost: 0 }
+    }
+
+    fn forget_before(&mut self, at: i64) {
+        while self.events.front().is_some_and(|(time, _)| *time < at) {
+            self.events.pop_front();
+        }
+        // A burst's room is not kept for quiet times.
+        if self.events.capacity() > 64 && self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to(self.events.len() * 2);
+        }
+    }
+
+    pub(super) fn align(&mut self, grid: &Grid) {
+        self.passed_ms = grid.before(self.passed_ms);
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(super) fn shift(&mut self, by_ms: i64) {
+        self.events.iter_mut().for_each(|(at, _)| *at = at.saturating_add(by_ms));
+        self.passed_ms = self.passed_ms.saturating_add(by_ms);
+    }
+}
