@@ -1,0 +1,206 @@
+//! The functions that jq text may call: jaq's, with steps in them, and those that see values from inside.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use jaq_core::box_iter::box_once;
+use jaq_core::load::parse::Def;
+use jaq_core::native::{Fun, bome, run, unary, v};
+use jaq_core::{DataT, Error, Exn, Lut, Native, ValR};
+use serde_json::Value;
+
+use super::guard::{self, REGEX_COST, TICK};
+use super::meter::{self, Stop};
+use super::number::Num;
+use super::operators::ended;
+use super::regex_cost;
+use super::tree;
+use super::value::V;
+
+/// Says that jaq runs on our values.
+pub(super) struct Guarded;
+
+impl DataT for Guarded {
+    type V<'a> = V;
+    type Data<'a> = &'a Lut<Self>;
+}
+
+/// What is not there, and why.
+pub(super) const REFUSED: [(&str, &str); 14] = [
+    ("env", "an expression sees no environment"),
+    ("input", "an expression has one input, `.`"),
+    ("inputs", "an expression has one input, `.`"),
+    ("input_filename", "an expression reads no files"),
+    ("input_line_number", "an expression reads no files"),
+    ("debug", "an expression has no terminal"),
+    ("stderr", "an expression has no terminal"),
+    ("halt", "`error` ends an expression"),
+    ("halt_error", "`error` ends an expression"),
+    ("import", "there are no modules"),
+    ("include", "there are no modules"),
+    ("module", "there are no modules"),
+    ("get_search_list", "there are no modules"),
+    ("modulemeta", "there are no modules"),
+];
+
+/// Functions of jaq's that are not passed on: they reach outside, or are inner parts of refused ones.
+const DROPPED: [&str; 5] = ["env", "now", "halt", "debug_empty", "stderr_empty"];
+
+/// What jaq lacks.
+const MORE: &str = r#"
+def toarray: if isarray then . else [.] end;
+def leaf_paths: paths(scalars);
+def IN(list): . as $wanted | any(list; . == $wanted);
+def IN(list; wanted): any(list; IN(wanted));
+def INDEX(list; key): reduce list as $item ({}; . + {($item | key | tostring): $item});
+def INDEX(key): INDEX(.[]; key);
+"#;
+
+/// The definitions in jq that `called` needs, in order.
+pub(super) fn definitions(called: &BTreeSet<String>) -> Vec<Def<&'static str>> {
+    let all = all();
+    let mut wanted: BTreeSet<&str> = called.iter().map(String::as_str).collect();
+    let mut kept = Vec::new();
+    // A definition calls only itself and those before it.
+    for (def, calls) in all.iter().rev() {
+        if wanted.contains(def.name) {
+            wanted.extend(calls.iter().map(String::as_str));
+            kept.push(def.clone());
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+/// The names of all functions.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let defined = all().iter().map(|(def, _)| def.name);
+    defined.chain(natives().map(|(name, ..)| name)).filter(|name| !name.starts_with('!'))
+}
+
+fn all() -> &'static [(Def<&'static str>, BTreeSet<String>)] {
+    static ALL: OnceLock<Vec<(Def<&'static str>, BTreeSet<String>)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let more = jaq_core::load::parse(MORE, |parser| parser.defs()).unwrap_or_default();
+        let jaq = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
+        let refused = |name: &str| REFUSED.iter().any(|(refused, _)| *refused == name);
+        let guarded = jaq.chain(more).filter(|def| !refused(def.name)).map(guard::definition);
+        let regex = guard::REGEX.into_iter().map(|(from, to)| guard::regex(from, to));
+        regex
+            .chain(guarded)
+            .map(|def| (tree::calls(&def.body), def))
+            .map(|(calls, def)| (def, calls))
+            .collect()
+    })
+}
+
+/// The functions in Rust.
+pub(super) fn natives() -> impl Iterator<Item = Fun<Guarded>> {
+    let jaq = jaq_core::funs().chain(jaq_std::funs());
+    jaq.filter(|(name, ..)| !DROPPED.contains(name)).chain(ours())
+}
+
+fn counted<'a>(passed: Result<(), Stop>) -> Result<(), Exn<'a, V>> {
+    // Not an error, which `try` would catch, but the end.
+    passed.map_err(|_| Exn::halt(1))
+}
+
+fn ours() -> impl Iterator<Item = Fun<Guarded>> {
+    let tick: Native<Guarded> = Native::new(|cv| box_once(counted(meter::tick()).map(|()| cv.1)))
+        .with_paths(|cv| box_once(counted(meter::tick()).map(|()| cv.1)))
+        .with_update(|cv, update| match counted(meter::tick()) {
+            Ok(()) => update(cv.1),
+            Err(end) => box_once(Err(end)),
+        });
+    let plain: [Fun<Guarded>; 9] = [
+        run::<Guarded>(("now", v(0), |_| bome(Ok(V::from(meter::now_unix_ms() as f64 / 1_000.0))))),
+        run::<Guarded>((REGEX_COST, v(1), |cv| {
+            unary(cv, |text, pattern| {
+                if let (V::Str(text), V::Str(pattern)) = (&text, &pattern) {
+                    let cost = regex_cost::of(pattern).map_err(Error::str)?;
+                    meter::work(cost.saturating_mul(1 + text.len() as u64)).map_err(ended)?;
+                }
+                Ok(text)
+            })
+        })),
+        run::<Guarded>(("length", v(0), |cv| bome(length(&cv.1)))),
+        run::<Guarded>(("tojson", v(0), |cv| bome(cv.1.json_text().map_err(ended)))),
+        run::<Guarded>(("fromjson", v(0), |cv| bome(from_json(&cv.1)))),
+        run::<Guarded>(("has", v(1), |cv| {
+            unary(cv, |value, key| value.index_opt(&key).map(|found| V::Bool(found.is_some())))
+        })),
+        run::<Guarded>(("contains", v(1), |cv| unary(cv, |value, part| contains(&value, &part).map(V::Bool)))),
+        run::<Guarded>(("indices", v(1), |cv| unary(cv, |value, wanted| value.indices(&wanted)))),
+        run::<Guarded>(("bsearch", v(1), |cv| {
+            unary(cv, |value, wanted| match value.items() {
+                Some(items) => Ok(match items.binary_search(&wanted) {
+                    Ok(at) => V::from(at),
+                    Err(at) => V::from(-1 - at as isize),
+                }),
+                None => Err(Error::typ(value, "array")),
+            })
+        })),
+    ];
+    plain.into_iter().chain([(TICK, v(0), tick)])
+}
+
+fn length(value: &V) -> ValR<V> {
+    match value {
+        V::Null => Ok(V::from(0usize)),
+        V::Num(number) => Ok(V::Num(number.abs())),
+        V::Str(text) => {
+            meter::work(text.len() as u64).map_err(ended)?;
+            Ok(V::from(text.chars().count()))
+        }
+        V::Arr(_) => Ok(V::from(value.items().map_or(0, <[V]>::len))),
+        V::Obj(_) => Ok(V::from(value.keys().map_or(0, indexmap::IndexMap::len))),
+        V::Bool(_) => Err(Error::str(format_args!("{value} has no length"))),
+    }
+}
+
+fn from_json(value: &V) -> ValR<V> {
+    let V::Str(text) = value else { return Err(Error::typ(value.clone(), "string")) };
+    meter::allocate(4 * text.len() as u64).map_err(ended)?;
+    match serde_json::from_str::<Value>(text) {
+        Ok(json) => V::from_json(&json).map_err(ended),
+        Err(error) => match text.trim() {
+            "NaN" | "nan" => Ok(V::Num(Num::Float(f64::NAN))),
+            _ => Err(Error::str(format_args!("{value} is no JSON: {error}"))),
+        },
+    }
+}
+
+fn contains(value: &V, part: &V) -> ValR<bool, V> {
+    meter::work(64).map_err(ended)?;
+    match (value, part) {
+        (V::Str(text), V::Str(part)) => {
+            meter::work(text.len() as u64).map_err(ended)?;
+            Ok(text.contains(&**part))
+        }
+        (V::Arr(_), V::Arr(_)) => {
+            for wanted in part.items().unwrap_or_default() {
+                let mut found = false;
+                for item in value.items().unwrap_or_default() {
+                    if contains(item, wanted)? {
+                        found = true;
+                        break;
+                    }
+                }
+                if !found {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        (V::Obj(_), V::Obj(_)) => {
+            for (key, wanted) in part.keys().into_iter().flatten() {
+                match value.keys().and_then(|keys| keys.get(key)) {
+                    Some(found) if contains(found, wanted)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            Ok(true)
+        }
+        _ => Ok(value == part),
+    }
+}

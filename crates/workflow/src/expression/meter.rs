@@ -1,0 +1,164 @@
+//! What one evaluation may use: steps, time, memory and stack. jq text can loop for ever and double a
+//! value with every step, and the interpreter itself counts nothing.
+//!
+//! The meter belongs to the thread, since operators on values (`+`, comparisons) have no other way to
+//! reach it. It is set at the start of each guarded evaluation and read at its end.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Steps of one evaluation: outputs of generators, calls of functions and work on values.
+pub(super) const STEPS: u64 = 2_000_000;
+/// The longest one evaluation may take.
+pub(super) const WALL: Duration = Duration::from_millis(50);
+/// What one evaluation may allocate in all, freed or not, in bytes.
+pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
+/// The longest string, in bytes.
+pub(super) const STRING_BYTES: usize = 16 << 20;
+/// The most items of an array and keys of an object.
+pub(super) const ITEMS: usize = 1_000_000;
+/// The largest value, with what it has several times counted as often, in bytes.
+pub(super) const VALUE_BYTES: u64 = 64 << 20;
+/// The deepest a value may nest.
+pub(super) const DEPTH: u32 = 256;
+/// The stack that one evaluation may use, in bytes. A thread has 2 MiB, and what is between two looks at it
+/// needs some too.
+pub(super) const STACK_BYTES: usize = 512 << 10;
+
+/// Steps between two looks at the clock.
+const CLOCK_STEPS: u64 = 1_024;
+/// Bytes of work on values that count as one step.
+const BYTES_PER_STEP: u64 = 64;
+
+/// Why an evaluation was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The steps are used up.
+    Steps,
+    /// The time is over.
+    Wall,
+    /// Functions call each other too deeply.
+    Stack,
+    /// It allocated too much in all.
+    Allocated,
+    /// A string is too long.
+    StringBytes,
+    /// An array or an object is too long.
+    Items,
+    /// A value is too large in all.
+    ValueBytes,
+    /// A value nests too deeply.
+    Depth,
+}
+
+thread_local! {
+    static METER: Meter = const { Meter::new() };
+}
+
+struct Meter {
+    steps: Cell<u64>,
+    clock_at: Cell<u64>,
+    bytes: Cell<u64>,
+    started: Cell<Option<Instant>>,
+    stack_base: Cell<usize>,
+    stop: Cell<Option<Stop>>,
+    now_unix_ms: Cell<u64>,
+}
+
+impl Meter {
+    const fn new() -> Self {
+        Self {
+            steps: Cell::new(0),
+            clock_at: Cell::new(0),
+            bytes: Cell::new(0),
+            started: Cell::new(None),
+            stack_base: Cell::new(0),
+            stop: Cell::new(None),
+            now_unix_ms: Cell::new(0),
+        }
+    }
+}
+
+/// Starts the count for one evaluation.
+pub(super) fn start(now_unix_ms: u64) {
+    METER.with(|meter| {
+        meter.steps.set(STEPS);
+        meter.clock_at.set(STEPS.saturating_sub(CLOCK_STEPS));
+        meter.bytes.set(ALLOCATED_BYTES);
+        meter.started.set(Some(Instant::now()));
+        meter.stack_base.set(stack_address());
+        meter.stop.set(None);
+        meter.now_unix_ms.set(now_unix_ms);
+    });
+}
+
+/// What ended the evaluation, if something did. It stays until the next [`start`].
+pub(super) fn stopped() -> Option<Stop> {
+    METER.with(|meter| meter.stop.get())
+}
+
+/// The time that `now` gives.
+pub(super) fn now_unix_ms() -> u64 {
+    METER.with(|meter| meter.now_unix_ms.get())
+}
+
+/// Ends the evaluation; the first reason stays.
+pub(super) fn stop(why: Stop) -> Stop {
+    METER.with(|meter| match meter.stop.get() {
+        Some(first) => first,
+        None => {
+            meter.stop.set(Some(why));
+            why
+        }
+    })
+}
+
+/// Counts one step and looks at the stack, and every [`CLOCK_STEPS`] at the clock.
+pub(super) fn tick() -> Result<(), Stop> {
+    METER.with(|meter| {
+        if meter.stack_base.get().abs_diff(stack_address()) > STACK_BYTES {
+            return Err(stop(Stop::Stack));
+        }
+        steps(meter, 1)
+    })
+}
+
+/// Counts work on `bytes` of values.
+pub(super) fn work(bytes: u64) -> Result<(), Stop> {
+    METER.with(|meter| steps(meter, 1 + bytes / BYTES_PER_STEP))
+}
+
+/// Counts an allocation.
+pub(super) fn allocate(bytes: u64) -> Result<(), Stop> {
+    METER.with(|meter| {
+        let Some(left) = meter.bytes.get().checked_sub(bytes) else {
+            return Err(stop(Stop::Allocated));
+        };
+        meter.bytes.set(left);
+        steps(meter, 1 + bytes / BYTES_PER_STEP)
+    })
+}
+
+fn steps(meter: &Meter, count: u64) -> Result<(), Stop> {
+    if let Some(why) = meter.stop.get() {
+        return Err(why);
+    }
+    let Some(left) = meter.steps.get().checked_sub(count) else {
+        return Err(stop(Stop::Steps));
+    };
+    meter.steps.set(left);
+    if left < meter.clock_at.get() {
+        meter.clock_at.set(left.saturating_sub(CLOCK_STEPS));
+        if meter.started.get().is_some_and(|started| started.elapsed() > WALL) {
+            return Err(stop(Stop::Wall));
+        }
+    }
+    Ok(())
+}
+
+/// Roughly where the stack is: a local variable's address.
+#[inline(never)]
+fn stack_address() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}

@@ -1,0 +1,225 @@
+//! jq's numbers: whole ones and floating-point ones, with whole ones kept exact.
+
+use std::cmp::Ordering;
+use std::fmt::{self, Write as _};
+
+use serde_json::Value;
+
+/// A number. Sums, differences, products and remainders of whole numbers are whole (or floating-point beyond
+/// 127 bits); quotients never are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Num {
+    Int(i128),
+    Float(f64),
+}
+
+impl Num {
+    pub(super) fn of(number: &serde_json::Number) -> Self {
+        if let Some(int) = number.as_i64() {
+            Self::Int(int.into())
+        } else if let Some(int) = number.as_u64() {
+            Self::Int(int.into())
+        } else {
+            Self::Float(number.as_f64().unwrap_or(f64::NAN))
+        }
+    }
+
+    /// Reads a number as jq and JSON write it.
+    pub(super) fn parse(text: &str) -> Self {
+        match text.parse() {
+            Ok(int) => Self::Int(int),
+            Err(_) => Self::Float(text.parse().unwrap_or(f64::NAN)),
+        }
+    }
+
+    pub(super) fn float(self) -> f64 {
+        match self {
+            Self::Int(int) => int as f64,
+            Self::Float(float) => float,
+        }
+    }
+
+    /// As JSON, if JSON has it exactly: neither NaN, nor infinite, nor a whole number beyond 64 bits.
+    pub(super) fn exact_json(self) -> Option<Value> {
+        match self {
+            Self::Int(int) => {
+                i64::try_from(int).map(Value::from).or_else(|_| u64::try_from(int).map(Value::from)).ok()
+            }
+            Self::Float(float) => serde_json::Number::from_f64(float).map(Value::Number),
+        }
+    }
+
+    /// As JSON: what is no number or infinite is null, and whole numbers beyond 64 bits lose digits.
+    pub(super) fn json(self) -> Value {
+        self.exact_json().unwrap_or_else(|| {
+            serde_json::Number::from_f64(self.float()).map_or(Value::Null, Value::Number)
+        })
+    }
+
+    pub(super) fn add(self, other: Self) -> Self {
+        both(self, other, i128::checked_add, |left, right| left + right)
+    }
+
+    pub(super) fn sub(self, other: Self) -> Self {
+        both(self, other, i128::checked_sub, |left, right| left - right)
+    }
+
+    pub(super) fn mul(self, other: Self) -> Self {
+        both(self, other, i128::checked_mul, |left, right| left * right)
+    }
+
+    pub(super) fn div(self, other: Self) -> Self {
+        Self::Float(self.float() / other.float())
+    }
+
+    /// None: a whole number by 0.
+    pub(super) fn rem(self, other: Self) -> Option<Self> {
+        if let (Self::Int(_), Self::Int(0)) = (self, other) {
+            return None;
+        }
+        Some(both(
+            self,
+            other,
+            |left, right| left.checked_rem(right).or(Some(0)),
+            |left, right| left % right,
+        ))
+    }
+
+    pub(super) fn neg(self) -> Self {
+        match self {
+            Self::Int(int) => int.checked_neg().map_or(Self::Float(-(int as f64)), Self::Int),
+            Self::Float(float) => Self::Float(-float),
+        }
+    }
+
+    pub(super) fn abs(self) -> Self {
+        match self {
+            Self::Int(int) if int < 0 => self.neg(),
+            Self::Int(_) => self,
+            Self::Float(float) => Self::Float(float.abs()),
+        }
+    }
+
+    /// jq's order: NaN is below every number, itself too.
+    pub(super) fn cmp(self, other: Self) -> Ordering {
+        match (self, other) {
+            (Self::Int(left), Self::Int(right)) => left.cmp(&right),
+            _ => {
+                let (left, right) = (self.float(), other.float());
+                if left.is_nan() {
+                    Ordering::Less
+                } else {
+                    left.partial_cmp(&right).unwrap_or(Ordering::Greater)
+                }
+            }
+        }
+    }
+
+    /// The place in something of `len` items: from the end if below 0. None: outside, or no whole number.
+    pub(super) fn place(self, len: usize) -> Option<usize> {
+        let Self::Int(int) = self else { return None };
+        let at = if int < 0 { int + len as i128 } else { int };
+        usize::try_from(at).ok().filter(|at| *at < len)
+    }
+
+    /// A slice's end in something of `len` items, brought inside. None: no whole number.
+    pub(super) fn bound(self, len: usize) -> Option<usize> {
+        let Self::Int(int) = self else { return None };
+        let at = if int < 0 { int.saturating_add(len as i128) } else { int };
+        Some(usize::try_from(at.max(0)).unwrap_or(len).min(len))
+    }
+}
+
+fn both(
+    left: Num,
+    right: Num,
+    ints: impl Fn(i128, i128) -> Option<i128>,
+    floats: impl Fn(f64, f64) -> f64,
+) -> Num {
+    if let (Num::Int(left), Num::Int(right)) = (left, right)
+        && let Some(int) = ints(left, right)
+    {
+        return Num::Int(int);
+    }
+    Num::Float(floats(left.float(), right.float()))
+}
+
+impl fmt::Display for Num {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(int) => write!(out, "{int}"),
+            Self::Float(float) if float.is_nan() => out.write_str("NaN"),
+            Self::Float(float) if *float == f64::INFINITY => out.write_str("Infinity"),
+            Self::Float(float) if *float == f64::NEG_INFINITY => out.write_str("-Infinity"),
+            Self::Float(float) => match serde_json::Number::from_f64(*float) {
+                Some(number) => write!(out, "{number}"),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+/// Writes `text` as a JSON string.
+pub(super) fn write_string(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
+    out.write_char('"')?;
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c < ' ' || matches!(c, '"' | '\\' | '\x7f')) {
+        let (plain, special) = rest.split_at(at);
+        out.write_str(plain)?;
+        let mut chars = special.chars();
+        match chars.next() {
+            Some('\x08') => out.write_str("\\b")?,
+            Some('\x0c') => out.write_str("\\f")?,
+            Some('\n') => out.write_str("\\n")?,
+            Some('\r') => out.write_str("\\r")?,
+            Some('\t') => out.write_str("\\t")?,
+            Some(c @ ('"' | '\\')) => write!(out, "\\{c}")?,
+            Some(c) => write!(out, "\\u{:04x}", u32::from(c))?,
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.write_str(rest)?;
+    out.write_char('"')
+}
+
+/// Text that takes no more than so many bytes, and then gives an error: ends the writing of a large value.
+pub(super) struct Limited {
+    pub(super) text: String,
+    limit_bytes: usize,
+    full: bool,
+}
+
+impl Limited {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self { text: String::new(), limit_bytes, full: false }
+    }
+
+    /// True if something did not go in.
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// What was written, with `…` if not all of `shown` went in.
+    pub(super) fn of(limit_bytes: usize, shown: &dyn fmt::Display) -> String {
+        let mut limited = Self::new(limit_bytes);
+        if write!(limited, "{shown}").is_err() {
+            limited.text.push('…');
+        }
+        limited.text
+    }
+}
+
+impl fmt::Write for Limited {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.limit_bytes.saturating_sub(self.text.len());
+        if text.len() <= room {
+            self.text.push_str(text);
+            return Ok(());
+        }
+        let end = text.floor_char_boundary(room);
+        self.text.push_str(text.get(..end).unwrap_or_default());
+        self.full = true;
+        Err(fmt::Error)
+    }
+}

@@ -1,0 +1,480 @@
+//! What jaq does with values: its operators and accesses, for [`V`].
+
+use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
+use std::rc::Rc;
+
+use indexmap::IndexMap;
+use jaq_core::path::Opt;
+use jaq_core::val::Range;
+use jaq_core::{Error, Exn, ValR, ValX, ops};
+
+use super::meter::{self, Stop};
+use super::number::Num;
+use super::value::V;
+
+/// What jq text can see of the end of an evaluation; [`meter::stopped`] has the reason.
+pub(super) fn ended(_: Stop) -> Error<V> {
+    Error::new(V::Null)
+}
+
+/// The value, or null if the evaluation is at its end: where jaq takes no error. The next step ends it.
+fn or_null(value: Result<V, Stop>) -> V {
+    value.unwrap_or_default()
+}
+
+impl V {
+    /// Some(None): nothing there.
+    pub(super) fn index_opt(&self, index: &Self) -> ValR<Option<V>, V> {
+        Ok(match (self, index) {
+            (V::Null, _) => None,
+            (V::Arr(_), V::Num(number @ Num::Int(_))) => {
+                let items = self.items().unwrap_or_default();
+                number.place(items.len()).and_then(|at| items.get(at)).cloned()
+            }
+            (V::Arr(_), V::Arr(_)) => Some(self.indices(index)?),
+            (V::Obj(_), V::Str(key)) => self.keys().and_then(|keys| keys.get(key)).cloned(),
+            (V::Obj(_), _) => None,
+            (V::Str(_) | V::Arr(_), V::Obj(_)) => {
+                let end = |name: &str| index.keys().and_then(|keys| keys.get(name));
+                Some(jaq_core::ValT::range(self.clone(), end("start")..end("end"))?)
+            }
+            _ => return Err(Error::index(self.clone(), index.clone())),
+        })
+    }
+
+    /// Where `wanted` is in it.
+    pub(super) fn indices(&self, wanted: &Self) -> ValR<V> {
+        let cost = self.bytes().saturating_mul(1 + wanted.bytes() / 64);
+        meter::work(cost).map_err(ended)?;
+        let places: Vec<usize> = match (self, wanted) {
+            (V::Str(_), V::Str(wanted)) if wanted.is_empty() => Vec::new(),
+            (V::Str(text), V::Str(wanted)) => {
+                let starts = text.char_indices().enumerate();
+                starts
+                    .filter(|(_, (at, _))| text.get(*at..).is_some_and(|rest| rest.starts_with(&**wanted)))
+                    .map(|(place, _)| place)
+                    .collect()
+            }
+            (V::Arr(_), V::Arr(_)) => {
+                let (items, wanted) =
+                    (self.items().unwrap_or_default(), wanted.items().unwrap_or_default());
+                if wanted.is_empty() {
+                    Vec::new()
+                } else {
+                    let windows = items.windows(wanted.len()).enumerate();
+                    windows.filter(|(_, window)| *window == wanted).map(|(at, _)| at).collect()
+                }
+            }
+            (V::Arr(_), _) => {
+                let items = self.items().unwrap_or_default().iter().enumerate();
+                items.filter(|(_, item)| *item == wanted).map(|(at, _)| at).collect()
+            }
+            _ => return Err(Error::index(self.clone(), wanted.clone())),
+        };
+        V::array(places.into_iter().map(V::from).collect()).map_err(ended)
+    }
+
+    fn bounds(range: &Range<&Self>, len: usize) -> Result<(usize, usize), Error<V>> {
+        let bound = |end: Option<&V>, default| match end {
+            None | Some(V::Null) => Ok(default),
+            Some(V::Num(number)) => number.bound(len).ok_or_else(|| Error::typ(V::Num(*number), "integer")),
+            Some(other) => Err(Error::typ(other.clone(), "integer")),
+        };
+        let (from, upto) = (bound(range.start, 0)?, bound(range.end, len)?);
+        Ok((from, upto.max(from)))
+    }
+}
+
+/// The bytes at which characters `from` to `upto` of `text` start.
+pub(super) fn char_bytes(text: &str, from: usize, upto: usize) -> (usize, usize) {
+    let byte = |place| text.char_indices().nth(place).map_or(text.len(), |(at, _)| at);
+    (byte(from), byte(upto))
+}
+
+impl jaq_core::ValT for V {
+    fn from_num(text: &str) -> ValR<Self> {
+        Ok(V::Num(Num::parse(text)))
+    }
+
+    fn from_map<I: IntoIterator<Item = (Self, Self)>>(pairs: I) -> ValR<Self> {
+        let key = |(key, value)| match key {
+            V::Str(key) => Ok((key, value)),
+            other => Err(Error::typ(other, "object key, which is a string")),
+        };
+        V::object(pairs.into_iter().map(key).collect::<Result<_, _>>()?).map_err(ended)
+    }
+
+    fn key_values(self) -> Box<dyn Iterator<Item = ValR<(Self, Self), Self>>> {
+        let pairs: Vec<(V, V)> = match &self {
+            V::Arr(_) => {
+                let items = self.items().unwrap_or_default().iter().enumerate();
+                items.map(|(at, item)| (V::from(at), item.clone())).collect()
+            }
+            V::Obj(_) => {
+                let keys = self.keys().into_iter().flatten();
+                keys.map(|(key, value)| (V::Str(key.clone()), value.clone())).collect()
+            }
+            _ => return once(Err(not_iterable(self))),
+        };
+        match meter::allocate(64 * pairs.len() as u64) {
+            Ok(()) => Box::new(pairs.into_iter().map(Ok)),
+            Err(stop) => once(Err(ended(stop))),
+        }
+    }
+
+    fn values(self) -> Box<dyn Iterator<Item = ValR<Self>>> {
+        let len = match &self {
+            V::Arr(_) => self.items().map_or(0, <[V]>::len),
+            V::Obj(_) => self.keys().map_or(0, IndexMap::len),
+            _ => return once(Err(not_iterable(self))),
+        };
+        // By number, for the items stay where they are.
+        Box::new((0..len).map(move |at| {
+            let item = match &self {
+                V::Arr(_) => self.items().and_then(|items| items.get(at)),
+                _ => self.keys().and_then(|keys| keys.get_index(at)).map(|(_, value)| value),
+            };
+            Ok(item.cloned().unwrap_or_default())
+        }))
+    }
+
+    fn index(self, index: &Self) -> ValR<Self> {
+        self.index_opt(index).map(Option::unwrap_or_default)
+    }
+
+    fn range(self, range: Range<&Self>) -> ValR<Self> {
+        match &self {
+            V::Arr(_) => {
+                let items = self.items().unwrap_or_default();
+                let (from, upto) = V::bounds(&range, items.len())?;
+                V::array(items.get(from..upto).unwrap_or_default().to_vec()).map_err(ended)
+            }
+            V::Str(text) => {
+                meter::work(text.len() as u64).map_err(ended)?;
+                let (from, upto) = V::bounds(&range, text.chars().count())?;
+                let (from, upto) = char_bytes(text, from, upto);
+                V::string(text.get(from..upto).unwrap_or_default()).map_err(ended)
+            }
+            _ => Err(Error::typ(self, "array or string, which have slices")),
+        }
+    }
+
+    fn map_values<'a, I: Iterator<Item = ValX<'a, Self>>>(
+        self,
+        opt: Opt,
+        f: impl Fn(Self) -> I,
+    ) -> ValX<'a, Self> {
+        match &self {
+            V::Arr(_) => {
+                let items = self.items().unwrap_or_default().iter().cloned().flat_map(f);
+                Ok(V::array(items.collect::<Result<_, _>>()?).map_err(ended)?)
+            }
+            V::Obj(_) => {
+                let keys = self.keys().into_iter().flatten();
+                let keys = keys.filter_map(|(key, value)| {
+                    f(value.clone()).next().map(|value| Ok((key.clone(), value?)))
+                });
+                Ok(V::object(keys.collect::<Result<_, Exn<'a, V>>>()?).map_err(ended)?)
+            }
+            _ => opt.fail(self, |value| Exn::from(not_iterable(value))),
+        }
+    }
+
+    fn map_index<'a, I: Iterator<Item = ValX<'a, Self>>>(
+        self,
+        index: &Self,
+        opt: Opt,
+        f: impl Fn(Self) -> I,
+    ) -> ValX<'a, Self> {
+        match (&self, index) {
+            (V::Str(_) | V::Arr(_), V::Obj(_)) => {
+                let end = |name: &str| index.keys().and_then(|keys| keys.get(name));
+                self.clone().map_range(end("start")..end("end"), opt, f)
+            }
+            (V::Obj(_) | V::Null, V::Str(key)) => {
+                let mut keys = self.keys().cloned().unwrap_or_default();
+                let old = keys.get(key).cloned().unwrap_or_default();
+                match f(old).next().transpose()? {
+                    Some(new) => {
+                        keys.insert(key.clone(), new);
+                    }
+                    None if matches!(self, V::Null) => return Ok(V::Null),
+                    None => {
+                        keys.shift_remove(key);
+                    }
+                }
+                Ok(V::object(keys).map_err(ended)?)
+            }
+            (V::Arr(_), V::Num(number)) => {
+                let mut items = self.items().unwrap_or_default().to_vec();
+                let Some(at) = number.place(items.len()) else {
+                    let outside = Error::str(format_args!("index {index} is not in the array"));
+                    return opt.fail(self, |_| Exn::from(outside));
+                };
+                let old = items.get(at).cloned().unwrap_or_default();
+                match f(old).next().transpose()? {
+                    Some(new) => {
+                        if let Some(item) = items.get_mut(at) {
+                            *item = new;
+                        }
+                    }
+                    None => {
+                        items.remove(at);
+                    }
+                }
+                Ok(V::array(items).map_err(ended)?)
+            }
+            _ => opt.fail(self, |value| Exn::from(Error::index(value, index.clone()))),
+        }
+    }
+
+    fn map_range<'a, I: Iterator<Item = ValX<'a, Self>>>(
+        self,
+        range: Range<&Self>,
+        opt: Opt,
+        f: impl Fn(Self) -> I,
+    ) -> ValX<'a, Self> {
+        let V::Arr(_) = &self else {
+            return opt.fail(self, |value| Exn::from(Error::typ(value, "array")));
+        };
+        let mut items = self.items().unwrap_or_default().to_vec();
+        let (from, upto) = match V::bounds(&range, items.len()) {
+            Ok(bounds) => bounds,
+            Err(error) => return opt.fail(self, |_| Exn::from(error)),
+        };
+        let part = items.get(from..upto).unwrap_or_default().to_vec();
+        let new = match f(V::array(part).map_err(ended)?).next().transpose()? {
+            Some(new) if new.items().is_some() => new,
+            Some(other) => return Err(Exn::from(Error::typ(other, "array"))),
+            None => V::default(),
+        };
+        items.splice(from..upto, new.items().unwrap_or_default().iter().cloned());
+        Ok(V::array(items).map_err(ended)?)
+    }
+
+    fn as_bool(&self) -> bool {
+        !matches!(self, V::Null | V::Bool(false))
+    }
+
+    fn into_string(self) -> Self {
+        match self {
+            V::Str(_) => self,
+            other => or_null(other.json_text()),
+        }
+    }
+}
+
+impl jaq_std::ValT for V {
+    fn into_seq<S: FromIterator<Self>>(self) -> Result<S, Self> {
+        match self.items() {
+            Some(items) if meter::allocate(32 * items.len() as u64).is_ok() => {
+                Ok(items.iter().cloned().collect())
+            }
+            _ => Err(self),
+        }
+    }
+
+    fn is_int(&self) -> bool {
+        matches!(self, V::Num(Num::Int(_)))
+    }
+
+    fn as_isize(&self) -> Option<isize> {
+        match self {
+            V::Num(Num::Int(int)) => isize::try_from(*int).ok(),
+            _ => None,
+        }
+    }
+
+    fn as_f64(&self) -> Option<f64> {
+        match self {
+            V::Num(number) => Some(number.float()),
+            _ => None,
+        }
+    }
+
+    fn is_utf8_str(&self) -> bool {
+        matches!(self, V::Str(_))
+    }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            // A function that asks for the bytes walks them.
+            V::Str(text) if meter::work(text.len() as u64).is_ok() => Some(text.as_bytes()),
+            _ => None,
+        }
+    }
+
+    fn as_sub_str(&self, sub: &[u8]) -> Self {
+        or_null(V::string(String::from_utf8_lossy(sub)))
+    }
+
+    fn from_utf8_bytes(bytes: impl AsRef<[u8]> + Send + 'static) -> Self {
+        or_null(V::string(String::from_utf8_lossy(bytes.as_ref())))
+    }
+}
+
+impl Add for V {
+    type Output = ValR<V>;
+
+    fn add(self, other: Self) -> ValR<V> {
+        match (self, other) {
+            (V::Null, other) | (other, V::Null) => Ok(other),
+            (V::Num(left), V::Num(right)) => Ok(V::Num(left.add(right))),
+            (V::Str(left), V::Str(right)) => {
+                meter::allocate(0).map_err(ended)?;
+                V::string([&*left, &*right].concat()).map_err(ended)
+            }
+            (V::Arr(left), V::Arr(right)) => V::concat(left, &right).map_err(ended),
+            (V::Obj(left), V::Obj(right)) => V::merge(&left, &right, false).map_err(ended),
+            (left, right) => Err(Error::math(left, ops::Math::Add, right)),
+        }
+    }
+}
+
+impl Sub for V {
+    type Output = ValR<V>;
+
+    fn sub(self, other: Self) -> ValR<V> {
+        match (&self, &other) {
+            (V::Num(left), V::Num(right)) => Ok(V::Num(left.sub(*right))),
+            (V::Arr(_), V::Arr(_)) => {
+                let out: std::collections::BTreeSet<&V> =
+                    other.items().unwrap_or_default().iter().collect();
+                let left = self.items().unwrap_or_default().iter();
+                V::array(left.filter(|item| !out.contains(item)).cloned().collect()).map_err(ended)
+            }
+            _ => Err(Error::math(self, ops::Math::Sub, other)),
+        }
+    }
+}
+
+impl Mul for V {
+    type Output = ValR<V>;
+
+    fn mul(self, other: Self) -> ValR<V> {
+        match (self, other) {
+            (V::Num(left), V::Num(right)) => Ok(V::Num(left.mul(right))),
+            (V::Str(text), V::Num(Num::Int(times))) | (V::Num(Num::Int(times)), V::Str(text)) => {
+                repeat(&text, times).map_err(ended)
+            }
+            (V::Obj(left), V::Obj(right)) => V::merge(&left, &right, true).map_err(ended),
+            (left, right) => Err(Error::math(left, ops::Math::Mul, right)),
+        }
+    }
+}
+
+fn repeat(text: &Rc<str>, times: i128) -> Result<V, Stop> {
+    if times <= 0 {
+        return Ok(V::Null);
+    }
+    if text.is_empty() {
+        return Ok(V::Str(text.clone()));
+    }
+    match usize::try_from(times)
+        .ok()
+        .filter(|times| text.len().checked_mul(*times).is_some_and(|bytes| bytes <= meter::STRING_BYTES))
+    {
+        Some(times) => V::string(text.repeat(times)),
+        None => Err(meter::stop(Stop::StringBytes)),
+    }
+}
+
+impl Div for V {
+    type Output = ValR<V>;
+
+    fn div(self, other: Self) -> ValR<V> {
+        match (self, other) {
+            (V::Num(left), V::Num(right)) => Ok(V::Num(left.div(right))),
+            (V::Str(text), V::Str(separator)) => split(&text, &separator).map_err(ended),
+            (left, right) => Err(Error::math(left, ops::Math::Div, right)),
+        }
+    }
+}
+
+fn split(text: &str, separator: &str) -> Result<V, Stop> {
+    meter::work(text.len() as u64)?;
+    let pieces: Result<Vec<V>, Stop> = if text.is_empty() {
+        Ok(Vec::new())
+    } else if separator.is_empty() {
+        text.chars().map(|c| V::string(String::from(c))).collect()
+    } else {
+        text.split(separator).map(V::string).collect()
+    };
+    V::array(pieces?)
+}
+
+impl Rem for V {
+    type Output = ValR<V>;
+
+    fn rem(self, other: Self) -> ValR<V> {
+        if let (V::Num(left), V::Num(right)) = (&self, &other)
+            && let Some(rest) = left.rem(*right)
+        {
+            return Ok(V::Num(rest));
+        }
+        Err(Error::math(self, ops::Math::Rem, other))
+    }
+}
+
+impl Neg for V {
+    type Output = ValR<V>;
+
+    fn neg(self) -> ValR<V> {
+        match self {
+            V::Num(number) => Ok(V::Num(number.neg())),
+            other => Err(Error::typ(other, "number")),
+        }
+    }
+}
+
+impl From<bool> for V {
+    fn from(value: bool) -> Self {
+        V::Bool(value)
+    }
+}
+
+impl From<isize> for V {
+    fn from(value: isize) -> Self {
+        V::Num(Num::Int(value as i128))
+    }
+}
+
+impl From<usize> for V {
+    fn from(value: usize) -> Self {
+        V::Num(Num::Int(value as i128))
+    }
+}
+
+impl From<f64> for V {
+    fn from(value: f64) -> Self {
+        V::Num(Num::Float(value))
+    }
+}
+
+impl From<String> for V {
+    fn from(text: String) -> Self {
+        or_null(V::string(text))
+    }
+}
+
+impl From<Range<V>> for V {
+    fn from(range: Range<V>) -> Self {
+        let ends = [("start", range.start), ("end", range.end)];
+        let keys = ends.into_iter().filter_map(|(name, end)| Some((Rc::from(name), end?)));
+        or_null(V::object(keys.collect()))
+    }
+}
+
+impl FromIterator<V> for V {
+    fn from_iter<T: IntoIterator<Item = V>>(items: T) -> Self {
+        or_null(V::array(items.into_iter().collect()))
+    }
+}
+
+fn once<T: 'static>(item: T) -> Box<dyn Iterator<Item = T>> {
+    Box::new(std::iter::once(item))
+}
+
+fn not_iterable(value: V) -> Error<V> {
+    Error::typ(value, "array or object, which have values")
+}

@@ -1,0 +1,127 @@
+//! JSON values with expressions in them.
+
+use serde_json::{Map, Value};
+
+use super::meter::DEPTH;
+use super::{EvalError, Expression, ExpressionError, Variables, expression_text};
+
+/// A JSON value in which strings of the form `${ … }` are expressions, at any depth: values of objects and
+/// items of arrays, not keys.
+#[derive(Clone, Debug)]
+pub struct Template(Part);
+
+#[derive(Clone, Debug)]
+enum Part {
+    /// No expression in it.
+    Literal(Value),
+    Expression(Expression),
+    Array(Vec<Part>),
+    Object(Vec<(String, Part)>),
+}
+
+impl Template {
+    /// Compiles the expressions in `value`, which may use `variables` (names without `$`). Err: the JSON pointer
+    /// of the string within `value`, and what is wrong with it.
+    pub fn parse(value: &Value, variables: &[&str]) -> Result<Self, (String, ExpressionError)> {
+        part(value, variables, &mut String::new(), 0).map(Self)
+    }
+
+    /// As [`Template::parse`], but a string at the top is an expression with or without `${ }`: the DSL's
+    /// `input.from: .x`.
+    pub fn parse_expression_or_template(
+        value: &Value,
+        variables: &[&str],
+    ) -> Result<Self, (String, ExpressionError)> {
+        match value {
+            Value::String(text) => match Expression::parse(text, variables) {
+                Ok(expression) => Ok(Self(Part::Expression(expression))),
+                Err(error) => Err((String::new(), error)),
+            },
+            other => Self::parse(other, variables),
+        }
+    }
+
+    /// The value, if there is nothing to evaluate in it.
+    pub fn literal(&self) -> Option<&Value> {
+        match &self.0 {
+            Part::Literal(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The value with each expression replaced by its own; see [`Expression::eval`].
+    pub fn eval(
+        &self,
+        input: &Value,
+        variables: &dyn Variables,
+        now_unix_ms: u64,
+    ) -> Result<Value, EvalError> {
+        self.0.eval(input, variables, now_unix_ms)
+    }
+}
+
+impl Part {
+    fn eval(&self, input: &Value, variables: &dyn Variables, now_unix_ms: u64) -> Result<Value, EvalError> {
+        let eval = |part: &Self| part.eval(input, variables, now_unix_ms);
+        match self {
+            Self::Literal(value) => Ok(value.clone()),
+            Self::Expression(expression) => expression.eval(input, variables, now_unix_ms),
+            Self::Array(items) => items.iter().map(eval).collect::<Result<_, _>>().map(Value::Array),
+            Self::Object(keys) => {
+                let mut object = Map::with_capacity(keys.len());
+                for (key, value) in keys {
+                    object.insert(key.clone(), eval(value)?);
+                }
+                Ok(Value::Object(object))
+            }
+        }
+    }
+}
+
+fn part(
+    value: &Value,
+    variables: &[&str],
+    pointer: &mut String,
+    depth: u32,
+) -> Result<Part, (String, ExpressionError)> {
+    if depth > DEPTH {
+        let message = format!("the value nests more than {DEPTH} levels deep");
+        return Err((pointer.clone(), ExpressionError { message, offset: 0, text: String::new() }));
+    }
+    let literal = |part: &Part| matches!(part, Part::Literal(_));
+    let made = match value {
+        Value::String(text) if expression_text(text).is_some() => {
+            let parsed = Expression::parse(text, variables);
+            return parsed.map(Part::Expression).map_err(|error| (pointer.clone(), error));
+        }
+        Value::Array(items) => {
+            let mut parts = Vec::with_capacity(items.len());
+            for (at, item) in items.iter().enumerate() {
+                parts.push(within(pointer, &at.to_string(), |pointer| {
+                    part(item, variables, pointer, depth + 1)
+                })?);
+            }
+            if parts.iter().all(literal) { None } else { Some(Part::Array(parts)) }
+        }
+        Value::Object(keys) => {
+            let mut parts = Vec::with_capacity(keys.len());
+            for (key, value) in keys {
+                let made = within(pointer, key, |pointer| part(value, variables, pointer, depth + 1))?;
+                parts.push((key.clone(), made));
+            }
+            if parts.iter().all(|(_, part)| literal(part)) { None } else { Some(Part::Object(parts)) }
+        }
+        _ => None,
+    };
+    Ok(made.unwrap_or_else(|| Part::Literal(value.clone())))
+}
+
+/// Runs `f` with `name` behind `pointer`, escaped as RFC 6901 has it.
+fn within<T>(pointer: &mut String, name: &str, f: impl FnOnce(&mut String) -> T) -> T {
+    let len = pointer.len();
+    pointer.push('/');
+    pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
+    let result = f(pointer);
+    pointer.truncate(len);
+    result
+}
