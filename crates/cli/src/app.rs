@@ -166,19 +166,22 @@ impl App {
             let found = glob::glob_with(&format!("{}/{pattern}", glob::Pattern::escape(root)), options)?;
             let mut files = 0;
             for path in found {
-                let path = path.map_err(|error| invalid(format!("a file of `{key}` cannot be read: {error}")))?;
+                let path =
+                    path.map_err(|error| invalid(format!("a file of `{key}` cannot be read: {error}")))?;
                 if !path.is_file() {
                     continue;
                 }
                 files += 1;
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
                 let Some(name) = inside.to_str().filter(|name| manifest::is_asset_name(name)) else {
-                    let reason = format!("a file of `{key}` needs a name in UTF-8, inside of the app folder");
+                    let reason =
+                        format!("a file of `{key}` needs a name in UTF-8, inside of the app folder");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 };
                 if !path.canonicalize()?.starts_with(&canonical_root) {
                     let what = if key == "assets" { "an asset is a file" } else { "a workflow is a file" };
-                    let reason = format!("{what} inside of the app folder; this is a link that leads out of it");
+                    let reason =
+                        format!("{what} inside of the app folder; this is a link that leads out of it");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 }
                 named.insert(name.to_owned(), path);

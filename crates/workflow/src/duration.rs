@@ -22,10 +22,15 @@ pub fn parse(value: &Value) -> Result<u64, String> {
                     "minutes" => 60_000.0,
                     "seconds" => 1000.0,
                     "milliseconds" => 1.0,
-                    _ => return Err(format!("`{name}` is no part of a duration: days, hours, minutes, seconds, milliseconds")),
+                    _ => {
+                        return Err(format!(
+                            "`{name}` is no part of a duration: days, hours, minutes, seconds, milliseconds"
+                        ));
+                    }
                 };
                 let amount = amount.as_f64().filter(|amount| *amount >= 0.0);
-                sum += unit * amount.ok_or_else(|| format!("`{name}` of a duration is no number from 0 on"))?;
+                sum += unit
+                    * amount.ok_or_else(|| format!("`{name}` of a duration is no number from 0 on"))?;
             }
             if parts.is_empty() {
                 return Err("the duration has no parts".into());
@@ -107,8 +112,19 @@ mod tests {
             assert_eq!(parse(&value), Ok(ms), "{value}");
         }
         for value in [
-            json!("P"), json!("PT"), json!("P1M"), json!("PT1S1M"), json!("1 year"), json!("-1s"), json!(5), json!({}),
-            json!({"years": 1}), json!({"days": -1}), json!({"days": 1e9}), json!(""), json!("PTé"),
+            json!("P"),
+            json!("PT"),
+            json!("P1M"),
+            json!("PT1S1M"),
+            json!("1 year"),
+            json!("-1s"),
+            json!(5),
+            json!({}),
+            json!({"years": 1}),
+            json!({"days": -1}),
+            json!({"days": 1e9}),
+            json!(""),
+            json!("PTé"),
         ] {
             assert!(parse(&value).is_err(), "{value}");
         }

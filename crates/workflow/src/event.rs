@@ -12,9 +12,14 @@ pub const MQTT_TYPE: &str = "mqtt.publish";
 /// An MQTT message that is no CloudEvent, as one: `subject` is the topic, `data` its JSON, or its bytes in `data_base64`.
 pub fn of_message(id: &str, source: &str, topic: &str, payload: &[u8], time: &str) -> Value {
     let mut event = Map::new();
-    for (name, value) in
-        [("specversion", "1.0"), ("id", id), ("source", source), ("type", MQTT_TYPE), ("subject", topic), ("time", time)]
-    {
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("id", id),
+        ("source", source),
+        ("type", MQTT_TYPE),
+        ("subject", topic),
+        ("time", time),
+    ] {
         event.insert(name.to_owned(), Value::from(value));
     }
     set_data(&mut event, payload);

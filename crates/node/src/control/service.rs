@@ -72,7 +72,8 @@ impl Control for ControlService {
         let assets = convert::assets(request.assets).map_err(Status::invalid_argument)?;
         // On a task of its own: a client that goes away must not leave a deploy half-way.
         let registry = self.parts.registry.clone();
-        let workflows = request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
+        let workflows =
+            request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
         let (manifest, strict) = (request.manifest, request.strict);
         let deploy = Deploy { manifest, sources, assets, workflows, strict };
         let deploy = tokio::spawn(async move { registry.deploy(deploy).await });

@@ -524,7 +524,8 @@ fn workflow_files(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
         };
         match reason {
             Some(reason) => {
-                let help = "name files relative to the folder of the manifest, such as \"workflows/*.yaml\"";
+                let help =
+                    "name files relative to the folder of the manifest, such as \"workflows/*.yaml\"";
                 let message = format!("`{}` in `workflows`: {reason}", pattern.escape_debug());
                 problems.add(&span, message, Some(help.into()));
             }

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::records::{self, AppRecord, AssetRecord, Revision};
+use super::workflow::LiveWorkflow;
 use crate::dispatch::Admission;
 use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
-use super::workflow::LiveWorkflow;
 use crate::store::Store;
 
 /// An app that is live.

@@ -323,7 +323,9 @@ impl Registry {
         if !refused.is_empty() {
             return Err(DeployError::Calls { problems: refused });
         }
-        warnings.extend(live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())));
+        warnings.extend(
+            live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())),
+        );
         let revision = Revision::new(manifest_text, &sources, &assets, workflows);
         let digest = revision.digest();
         let live = routes.app(&manifest.app);
@@ -476,9 +478,8 @@ fn load_app(
         what: format!("the manifest of app `{name}`"),
         reason: error.to_string(),
     })?;
-    let workflows = workflow::compile_all(&manifest, &revision.workflows).map_err(|error| StoreError::Damaged {
-        what: format!("a workflow of app `{name}`"),
-        reason: error.to_string(),
+    let workflows = workflow::compile_all(&manifest, &revision.workflows).map_err(|error| {
+        StoreError::Damaged { what: format!("a workflow of app `{name}`"), reason: error.to_string() }
     })?;
     Ok(Arc::new(LiveApp::new(&manifest, &revision, &record, workflows, metrics)))
 }
@@ -519,9 +520,9 @@ fn check_assets(manifest: &Manifest, assets: &BTreeMap<String, Bytes>) -> Result
 fn check_workflow_files(manifest: &Manifest, texts: &BTreeMap<String, String>) -> Result<(), DeployError> {
     let patterns: Vec<_> =
         manifest.workflows.files.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
-    let stray = texts.keys().find(|file| {
-        !is_asset_name(file) || !patterns.iter().any(|pattern| pattern.matches(file))
-    });
+    let stray = texts
+        .keys()
+        .find(|file| !is_asset_name(file) || !patterns.iter().any(|pattern| pattern.matches(file)));
     stray.map_or(Ok(()), |file| Err(DeployError::UnknownWorkflow { file: file.clone() }))
 }
 
@@ -555,7 +556,10 @@ fn check_calls(
                     [] => String::new(),
                     near => format!("; did you mean `{}`?", near.join("` or `")),
                 };
-                missing.push(format!("workflow `{}` calls `{name}`, which is not deployed{near}", workflow.name));
+                missing.push(format!(
+                    "workflow `{}` calls `{name}`, which is not deployed{near}",
+                    workflow.name
+                ));
             }
         }
     }

@@ -74,7 +74,9 @@ pub enum WorkflowError {
         name: String,
     },
     /// A table of the manifest is for no workflow.
-    #[error("[workflows.{name}] in the manifest is for no workflow of this app: the name is `document.name` of a definition")]
+    #[error(
+        "[workflows.{name}] in the manifest is for no workflow of this app: the name is `document.name` of a definition"
+    )]
     Unknown {
         /// The name.
         name: String,

@@ -146,7 +146,10 @@ pub fn read(text: &str) -> Result<Located, (Place, String)> {
 
 fn scan_error(error: &ScanError) -> (Place, String) {
     let mark = error.marker();
-    (Place { line: mark.line().max(1), column: mark.col() + 1 }, format!("this is no YAML: {}", error.info()))
+    (
+        Place { line: mark.line().max(1), column: mark.col() + 1 },
+        format!("this is no YAML: {}", error.info()),
+    )
 }
 
 fn place(span: &Span) -> Place {
@@ -176,7 +179,9 @@ impl Reader {
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err("a second document starts here; put each workflow into a file of its own".into());
+                    return Err(
+                        "a second document starts here; put each workflow into a file of its own".into()
+                    );
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -192,7 +197,8 @@ impl Reader {
                     Scalar::Boolean(value) => Value::Bool(value),
                     Scalar::Integer(value) => Value::Number(value.into()),
                     // A number JSON has no form for (.inf) stays the text that it was.
-                    Scalar::FloatingPoint(value) => match plain.then(|| text.parse::<u64>().ok()).flatten() {
+                    Scalar::FloatingPoint(value) => match plain.then(|| text.parse::<u64>().ok()).flatten()
+                    {
                         Some(large) => Value::Number(large.into()),
                         None => Number::from_f64(value.into_inner())
                             .map_or_else(|| Value::String(text.into_owned()), Value::Number),
@@ -209,7 +215,8 @@ impl Reader {
                 }
             }
             Event::Alias(anchor) => {
-                let value = self.anchors.get(&anchor).ok_or("the alias names no anchor that has ended before")?;
+                let value =
+                    self.anchors.get(&anchor).ok_or("the alias names no anchor that has ended before")?;
                 let value = value.clone();
                 self.count(&value)?;
                 self.add(value, 0)?;
@@ -231,7 +238,9 @@ impl Reader {
     fn count(&mut self, value: &Located) -> Result<(), String> {
         self.values += size(value);
         match self.values > MAX_VALUES || depth(value) + self.open.len() > MAX_DEPTH {
-            true => Err(format!("with its aliases it has more than {MAX_VALUES} values or {MAX_DEPTH} levels")),
+            true => {
+                Err(format!("with its aliases it has more than {MAX_VALUES} values or {MAX_DEPTH} levels"))
+            }
             false => Ok(()),
         }
     }

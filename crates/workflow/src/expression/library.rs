@@ -129,7 +129,9 @@ fn ours() -> impl Iterator<Item = Fun<Guarded>> {
         run::<Guarded>(("has", v(1), |cv| {
             unary(cv, |value, key| value.index_opt(&key).map(|found| V::Bool(found.is_some())))
         })),
-        run::<Guarded>(("contains", v(1), |cv| unary(cv, |value, part| contains(&value, &part).map(V::Bool)))),
+        run::<Guarded>(("contains", v(1), |cv| {
+            unary(cv, |value, part| contains(&value, &part).map(V::Bool))
+        })),
         run::<Guarded>(("indices", v(1), |cv| unary(cv, |value, wanted| value.indices(&wanted)))),
         run::<Guarded>(("bsearch", v(1), |cv| {
             unary(cv, |value, wanted| match value.items() {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::scope::Scope;
 use super::{
-    Action, Content, Environment, Event, Fault, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase, State,
-    Status, Then, Trying, Work,
+    Action, Content, Environment, Event, Fault, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase,
+    State, Status, Then, Trying, Work,
 };
 use crate::duration;
 use crate::error::{ErrorKind, WorkflowError};
@@ -22,7 +22,12 @@ const MAX_ITEMS: usize = 10_000_000;
 impl Instance {
     /// Takes an event and says what is to be done. Nothing happens to an instance that has ended, but for
     /// [`Event::Retry`]; an event for a frame that is gone is ignored.
-    pub fn advance(&mut self, program: &Program, event: Event, environment: &Environment<'_>) -> Vec<Action> {
+    pub fn advance(
+        &mut self,
+        program: &Program,
+        event: Event,
+        environment: &Environment<'_>,
+    ) -> Vec<Action> {
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
         run.event(event);
         run.work();
@@ -102,11 +107,12 @@ impl<'a> Run<'a> {
             Ok(input) => input,
             Err(error) => return self.fault(error, None),
         };
-        let timeout_ms = match self.program.timeout.as_ref().map(|timeout| self.duration(timeout, None, &input)) {
-            None => None,
-            Some(Ok(ms)) => Some(self.environment.now_ms.saturating_add(ms)),
-            Some(Err(error)) => return self.fault(error, None),
-        };
+        let timeout_ms =
+            match self.program.timeout.as_ref().map(|timeout| self.duration(timeout, None, &input)) {
+                None => None,
+                Some(Ok(ms)) => Some(self.environment.now_ms.saturating_add(ms)),
+                Some(Err(error)) => return self.fault(error, None),
+            };
         let root = self.add(Frame {
             node: None,
             parent: None,
@@ -140,7 +146,13 @@ impl<'a> Run<'a> {
         self.instance.frames.get_mut(&id).map(|frame| &mut **frame)
     }
 
-    pub(super) fn note(&mut self, kind: NoteKind, frame: FrameId, node: Option<NodeId>, value: &Arc<Value>) {
+    pub(super) fn note(
+        &mut self,
+        kind: NoteKind,
+        frame: FrameId,
+        node: Option<NodeId>,
+        value: &Arc<Value>,
+    ) {
         if self.environment.observed {
             self.actions.push(Action::Note(Note { kind, frame, node, value: value.clone() }));
         }
@@ -214,7 +226,8 @@ impl<'a> Run<'a> {
         self.instance.steps += 1;
         if self.instance.steps > self.program.max_steps {
             let most = self.program.max_steps;
-            let detail = format!("the instance has taken {most} steps, the most it may (document.metadata.steps)");
+            let detail =
+                format!("the instance has taken {most} steps, the most it may (document.metadata.steps)");
             let error = WorkflowError::new(ErrorKind::Runtime, detail).at(&self.program.node(id).path);
             return self.fault(error, Some(Work::Enter { parent, slot, node: id, raw }));
         }
@@ -223,7 +236,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn begin(&mut self, parent: FrameId, slot: u32, id: NodeId, raw: &Arc<Value>) -> Result<(), WorkflowError> {
+    fn begin(
+        &mut self,
+        parent: FrameId,
+        slot: u32,
+        id: NodeId,
+        raw: &Arc<Value>,
+    ) -> Result<(), WorkflowError> {
         let program = self.program;
         let node = program.node(id);
         if let Some(condition) = &node.condition
@@ -237,9 +256,11 @@ impl<'a> Run<'a> {
         self.note(NoteKind::Started, parent, Some(id), &input);
         let timeout_ms = match &node.timeout {
             None => None,
-            Some(timeout) => {
-                Some(self.environment.now_ms.saturating_add(self.duration(timeout, Some(parent), &input)?))
-            }
+            Some(timeout) => Some(self.environment.now_ms.saturating_add(self.duration(
+                timeout,
+                Some(parent),
+                &input,
+            )?)),
         };
         let frame = |state: State| Frame {
             node: Some(id),
@@ -255,7 +276,8 @@ impl<'a> Run<'a> {
         };
         match &node.kind {
             Kind::Set(template) => {
-                let output = self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
+                let output =
+                    self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
                 self.finish(parent, slot, id, raw.clone(), input, Arc::new(output), then(node.then))?;
             }
             Kind::Switch(cases) => {
@@ -271,7 +293,8 @@ impl<'a> Run<'a> {
                 self.finish(parent, slot, id, raw.clone(), input, output, then(taken))?;
             }
             Kind::Raise(template) => {
-                let value = self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
+                let value =
+                    self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
                 return Err(raised(&value)?);
             }
             Kind::Emit(emit) => {
@@ -284,7 +307,11 @@ impl<'a> Run<'a> {
                 self.finish(parent, slot, id, raw.clone(), input, output, then(node.then))?;
             }
             Kind::Wait(duration) => {
-                let due_ms = self.environment.now_ms.saturating_add(self.duration(duration, Some(parent), &input)?);
+                let due_ms = self.environment.now_ms.saturating_add(self.duration(
+                    duration,
+                    Some(parent),
+                    &input,
+                )?);
                 let frame = Frame { due_ms: Some(due_ms), ..frame(State::Wait) };
                 self.add(frame);
             }
@@ -352,7 +379,9 @@ impl<'a> Run<'a> {
                 if *running == 0 {
                     let output = match each.parallel {
                         None => input,
-                        Some(_) => Arc::new(outputs.iter().map(|output| output.as_deref().cloned()).collect()),
+                        Some(_) => {
+                            Arc::new(outputs.iter().map(|output| output.as_deref().cloned()).collect())
+                        }
                     };
                     self.finish_frame(id, output, None);
                 }
@@ -423,7 +452,8 @@ impl<'a> Run<'a> {
         let unique = format!("{}-{}", self.instance.id, self.instance.steps);
         let source = format!("/workflows/{}", self.program.name);
         let time = super::scope::rfc3339(self.environment.unix_ms);
-        for (key, value) in [("specversion", "1.0"), ("id", &unique), ("source", &source), ("time", &time)] {
+        for (key, value) in [("specversion", "1.0"), ("id", &unique), ("source", &source), ("time", &time)]
+        {
             event.entry(key).or_insert_with(|| Value::from(value));
         }
         if event.contains_key("data") {
@@ -451,7 +481,9 @@ impl<'a> Run<'a> {
         let scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
         let headers = publish.headers.as_ref().map(|headers| scope.template(headers, input)).transpose()?;
         let headers = match headers {
-            Some(Value::Object(headers)) => headers.into_iter().map(|(key, value)| (key, text(value))).collect(),
+            Some(Value::Object(headers)) => {
+                headers.into_iter().map(|(key, value)| (key, text(value))).collect()
+            }
             _ => Vec::new(),
         };
         let outgoing = Outgoing {
@@ -553,7 +585,8 @@ impl<'a> Run<'a> {
     }
 
     fn retry_fault(&mut self) {
-        let Some(fault) = self.instance.fault.take().filter(|_| self.instance.status == Status::Faulted) else {
+        let Some(fault) = self.instance.fault.take().filter(|_| self.instance.status == Status::Faulted)
+        else {
             return;
         };
         self.instance.status = Status::Running;
@@ -668,7 +701,9 @@ fn items(value: Value) -> Result<Vec<Value>, WorkflowError> {
         }
     };
     match items.len() > MAX_ITEMS {
-        true => Err(WorkflowError::new(ErrorKind::Runtime, format!("the list has more than {MAX_ITEMS} items"))),
+        true => {
+            Err(WorkflowError::new(ErrorKind::Runtime, format!("the list has more than {MAX_ITEMS} items")))
+        }
         false => Ok(items),
     }
 }
@@ -686,10 +721,12 @@ fn kind_of(value: &Value) -> &'static str {
 
 fn raised(value: &Value) -> Result<WorkflowError, WorkflowError> {
     let bad = |what: &str| WorkflowError::new(ErrorKind::Expression, format!("the error's {what}"));
-    let field = |name: &str| value.get(name).filter(|field| !field.is_null()).map(|field| text(field.clone()));
+    let field =
+        |name: &str| value.get(name).filter(|field| !field.is_null()).map(|field| text(field.clone()));
     let status = value.get("status").cloned().unwrap_or_default();
     let status = status.as_u64().or_else(|| status.as_str().and_then(|text| text.parse().ok()));
-    let status = status.and_then(|status| u16::try_from(status).ok()).filter(|status| (100..=599).contains(status));
+    let status =
+        status.and_then(|status| u16::try_from(status).ok()).filter(|status| (100..=599).contains(status));
     Ok(WorkflowError {
         kind: field("type").ok_or_else(|| bad("type is missing"))?,
         status: status.ok_or_else(|| bad("status is no number from 100 to 599"))?,

@@ -127,7 +127,9 @@ impl Run<'_> {
         match (&program.node(node).kind, &frame.state, parent) {
             (Kind::For(each), State::List, Some(parent)) => {
                 self.instance.frames.remove(&list);
-                if let Some(Frame { state: State::For { running, outputs, .. }, .. }) = self.frame_mut(parent) {
+                if let Some(Frame { state: State::For { running, outputs, .. }, .. }) =
+                    self.frame_mut(parent)
+                {
                     *running = running.saturating_sub(1);
                     if let Some(place) = outputs.get_mut(slot as usize) {
                         *place = Some(output.clone());
@@ -168,7 +170,14 @@ impl Run<'_> {
     }
 
     /// A task of `parent` has failed: the innermost `try` that catches the error goes on, or the instance ends.
-    pub(super) fn fail(&mut self, parent: FrameId, slot: u32, node: NodeId, raw: Arc<Value>, error: WorkflowError) {
+    pub(super) fn fail(
+        &mut self,
+        parent: FrameId,
+        slot: u32,
+        node: NodeId,
+        raw: Arc<Value>,
+        error: WorkflowError,
+    ) {
         if self.frame(parent).is_none() {
             return;
         }
@@ -215,7 +224,7 @@ impl Run<'_> {
 
 fn check(schema: Option<&Schema>, value: &Value, what: &str) -> Result<(), WorkflowError> {
     let Some(schema) = schema else { return Ok(()) };
-    schema
-        .check(value)
-        .map_err(|reason| WorkflowError::new(ErrorKind::Validation, format!("{what} does not fit its schema: {reason}")))
+    schema.check(value).map_err(|reason| {
+        WorkflowError::new(ErrorKind::Validation, format!("{what} does not fit its schema: {reason}"))
+    })
 }

@@ -98,8 +98,9 @@ impl Instance {
 pub(crate) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, String> {
     let compile = |text: &str| {
         let expression = Expression::parse(text, &[]).map_err(|error| error.to_string())?;
-        let predicate: Predicate =
-            Arc::new(move |event: &Value| expression.eval(event, &NoVariables, 0).map_err(|error| error.to_string()));
+        let predicate: Predicate = Arc::new(move |event: &Value| {
+            expression.eval(event, &NoVariables, 0).map_err(|error| error.to_string())
+        });
         Ok(predicate)
     };
     Rule::parse(rule, sources.max(1), &compile).map_err(|error| error.to_string())
@@ -111,7 +112,12 @@ impl Run<'_> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
         let mut filters = Vec::new();
         for filter in wanted(listen) {
-            let scope = self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+            let scope = self.scope(
+                frame.parent,
+                frame.node.map(|node| self.program.node(node)),
+                Some(&frame.input),
+                None,
+            );
             let mut resolved = Resolved { attributes: Vec::new(), expect: Vec::new() };
             for (name, template) in &filter.attributes {
                 resolved.attributes.push((name.clone(), scope.template(template, &frame.input)?));
@@ -150,7 +156,10 @@ impl Run<'_> {
                 .collect(),
         };
         let filters = wanted(listen).zip(&listening.filters).map(active).collect();
-        let queue = self.instance.rule_of(id, self.program).and_then(|rule| rule.queue().map(|(queue, _)| queue.clone()));
+        let queue = self
+            .instance
+            .rule_of(id, self.program)
+            .and_then(|rule| rule.queue().map(|(queue, _)| queue.clone()));
         self.actions.push(Action::Listen { frame: id, filters, queue });
         Ok(())
     }
@@ -214,7 +223,12 @@ impl Run<'_> {
         if !has_attributes(&resolved.attributes, event) {
             return Ok(false);
         }
-        let scope = self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+        let scope = self.scope(
+            frame.parent,
+            frame.node.map(|node| self.program.node(node)),
+            Some(&frame.input),
+            None,
+        );
         let data = event.get("data").unwrap_or(&Value::Null);
         let fits = match &filter.data {
             None => true,
@@ -228,7 +242,8 @@ impl Run<'_> {
         let mut learned = Vec::new();
         for (index, correlation) in filter.correlate.iter().enumerate() {
             let Ok(found) = scope.expression(&correlation.from, event) else { return Ok(false) };
-            let expected = resolved.expect.iter().find(|(of, _)| *of as usize == index).map(|(_, value)| value);
+            let expected =
+                resolved.expect.iter().find(|(of, _)| *of as usize == index).map(|(_, value)| value);
             match expected.or_else(|| listening.correlation.get(&correlation.name)) {
                 Some(expected) if *expected != found => return Ok(false),
                 Some(_) => {}
@@ -287,7 +302,8 @@ impl Run<'_> {
             false => listening.events.push(item),
         }
         if listening.queue.len() > MAX_QUEUED || listening.events.len() > MAX_EVENTS {
-            let detail = format!("more than {MAX_QUEUED} events wait, or more than {MAX_EVENTS} were collected");
+            let detail =
+                format!("more than {MAX_QUEUED} events wait, or more than {MAX_EVENTS} were collected");
             return self.fail_listen(id, WorkflowError::new(ErrorKind::Runtime, detail));
         }
         if !foreach {
@@ -303,8 +319,12 @@ impl Run<'_> {
         let strategy = &listen.strategy;
         let ends = match (&strategy.until, strategy.mode) {
             (Some(Until::Condition(condition)), _) => {
-                let scope =
-                    self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+                let scope = self.scope(
+                    frame.parent,
+                    frame.node.map(|node| self.program.node(node)),
+                    Some(&frame.input),
+                    None,
+                );
                 match scope.is_true(condition, &Value::Array(listening.events.clone())) {
                     Ok(ends) => ends,
                     Err(error) => return self.fail_listen(id, error),

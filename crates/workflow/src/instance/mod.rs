@@ -433,8 +433,11 @@ impl Instance {
     /// # Errors
     /// If the data has no JSON form, which it has by construction.
     pub fn to_bytes(&self, now_ms: u64) -> Result<Vec<u8>, serde_json::Error> {
-        let rules: BTreeMap<FrameId, crate::synthesizer::State> =
-            self.synthesizers.iter().map(|(frame, synthesizer)| (*frame, synthesizer.state(now_ms))).collect();
+        let rules: BTreeMap<FrameId, crate::synthesizer::State> = self
+            .synthesizers
+            .iter()
+            .map(|(frame, synthesizer)| (*frame, synthesizer.state(now_ms)))
+            .collect();
         serde_json::to_vec(&(self, rules))
     }
 
@@ -443,7 +446,8 @@ impl Instance {
     /// # Errors
     /// What is wrong with the bytes, or that they are of another definition.
     pub fn from_bytes(bytes: &[u8], program: &Program, now_ms: u64) -> Result<Self, String> {
-        let parsed: Result<(Self, BTreeMap<FrameId, crate::synthesizer::State>), _> = serde_json::from_slice(bytes);
+        let parsed: Result<(Self, BTreeMap<FrameId, crate::synthesizer::State>), _> =
+            serde_json::from_slice(bytes);
         let (mut instance, rules) = parsed.map_err(|error| error.to_string())?;
         let known = |node: Option<NodeId>| node.is_none_or(|node| (node as usize) < program.nodes.len());
         if !instance.frames.values().all(|frame| known(frame.node)) {

@@ -96,7 +96,8 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
     let bad = |detail: String| WorkflowError::new(ErrorKind::Configuration, detail);
     let endpoint = text(scope.template(&http.endpoint, input)?);
     let endpoint = fill(&endpoint, input);
-    let mut url = url::Url::parse(&endpoint).map_err(|error| bad(format!("`{endpoint}` is no URL: {error}")))?;
+    let mut url =
+        url::Url::parse(&endpoint).map_err(|error| bad(format!("`{endpoint}` is no URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(bad(format!("`{endpoint}` is no http or https URL")));
     }
@@ -107,10 +108,14 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
         for (name, value) in pairs {
             match value {
                 Value::Array(values) => {
-                    values.into_iter().for_each(|value| drop(given.append_pair(&name, &text(value))));
+                    for value in values {
+                        given.append_pair(&name, &text(value));
+                    }
                 }
                 Value::Null => {}
-                value => drop(given.append_pair(&name, &text(value))),
+                value => {
+                    given.append_pair(&name, &text(value));
+                }
             }
         }
     }
@@ -139,7 +144,8 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
     match &http.authentication {
         None => {}
         Some(Authentication::Basic(user, password)) => {
-            let (user, password) = (text(scope.template(user, input)?), text(scope.template(password, input)?));
+            let (user, password) =
+                (text(scope.template(user, input)?), text(scope.template(password, input)?));
             let token = STANDARD.encode(format!("{user}:{password}"));
             headers.push(("authorization".to_owned(), format!("Basic {token}")));
         }

@@ -32,7 +32,12 @@ impl Run<'_> {
     }
 
     /// Whether a `try` takes an error.
-    pub(super) fn catches(&self, id: FrameId, tried: &Try, error: &WorkflowError) -> Result<bool, WorkflowError> {
+    pub(super) fn catches(
+        &self,
+        id: FrameId,
+        tried: &Try,
+        error: &WorkflowError,
+    ) -> Result<bool, WorkflowError> {
         let error = error.to_json();
         let same = |name: &str, wanted: &Value| match (error.get(name), wanted) {
             // `instance` and the texts are as they are; a type may be given without its beginning.
@@ -60,7 +65,12 @@ impl Run<'_> {
             return Ok(true);
         }
         let Some(frame) = self.frame(id) else { return Ok(false) };
-        let mut scope = self.scope(frame.parent, frame.node.map(|node| self.program.node(node)), Some(&frame.input), None);
+        let mut scope = self.scope(
+            frame.parent,
+            frame.node.map(|node| self.program.node(node)),
+            Some(&frame.input),
+            None,
+        );
         let extra = [(variable, error), ("error", error)];
         scope.extra = &extra;
         let yes = when.map_or(Ok(true), |when| scope.is_true(when, &frame.input))?;
@@ -71,7 +81,12 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The error itself, where everything was tried and nothing is to be done about it.
-    pub(super) fn caught(&mut self, id: FrameId, tried: &Try, error: &WorkflowError) -> Result<(), WorkflowError> {
+    pub(super) fn caught(
+        &mut self,
+        id: FrameId,
+        tried: &Try,
+        error: &WorkflowError,
+    ) -> Result<(), WorkflowError> {
         let value = Arc::new(error.to_json());
         if let Some(retry) = &tried.retry
             && let Some(delay_ms) = self.next_attempt(id, tried, retry, &value)?
@@ -131,7 +146,9 @@ impl Run<'_> {
         let base_ms = self.duration(&retry.delay, parent, &input)? as f64;
         let grown_ms = match retry.backoff {
             Backoff::Constant => base_ms,
-            Backoff::Linear(increment) => base_ms + increment.map_or(base_ms, |ms| ms as f64) * f64::from(failed),
+            Backoff::Linear(increment) => {
+                base_ms + increment.map_or(base_ms, |ms| ms as f64) * f64::from(failed)
+            }
             Backoff::Exponential(factor) => base_ms * factor.powi(failed.min(1000) as i32),
         };
         let mut delay_ms = grown_ms.clamp(0.0, MAX_DELAY_MS) as u64;
@@ -167,8 +184,12 @@ impl Run<'_> {
             Phase::WaitingToRetry => self.attempt(id, tried),
             Phase::Trying => {
                 self.cancel_below(Some(id));
-                let error = WorkflowError::new(crate::error::ErrorKind::Timeout, "the attempt took too long");
-                let path = self.frame(id).and_then(|frame| frame.node).map(|node| self.program.node(node).path.clone());
+                let error =
+                    WorkflowError::new(crate::error::ErrorKind::Timeout, "the attempt took too long");
+                let path = self
+                    .frame(id)
+                    .and_then(|frame| frame.node)
+                    .map(|node| self.program.node(node).path.clone());
                 let error = error.at(path.as_deref().unwrap_or("/"));
                 match self.catches(id, tried, &error) {
                     Ok(true) => self.caught(id, tried, &error),

@@ -93,7 +93,8 @@ impl Scope<'_> {
 
 /// A time in RFC 3339.
 pub(super) fn rfc3339(unix_ms: u64) -> String {
-    let time = i64::try_from(unix_ms).ok().and_then(DateTime::<Utc>::from_timestamp_millis).unwrap_or_default();
+    let time =
+        i64::try_from(unix_ms).ok().and_then(DateTime::<Utc>::from_timestamp_millis).unwrap_or_default();
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 

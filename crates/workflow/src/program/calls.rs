@@ -26,26 +26,35 @@ impl Compiler {
         path: &str,
         depth: usize,
     ) -> Option<Kind> {
-        let unsupported = |what: &str, instead: &str| (format!("`call: {what}` is not supported"), instead.to_owned());
+        let unsupported =
+            |what: &str, instead: &str| (format!("`call: {what}` is not supported"), instead.to_owned());
         let (message, help) = match name {
             "http" => return self.http(value, with).map(Kind::Http),
             "asyncapi" => return self.asyncapi(value, with).map(Kind::Publish),
             "grpc" => unsupported("grpc", "call a function that speaks gRPC, or `call: http`"),
-            "openapi" => unsupported("openapi", "use `call: http` with the operation's method and endpoint"),
-            "a2a" | "mcp" => unsupported(name, "call a function that speaks it"),
-            _ if name.contains('@') => {
-                unsupported(name, "functions of catalogs are not fetched; deploy the function and call it by its name")
+            "openapi" => {
+                unsupported("openapi", "use `call: http` with the operation's method and endpoint")
             }
+            "a2a" | "mcp" => unsupported(name, "call a function that speaks it"),
+            _ if name.contains('@') => unsupported(
+                name,
+                "functions of catalogs are not fetched; deploy the function and call it by its name",
+            ),
             _ => match self.uses.functions.get(name).cloned() {
                 None => {
                     let with = with.map(|with| self.reader.template(with, "`with`"));
                     return Some(Kind::Call(Call { function: name.to_owned(), with: settled(with)? }));
                 }
-                Some(_) if depth >= MAX_ALIASES => {
-                    (format!("functions of `use.functions` stand for one another in a circle: `{name}`"), String::new())
-                }
+                Some(_) if depth >= MAX_ALIASES => (
+                    format!("functions of `use.functions` stand for one another in a circle: `{name}`"),
+                    String::new(),
+                ),
                 Some(function) => {
-                    self.reader.check_keys(&function, "a function", &["call", "with", "input", "output", "metadata"]);
+                    self.reader.check_keys(
+                        &function,
+                        "a function",
+                        &["call", "with", "input", "output", "metadata"],
+                    );
                     let target = self.reader.required(&function, "call", "a function")?;
                     let target_name = self.reader.text(target, "`call`")?;
                     let with = merged(function.get("with"), with);
@@ -100,7 +109,8 @@ impl Compiler {
                 return None;
             }
         };
-        let mut part = |key: &str| with.get(key).map(|value| self.reader.template(value, &format!("`{key}`")));
+        let mut part =
+            |key: &str| with.get(key).map(|value| self.reader.template(value, &format!("`{key}`")));
         let (headers, query, body) = (part("headers"), part("query"), part("body"));
         Some(Http {
             method: method?,
@@ -120,7 +130,16 @@ impl Compiler {
             self.reader.problems.add(value.place, "`call: asyncapi` needs `with: {channel, message}`");
             return None;
         };
-        let known = ["document", "channel", "operation", "server", "protocol", "message", "subscription", "authentication"];
+        let known = [
+            "document",
+            "channel",
+            "operation",
+            "server",
+            "protocol",
+            "message",
+            "subscription",
+            "authentication",
+        ];
         self.reader.check_keys(with, "`with`", &known);
         for (key, instead) in [
             ("subscription", "use a `listen` task with `type: mqtt.publish` and the topic as `subject`"),
@@ -161,20 +180,32 @@ impl Compiler {
 
     pub(super) fn run(&mut self, value: &Located) -> Option<Kind> {
         let value = self.reader.object(value, "`run`")?;
-        self.reader.check_keys(value, "`run`", &["workflow", "script", "container", "shell", "await", "return"]);
+        self.reader.check_keys(
+            value,
+            "`run`",
+            &["workflow", "script", "container", "shell", "await", "return"],
+        );
         let wait = self.reader.boolean(value.get("await"), "`await`", true);
         if let Some(what) = value.get("return")
             && what.text() != Some("stdout")
         {
             let help = "a script's output is what it returns, or what it wrote if it returns nothing";
-            self.reader.problems.add_with_help(what.place, "`return` other than `stdout` is not supported", help);
+            self.reader.problems.add_with_help(
+                what.place,
+                "`return` other than `stdout` is not supported",
+                help,
+            );
         }
         for (key, instead) in [
             ("container", "run a function: the node has no container runtime"),
             ("shell", "run a function: the node gives nobody a shell"),
         ] {
             if let Some(found) = value.get(key) {
-                self.reader.problems.add_with_help(found.place, format!("`run: {key}` is not supported"), instead);
+                self.reader.problems.add_with_help(
+                    found.place,
+                    format!("`run: {key}` is not supported"),
+                    instead,
+                );
                 return None;
             }
         }
@@ -197,7 +228,11 @@ impl Compiler {
     }
 
     fn script(&mut self, value: &Located, wait: bool) -> Option<Kind> {
-        self.reader.check_keys(value, "`script`", &["language", "code", "source", "arguments", "environment", "stdin"]);
+        self.reader.check_keys(
+            value,
+            "`script`",
+            &["language", "code", "source", "arguments", "environment", "stdin"],
+        );
         if let Some(language) = self.reader.required(value, "language", "`script`")
             && !matches!(language.text(), Some("js" | "javascript"))
         {
@@ -215,11 +250,15 @@ impl Compiler {
         let code = self.reader.required(value, "code", "`script`")?;
         let text = self.reader.text(code, "`code`")?;
         if text.len() > MAX_SCRIPT_BYTES {
-            self.reader.problems.add(code.place, format!("the script has more than {MAX_SCRIPT_BYTES} bytes; make it a function"));
+            self.reader.problems.add(
+                code.place,
+                format!("the script has more than {MAX_SCRIPT_BYTES} bytes; make it a function"),
+            );
             return None;
         }
         let arguments = value.get("arguments").map(|value| self.reader.template(value, "`arguments`"));
-        let environment = value.get("environment").map(|value| self.reader.template(value, "`environment`"));
+        let environment =
+            value.get("environment").map(|value| self.reader.template(value, "`environment`"));
         let (arguments, environment) = (settled(arguments)?, settled(environment)?);
         Some(Kind::RunScript(RunScript { code: Arc::from(text), arguments, environment, wait }))
     }

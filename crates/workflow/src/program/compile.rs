@@ -41,7 +41,9 @@ pub fn compile(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
         (None, None) => {
             let mut problems = Problems::default();
             problems.add(crate::document::Place { line: 1, column: 1 }, "this is no workflow");
-            Err(problems.into_error(file, text).unwrap_or(DefinitionError { file: file.into(), problems: vec![] }))
+            Err(problems
+                .into_error(file, text)
+                .unwrap_or(DefinitionError { file: file.into(), problems: vec![] }))
         }
     }
 }
@@ -144,7 +146,9 @@ impl Compiler {
         if let Some(language) = evaluate.get("language")
             && language.text() != Some("jq")
         {
-            self.reader.problems.add(language.place, "expressions are in jq; other languages are not supported");
+            self.reader
+                .problems
+                .add(language.place, "expressions are in jq; other languages are not supported");
         }
         if let Some(mode) = evaluate.get("mode")
             && mode.text() != Some("strict")
@@ -166,14 +170,25 @@ impl Compiler {
             && !scheduled
         {
             let help = "`document.metadata.events` is a condition over the events of `schedule.on`";
-            self.reader.problems.add_with_help(events.place, "there is no `schedule.on` it could be for", help);
+            self.reader.problems.add_with_help(
+                events.place,
+                "there is no `schedule.on` it could be for",
+                help,
+            );
         }
         (durable, steps.unwrap_or(DEFAULT_STEPS), instances)
     }
 
     fn uses(&mut self, uses: &Located) {
         const KNOWN: [&str; 8] = [
-            "authentications", "catalogs", "errors", "extensions", "functions", "retries", "secrets", "timeouts",
+            "authentications",
+            "catalogs",
+            "errors",
+            "extensions",
+            "functions",
+            "retries",
+            "secrets",
+            "timeouts",
         ];
         self.reader.check_keys(uses, "`use`", &KNOWN);
         for (key, why) in [
@@ -183,7 +198,11 @@ impl Compiler {
             if let Some(found) = uses.get(key)
                 && !found.entries().is_empty()
             {
-                self.reader.problems.add_with_help(found.place, format!("`use.{key}` is not supported"), why);
+                self.reader.problems.add_with_help(
+                    found.place,
+                    format!("`use.{key}` is not supported"),
+                    why,
+                );
             }
         }
         let named = |key: &str| -> BTreeMap<String, Located> {
@@ -217,12 +236,14 @@ impl Compiler {
         if let Some(input) = root.get("input") {
             self.reader.check_keys(input, "`input`", &["schema", "from"]);
             data.input_schema = input.get("schema").and_then(|schema| self.reader.schema(schema));
-            data.from = input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
+            data.from =
+                input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
         }
         if let Some(output) = root.get("output") {
             self.reader.check_keys(output, "`output`", &["schema", "as"]);
             data.output_schema = output.get("schema").and_then(|schema| self.reader.schema(schema));
-            data.output = output.get("as").and_then(|of| self.reader.expression_or_template(of, "`output.as`"));
+            data.output =
+                output.get("as").and_then(|of| self.reader.expression_or_template(of, "`output.as`"));
         }
         data
     }
@@ -233,7 +254,9 @@ impl Compiler {
             return match self.uses.timeouts.get(name) {
                 Some(timeout) => timeout.clone(),
                 None => {
-                    self.reader.problems.add(value.place, format!("there is no timeout `{name}` in `use.timeouts`"));
+                    self.reader
+                        .problems
+                        .add(value.place, format!("there is no timeout `{name}` in `use.timeouts`"));
                     None
                 }
             };
@@ -258,7 +281,8 @@ impl Compiler {
         let after_ms = after.and_then(|after| self.reader.fixed_duration(after, "`schedule.after`"));
         let cron = value.get("cron").and_then(|cron| {
             let text = self.reader.text(cron, "`schedule.cron`")?;
-            let parser = croner::parser::CronParser::builder().seconds(croner::parser::Seconds::Optional).build();
+            let parser =
+                croner::parser::CronParser::builder().seconds(croner::parser::Seconds::Optional).build();
             if let Err(error) = parser.parse(&text) {
                 self.reader.problems.add(cron.place, format!("`{text}` is no schedule: {error}"));
             }

@@ -88,7 +88,9 @@ impl Compiler {
                 read.into_iter().collect::<Option<Vec<_>>>()?
             }
             (_, Some(_)) => {
-                self.reader.problems.add(filters.place, format!("there are more than {MAX_FILTERS} filters"));
+                self.reader
+                    .problems
+                    .add(filters.place, format!("there are more than {MAX_FILTERS} filters"));
                 return None;
             }
             (_, None) => {
@@ -121,7 +123,9 @@ impl Compiler {
         let strategy = self.strategy(value, true)?;
         match strategy.mode {
             Mode::All if strategy.filters.len() > 1 => {
-                self.reader.problems.add(value.place, "`until` takes one or any of some events, not all of them");
+                self.reader
+                    .problems
+                    .add(value.place, "`until` takes one or any of some events, not all of them");
                 None
             }
             _ => Some(Until::Event(strategy.filters)),
@@ -148,13 +152,19 @@ impl Compiler {
                 && let Some(filter) = template.literal().and_then(|literal| literal.as_str())
                 && let Some(reason) = topic_filter_problem(filter)
             {
-                self.reader.problems.add(attribute.place, format!("`{filter}` is no topic filter: {reason}"));
+                self.reader
+                    .problems
+                    .add(attribute.place, format!("`{filter}` is no topic filter: {reason}"));
             }
             attributes.push((key.text.clone(), template));
         }
         if !attributes.iter().any(|(name, _)| name == "type" || name == "subject") {
             let help = "name the event's `type`, or the MQTT topic as `subject` with `type: mqtt.publish`";
-            self.reader.problems.add_with_help(with.place, "the filter would take every event there is", help);
+            self.reader.problems.add_with_help(
+                with.place,
+                "the filter would take every event there is",
+                help,
+            );
         }
         let mut correlate = Vec::new();
         if let Some(keys) = value.get("correlate") {

@@ -204,7 +204,10 @@ impl Reader {
         if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             self.problems.add(value.place, format!("{what}: `{name}` is no name of a variable"));
         } else if VARIABLES.contains(&name.as_str()) {
-            self.problems.add(value.place, format!("{what}: `${name}` has a meaning of its own; choose another name"));
+            self.problems.add(
+                value.place,
+                format!("{what}: `${name}` has a meaning of its own; choose another name"),
+            );
         }
         name
     }

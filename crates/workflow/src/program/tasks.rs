@@ -57,7 +57,9 @@ impl Compiler {
             if let Some((key, _)) = named
                 && names[..index].contains(&key.text.as_str())
             {
-                self.reader.problems.add(key.place, format!("there is a task `{}` in this list already", key.text));
+                self.reader
+                    .problems
+                    .add(key.place, format!("there is a task `{}` in this list already", key.text));
             }
         }
         let mut tasks = Vec::new();
@@ -97,19 +99,29 @@ impl Compiler {
         }
     }
 
-    fn task(&mut self, key: &Key, task: &Located, path: &str, siblings: &[&str], depth: usize) -> Option<NodeId> {
+    fn task(
+        &mut self,
+        key: &Key,
+        task: &Located,
+        path: &str,
+        siblings: &[&str],
+        depth: usize,
+    ) -> Option<NodeId> {
         if depth > MAX_DEPTH {
             self.reader.problems.add(key.place, format!("tasks are nested more than {MAX_DEPTH} deep"));
             return None;
         }
         let task = self.reader.object(task, &format!("task `{}`", key.text))?;
-        let of_kind: Vec<_> =
-            KINDS.iter().filter(|(kind, _)| task.get(kind).is_some() && (*kind != "do" || task.get("for").is_none())).collect();
+        let of_kind: Vec<_> = KINDS
+            .iter()
+            .filter(|(kind, _)| task.get(kind).is_some() && (*kind != "do" || task.get("for").is_none()))
+            .collect();
         let (kind, more) = match of_kind.as_slice() {
             [(kind, more)] => (*kind, *more),
             [] => {
                 let known: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-                let near = task.entries().iter().find_map(|(key, _)| super::reader::near(&key.text, &known));
+                let near =
+                    task.entries().iter().find_map(|(key, _)| super::reader::near(&key.text, &known));
                 let help = match near {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("a task has one of {}", known.join(", ")),
@@ -162,17 +174,20 @@ impl Compiler {
         if let Some(input) = task.get("input") {
             self.reader.check_keys(input, "`input`", &["schema", "from"]);
             data.input_schema = input.get("schema").and_then(|schema| self.reader.schema(schema));
-            data.from = input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
+            data.from =
+                input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
         }
         if let Some(output) = task.get("output") {
             self.reader.check_keys(output, "`output`", &["schema", "as"]);
             data.output_schema = output.get("schema").and_then(|schema| self.reader.schema(schema));
-            data.output = output.get("as").and_then(|of| self.reader.expression_or_template(of, "`output.as`"));
+            data.output =
+                output.get("as").and_then(|of| self.reader.expression_or_template(of, "`output.as`"));
         }
         if let Some(export) = task.get("export") {
             self.reader.check_keys(export, "`export`", &["schema", "as"]);
             data.export_schema = export.get("schema").and_then(|schema| self.reader.schema(schema));
-            data.export = export.get("as").and_then(|of| self.reader.expression_or_template(of, "`export.as`"));
+            data.export =
+                export.get("as").and_then(|of| self.reader.expression_or_template(of, "`export.as`"));
         }
         data
     }
@@ -277,9 +292,20 @@ impl Compiler {
         if let (Some(_), Some(Some(_))) = (parallel, &condition) {
             let help = "a loop with a condition goes through its items one after another";
             let place = task.get("while").map_or(task.place, |value| value.place);
-            self.reader.problems.add_with_help(place, "`while` and `metadata.parallel` exclude each other", help);
+            self.reader.problems.add_with_help(
+                place,
+                "`while` and `metadata.parallel` exclude each other",
+                help,
+            );
         }
-        Some(For { each, at, items: items?, condition: condition.map_or(Some(None), |c| c.map(Some))?, block: block?, parallel })
+        Some(For {
+            each,
+            at,
+            items: items?,
+            condition: condition.map_or(Some(None), |c| c.map(Some))?,
+            block: block?,
+            parallel,
+        })
     }
 
     fn switch(&mut self, value: &Located, siblings: &[&str]) -> Option<Vec<Case>> {
@@ -293,11 +319,14 @@ impl Compiler {
         for item in items {
             let (key, case) = self.named(item)?;
             if cases.last().is_some_and(|case| case.when.is_none()) {
-                self.reader.problems.add(key.place, "this case comes after one without a condition, and is never taken");
+                self.reader
+                    .problems
+                    .add(key.place, "this case comes after one without a condition, and is never taken");
             }
             self.reader.check_keys(case, "a case", &["when", "then"]);
             let when = case.get("when").map(|when| self.reader.expression(when, "`when`"));
-            let then = self.reader.required(case, "then", "a case").and_then(|then| self.flow(then, siblings));
+            let then =
+                self.reader.required(case, "then", "a case").and_then(|then| self.flow(then, siblings));
             match (when, then) {
                 (None, Some(then)) => cases.push(Case { name: key.text.clone(), when: None, then }),
                 (Some(Some(when)), Some(then)) => {
@@ -322,7 +351,11 @@ impl Compiler {
             if let Some(filter) = filter {
                 let fields = ["type", "status", "instance", "title", "detail"];
                 self.reader.check_keys(filter, "an error", &fields);
-                with = filter.entries().iter().map(|(key, value)| (key.text.clone(), Self::plain(value))).collect();
+                with = filter
+                    .entries()
+                    .iter()
+                    .map(|(key, value)| (key.text.clone(), Self::plain(value)))
+                    .collect();
             }
         }
         let variable = self.reader.variable(catch.get("as"), "`as`", "error");
@@ -331,7 +364,8 @@ impl Compiler {
         let when = catch.get("when").map(|when| self.reader.expression(when, "`when`"));
         let except_when = catch.get("exceptWhen").map(|when| self.reader.expression(when, "`exceptWhen`"));
         let retry = catch.get("retry").map(|retry| self.retry(retry));
-        let handler = catch.get("do").map(|tasks| self.block(tasks, &format!("{path}/catch/do"), depth + 1));
+        let handler =
+            catch.get("do").map(|tasks| self.block(tasks, &format!("{path}/catch/do"), depth + 1));
         self.reader.scope.truncate(before);
         Some(Try {
             block: block?,
@@ -349,7 +383,9 @@ impl Compiler {
         match self.uses.retries.get(name) {
             Some(retry) => retry.clone(),
             None => {
-                self.reader.problems.add(value.place, format!("there is no retry policy `{name}` in `use.retries`"));
+                self.reader
+                    .problems
+                    .add(value.place, format!("there is no retry policy `{name}` in `use.retries`"));
                 None
             }
         }
@@ -358,7 +394,11 @@ impl Compiler {
     /// A retry policy, one that can't be followed refused.
     pub fn retry_policy(&mut self, value: &Located) -> Option<Retry> {
         let value = self.reader.object(value, "`retry`")?;
-        self.reader.check_keys(value, "`retry`", &["when", "exceptWhen", "limit", "backoff", "jitter", "delay"]);
+        self.reader.check_keys(
+            value,
+            "`retry`",
+            &["when", "exceptWhen", "limit", "backoff", "jitter", "delay"],
+        );
         // Policies of `use.retries` are read before any task names the error's variable.
         let before = self.reader.scope.len();
         if !self.reader.scope.iter().any(|name| name == "error") {
@@ -407,16 +447,26 @@ impl Compiler {
             }
             retry.jitter = Some((from, to));
         }
-        if let (Some(DurationSpec::Fixed(most)), DurationSpec::Fixed(delay)) = (&retry.max_duration, &retry.delay)
+        if let (Some(DurationSpec::Fixed(most)), DurationSpec::Fixed(delay)) =
+            (&retry.max_duration, &retry.delay)
             && delay >= most
         {
-            let message = format!("the first retry would come after {delay} ms, and `limit.duration` is {most} ms");
-            self.reader.problems.add_with_help(value.place, message, "it never tries again; shorten `delay`");
+            let message =
+                format!("the first retry would come after {delay} ms, and `limit.duration` is {most} ms");
+            self.reader.problems.add_with_help(
+                value.place,
+                message,
+                "it never tries again; shorten `delay`",
+            );
         }
         let endless = retry.max_attempts.is_none() && retry.max_duration.is_none();
         if endless && matches!(retry.delay, DurationSpec::Fixed(0)) {
             let message = "this would try again without end and without a wait";
-            self.reader.problems.add_with_help(value.place, message, "give `limit.attempt.count` or `delay`");
+            self.reader.problems.add_with_help(
+                value.place,
+                message,
+                "give `limit.attempt.count` or `delay`",
+            );
         }
         Some(retry)
     }
@@ -457,7 +507,9 @@ impl Compiler {
             Some(name) => match self.uses.errors.get(name) {
                 Some(error) => error.clone(),
                 None => {
-                    self.reader.problems.add(error.place, format!("there is no error `{name}` in `use.errors`"));
+                    self.reader
+                        .problems
+                        .add(error.place, format!("there is no error `{name}` in `use.errors`"));
                     return None;
                 }
             },
@@ -466,7 +518,8 @@ impl Compiler {
         self.reader.required(&error, "type", "an error")?;
         let status = self.reader.required(&error, "status", "an error")?;
         let plain = status.to_json();
-        let computed = plain.as_str().is_some_and(|text| crate::expression::expression_text(text).is_some());
+        let computed =
+            plain.as_str().is_some_and(|text| crate::expression::expression_text(text).is_some());
         if !computed && !plain.as_u64().is_some_and(|status| (100..=599).contains(&status)) {
             self.reader.problems.add(status.place, "`status` is a number from 100 to 599");
         }
