@@ -5,8 +5,13 @@ use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Def, Pattern, Term};
 use jaq_core::path::{Part, Path};
 
+use super::tree;
+
 /// Passes its input on and counts a step. No name that jq text could have.
 pub(super) const TICK: &str = "!tick";
+
+/// The same in a function that can pass functions to itself, each within the next.
+pub(super) const TICK_CHAIN: &str = "!tick_chain";
 
 /// Counts what a regular expression will cost. No name that jq text could have.
 pub(super) const REGEX_COST: &str = "!regex_cost";
@@ -22,7 +27,13 @@ const UTC: [(&str, &str); 2] = [("localtime", "gmtime"), ("strflocaltime", "strf
 /// `def` with steps in it.
 pub(super) fn definition<'s>(def: Def<&'s str>) -> Def<&'s str> {
     // A function's body: each call of it is a step.
-    Def { name: def.name, args: def.args, body: pipe(tick(), term(def.body)) }
+    let takes_functions = def.args.iter().any(|arg| !arg.starts_with('$'));
+    let step = if takes_functions && tree::calls(&def.body).contains(def.name) {
+        Term::Call(TICK_CHAIN, Vec::new())
+    } else {
+        tick()
+    };
+    Def { name: def.name, args: def.args, body: pipe(step, term(def.body)) }
 }
 
 /// `to`, which counts the cost and calls `from`.

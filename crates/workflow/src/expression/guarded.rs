@@ -149,7 +149,10 @@ pub(super) fn of_stop(stop: Stop) -> EvalError {
         Stop::Steps => EvalError::Budget { limit: "2,000,000 steps" },
         Stop::Wall => EvalError::Budget { limit: "50 ms" },
         Stop::Stack => {
-            EvalError::Budget { limit: "512 KiB of stack: its functions call themselves too deeply" }
+            EvalError::Budget { limit: "1 MiB of stack: its functions call themselves too deeply" }
+        }
+        Stop::Chain => {
+            EvalError::Budget { limit: "3,000 calls of functions that pass functions to themselves" }
         }
         Stop::Allocated => EvalError::Budget { limit: "128 MiB of memory" },
         Stop::StringBytes => EvalError::TooLarge { what: "a string", limit: "16 MiB" },
