@@ -27,6 +27,8 @@ pub mod secrets;
 mod shares;
 pub mod store;
 pub mod tls;
+pub mod trace;
+pub mod workflow;
 
 pub use node::{Addresses, BuildError, Node, RunError};
 pub use platform::{Clock, Platform};

@@ -14,6 +14,7 @@ pub mod event;
 pub mod expression;
 pub mod graph;
 pub mod instance;
+pub mod picture;
 pub mod program;
 pub mod schema;
 pub mod synthesizer;

@@ -8,6 +8,8 @@ use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{FunctionSource, Machine, Module, ModuleGraph, Reply};
 
 use super::proto;
+use crate::trace::TraceSpan;
+use crate::workflow::InstanceView;
 use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 use crate::logs::LogLine;
@@ -171,5 +173,44 @@ pub fn pool(pool: &PoolConfig, machine: &Machine) -> proto::Pool {
         page_bytes: machine.page_bytes as u32,
         pagemap_scan: machine.pagemap_scan,
         copy_on_write: machine.copy_on_write,
+    }
+}
+
+/// An instance of a workflow.
+pub fn instance(view: InstanceView) -> proto::Instance {
+    proto::Instance {
+        id: view.id.to_string(),
+        workflow: view.workflow,
+        status: view.status.word().to_owned(),
+        started_unix_ms: view.started_unix_ms,
+        tasks: view.tasks,
+        steps: view.steps,
+        durable: view.durable,
+        input: view.input,
+        context: view.context,
+        output: view.output,
+        error: view.error,
+        version: view.version,
+    }
+}
+
+/// A stretch of time.
+pub fn span(span: TraceSpan) -> proto::Span {
+    let [queue_us, start_us, execution_us, state_us] = span.parts_us;
+    proto::Span {
+        id: span.id,
+        parent: span.parent.unwrap_or_default(),
+        kind: span.kind.word().to_owned(),
+        name: span.name,
+        started_unix_us: span.started_unix_us,
+        duration_us: span.duration_us,
+        queue_us,
+        start_us,
+        execution_us,
+        state_us,
+        input: span.input,
+        output: span.output,
+        error: span.error.unwrap_or_default(),
+        trace_id: span.trace,
     }
 }

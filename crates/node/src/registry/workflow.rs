@@ -37,6 +37,9 @@ pub struct WorkflowFigures {
     pub faulted: AtomicU64,
     pub cancelled: AtomicU64,
     pub rejected: AtomicU64,
+    /// Instances that have not ended.
+    pub live: AtomicU64,
+    pub duration_us: AtomicU64,
 }
 
 /// A workflow can't be what the manifest says.

@@ -21,6 +21,7 @@ use super::{INSTANCE_BYTES, RunState, Running, Start, messages};
 use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Principal};
 use crate::store::{Batch, CommitError};
+use crate::trace::new_trace_parent;
 
 /// How long a full disk is waited for.
 const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
@@ -33,7 +34,7 @@ pub(crate) struct Queued {
     pub event: Event,
     effects: Option<StepEffects>,
     /// It is in the journal's inbox already, from this moment on.
-    pub inbox: Option<(u32, Ticket)>,
+    pub inbox: Option<(u32, Option<Ticket>)>,
 }
 
 /// What a function has changed and published.
@@ -49,9 +50,14 @@ impl Queued {
         Self { event, effects: None, inbox: None }
     }
 
+    /// An event that is in the journal's inbox since before the start.
+    pub fn from_inbox(event: Event, number: u32) -> Self {
+        Self { event, effects: None, inbox: Some((number, None)) }
+    }
+
     /// An event that is on the disk, or will be at `ticket`.
     pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
-        Self { event, effects: None, inbox: Some((number, ticket)) }
+        Self { event, effects: None, inbox: Some((number, Some(ticket))) }
     }
 }
 
@@ -83,7 +89,8 @@ impl Dispatcher {
         start: Start,
     ) -> Result<(Arc<Running>, oneshot::Receiver<Ended>), InvocationError> {
         let coordinator = self.coordinator();
-        let name = || start.workflow.name.to_string();
+        let workflow = start.workflow.clone();
+        let name = || workflow.name.to_string();
         if self.is_draining() && start.depth == 0 {
             return Err(InvocationError::Draining);
         }
@@ -98,6 +105,13 @@ impl Dispatcher {
         }
         let bytes = coordinator.bytes.take(INSTANCE_BYTES.saturating_add(start.input_bytes));
         let bytes = bytes.ok_or(InvocationError::NoMemory { max_bytes: coordinator.bytes.most() })?;
+        let mut start = start;
+        if start.trace_parent.is_none()
+            && start.parent.is_none()
+            && self.traces().sample(coordinator.clock.now_unix_ms())
+        {
+            start.trace_parent = Some(new_trace_parent());
+        }
         let (waiter, result) = oneshot::channel();
         let unix_ms = coordinator.clock.now_unix_ms();
         let instance = Instance::new(start.id.to_string().into(), start.input, start.id.0 as u64, unix_ms);
@@ -122,6 +136,7 @@ impl Dispatcher {
             trace_parent: start.trace_parent,
             parent: start.parent,
             answer: start.answer,
+            input_bytes: start.input_bytes,
             state: parking_lot::Mutex::new(RunState::new(instance, Some(waiter))),
             _bytes: bytes,
         });
@@ -198,7 +213,7 @@ impl Dispatcher {
             unix_ms: coordinator.clock.now_unix_ms(),
             secrets: &secrets,
             runtime: &coordinator.runtime,
-            observed: self.traces().is_on() || self.lifecycle_is_wanted(&running.workflow.name),
+            observed: running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name),
         };
         let actions = state.instance.advance(program, event, &environment);
         self.settle(running, state);
@@ -255,7 +270,7 @@ impl Dispatcher {
             let mut queued = Vec::with_capacity(taken.len());
             for item in taken {
                 match &item.inbox {
-                    Some((_, ticket)) if self.broker().durable(*ticket).await.is_err() => {
+                    Some((_, Some(ticket))) if self.broker().durable(*ticket).await.is_err() => {
                         // It was never accepted, and whoever sent it has been told so.
                         if matches!(item.event, Event::Start) {
                             self.forget(running);
@@ -283,7 +298,6 @@ impl Dispatcher {
                 }
                 let published: Vec<Message> = self.messages_of(running, &mut actions);
                 outgoing.extend(self.put_outgoing(&mut batch, &running.workflow.name, running.depth + 1, &published));
-                self.log_children(running, &actions, &mut batch);
                 self.log_state(running, &mut state, &mut batch);
                 actions
             };
@@ -304,16 +318,14 @@ impl Dispatcher {
         inline
     }
 
+    /// Commits what a step came to, once there is room for it.
     async fn commit_step(&self, batch: Batch) -> Result<(), CommitError> {
-        // A batch can't be tried twice: it is asked for room first.
         loop {
-            match self.store().committer().room(batch.size_bytes()) {
+            match self.store().committer().commit(batch.clone(), self.coordinator().durability).await {
                 Err(CommitError::DiskFull { .. }) if !self.is_draining() => tokio::time::sleep(DISK_WAIT).await,
-                Err(error) => return Err(error),
-                Ok(()) => break,
+                committed => return committed,
             }
         }
-        self.store().committer().commit(batch, self.coordinator().durability).await
     }
 
     /// Takes the messages out of what is to be done.
@@ -391,7 +403,11 @@ impl Dispatcher {
                     continue;
                 }
                 Action::Workflow { wait: false, name, input, frame, .. } => {
-                    self.run_child(running, frame, &name, input, false);
+                    if let Err(error) = self.run_child(running, frame, &name, input, false) {
+                        let (workflow, id) = (&running.workflow.name, running.id.to_string());
+                        let text = format!("`{name}` is not run: {error}");
+                        self.logs().add(workflow, &id, edgefaas_isolates::LogLevel::Error, text);
+                    }
                     continue;
                 }
                 Action::Workflow { wait: true, name, input, frame, .. } => {
@@ -441,7 +457,7 @@ impl Dispatcher {
         Asked { action, frame, cancel }
     }
 
-    fn spawn_asked(self: &Arc<Self>, running: &Arc<Running>, asked: Asked) {
+    pub(super) fn spawn_asked(self: &Arc<Self>, running: &Arc<Running>, asked: Asked) {
         let (dispatcher, running) = (self.clone(), running.clone());
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             if let Some(queued) = dispatcher.carry_out(&running, asked).await {
@@ -538,6 +554,9 @@ impl Dispatcher {
             event,
         };
         let id = invocation.id.clone();
+        let mut invocation = invocation;
+        // Whether the instance is recorded has been decided at its start.
+        let traced = running.trace_parent.as_ref().and_then(|_| self.begin_trace(&mut invocation));
         let admitted = match self.admit_durable(function.clone(), invocation) {
             Ok(admitted) => admitted,
             Err(error) => return (Err(error_of(&error)), None),
@@ -552,6 +571,7 @@ impl Dispatcher {
         };
         let result = result.map_err(|error| self.mask(&function, error));
         let outcome = self.ended(&function, Outcome { id, result, timing });
+        self.end_trace(traced, &function, &outcome, std::time::Duration::ZERO);
         let effects = effects.map(|effects: Effects| {
             let (batch, messages) = effects.into_parts();
             StepEffects { batch, source: function.name.clone(), messages }
@@ -653,7 +673,7 @@ impl Dispatcher {
     }
 
     /// Takes an instance out of memory.
-    fn forget(&self, running: &Running) {
+    pub(super) fn forget(&self, running: &Running) {
         let coordinator = self.coordinator();
         if coordinator.instances.lock().remove(&running.id).is_none() {
             return;

@@ -7,7 +7,7 @@ use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, V
 use edgefaas_isolates::LogLevel;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
-use edgefaas_workflow::program::{Mode, Program};
+use edgefaas_workflow::program::{Mode, Program, Read};
 use edgefaas_workflow::synthesizer::Firing;
 use serde_json::{Map, Value};
 use ulid::Ulid;
@@ -22,42 +22,41 @@ use crate::registry::LiveWorkflow;
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
 
-/// What becomes of a message that workflows wait for.
-pub(crate) enum Observed {
-    /// Nobody waits for it, or whoever does has it.
-    Taken,
-    /// There is no room for what it would start.
-    NoRoom(Verdict),
+/// A message and the workflows that wait for it.
+pub(crate) struct Offered {
+    found: Vec<Interest>,
+    event: Arc<Value>,
+    depth: u8,
 }
 
 impl Dispatcher {
-    /// Offers a message to workflows. They observe: everybody else still gets it.
-    pub(crate) fn offer_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>) -> Observed {
+    /// Which workflows wait for a message, if any do. Nothing has happened yet.
+    ///
+    /// # Errors
+    /// It would start some, and there is no room: what its publisher is to be told.
+    pub(crate) fn offered_to_workflows(&self, publishing: &Publishing<'_>) -> Result<Option<Offered>, Verdict> {
         let coordinator = self.coordinator();
         let routes = self.registry().routes();
         let starts = routes.starts();
         if starts.is_empty() && !coordinator.interested.load(Relaxed) {
-            return Observed::Taken;
+            return Ok(None);
         }
         let (origin, message) = (publishing.origin(), publishing.message());
         let topic = message.topic().as_str();
         let interests = coordinator.interests.read();
-        let is_event = is_event(message);
-        let wanted = match is_event {
-            true => starts.wants_events() || interests.wants_events() || starts.wants_topic(topic) || interests.wants_topic(topic),
-            false => starts.wants_topic(topic) || interests.wants_topic(topic),
-        };
-        if !wanted {
-            return Observed::Taken;
+        let by_topic = || starts.wants_topic(topic) || interests.wants_topic(topic);
+        let by_type = || is_event(message) && (starts.wants_events() || interests.wants_events());
+        if !by_topic() && !by_type() {
+            return Ok(None);
         }
         let unix_ms = coordinator.clock.now_unix_ms();
-        let (event, plain) = self.event_of(message, unix_ms);
+        let (event, plain) = event_of(message, unix_ms);
         let found_by = plain.then_some(topic);
         let mut found = starts.matching(found_by, &event, unix_ms);
         found.extend(interests.matching(found_by, &event, unix_ms));
         drop(interests);
         if found.is_empty() {
-            return Observed::Taken;
+            return Ok(None);
         }
         coordinator.figures.events.fetch_add(1, Relaxed);
         let depth = match origin {
@@ -65,41 +64,43 @@ impl Dispatcher {
             _ => 0,
         };
         let begins = found.iter().any(|interest| matches!(interest.waiter, Waiter::Start(_)));
-        // Asked before anything has happened, since the message may be offered again.
         if begins && depth == 0 && self.is_full_of_workflows() {
             coordinator.figures.rejected.fetch_add(1, Relaxed);
             if message.qos() == QoS::AtMostOnce {
-                return Observed::Taken;
+                return Ok(None);
             }
             let told = !matches!(origin, Origin::Client(client) if client.version == Version::V311);
-            return Observed::NoRoom(match told {
+            return Err(match told {
                 true => Verdict::Reject(RejectReason::QuotaExceeded),
                 false => Verdict::Block(coordinator.room.clone()),
             });
         }
-        let event = Arc::new(event);
-        let bytes = message.payload().len();
-        let trace_parent = trace_parent(message);
+        Ok(Some(Offered { found, event: Arc::new(event), depth }))
+    }
+
+    /// Gives a message to the workflows that wait for it. They observe: everybody else still gets it.
+    pub(crate) fn give_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
+        let Offered { found, event, depth } = offered;
+        let (bytes, trace) = (publishing.message().payload().len(), trace_parent(publishing.message()));
+        let routes = self.registry().routes();
         for Interest { waiter, source, .. } in found {
             match waiter {
                 Waiter::Instance(id, frame) => {
-                    let Some(running) = coordinator.find(id) else { continue };
+                    let Some(running) = self.coordinator().find(id) else { continue };
                     let told = Event::Message { frame, source, event: event.clone() };
                     self.tell(publishing, &running, told);
                 }
                 Waiter::Start(name) => {
                     let Some(workflow) = routes.workflow(&name) else { continue };
-                    let inputs = self.synthesize(workflow, source as usize, &event);
-                    for input in inputs {
+                    for input in self.synthesize(workflow, source as usize, &event) {
                         let mut start = Start::new(workflow.clone(), input, bytes);
                         start.depth = depth;
-                        start.trace_parent = trace_parent.clone();
+                        start.trace_parent = trace.clone();
                         self.start_by(publishing, start);
                     }
                 }
             }
         }
-        Observed::Taken
     }
 
     /// There is no room for another instance.
@@ -181,8 +182,10 @@ impl Dispatcher {
         }
     }
 
-    /// A message as a CloudEvent, and whether it was none before.
-    fn event_of(&self, message: &Message, unix_ms: u64) -> (Value, bool) {
+}
+
+/// A message as a CloudEvent, and whether it was none before.
+fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
         let properties = message.properties();
         if is_event(message) {
             let user = properties.map(|properties| properties.user.as_slice()).unwrap_or_default();
@@ -204,7 +207,6 @@ impl Dispatcher {
         let id = Ulid::generate().to_string();
         (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
     }
-}
 
 /// Whether a workflow starts only when several events have come together.
 pub(super) fn has_rule(program: &Program) -> bool {
@@ -217,7 +219,7 @@ pub(super) fn has_rule(program: &Program) -> bool {
 pub(super) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
     let has_own = program.schedule.as_ref().is_some_and(|schedule| schedule.rule.is_some());
     match has_own {
-        true => Value::Array(vec![edgefaas_workflow::instance::firing_value(firing)]),
+        true => Value::Array(vec![edgefaas_workflow::instance::firing_value(firing, Read::Envelope)]),
         false => firing.events.iter().map(|event| (**event).clone()).collect(),
     }
 }

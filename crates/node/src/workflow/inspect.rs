@@ -144,6 +144,11 @@ impl Coordinator {
 }
 
 impl Dispatcher {
+    /// See [`Coordinator::list`].
+    pub fn instances(&self, workflow: Option<&str>, most: usize) -> (Vec<InstanceView>, u64) {
+        self.coordinator().list(workflow, most)
+    }
+
     /// An instance with its data, secrets masked.
     pub fn instance(&self, id: Ulid) -> Option<InstanceView> {
         let coordinator = self.coordinator();

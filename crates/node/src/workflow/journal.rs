@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use edgefaas_broker::Ticket;
 use edgefaas_workflow::instance::{Action, FrameId, Instance};
 use edgefaas_workflow::{Environment, Event, WorkflowError};
 use serde::{Deserialize, Serialize};
@@ -180,12 +179,6 @@ impl Dispatcher {
         (record.now_ms, record.unix_ms)
     }
 
-    /// Adds the starts of durable instances that an instance runs.
-    pub(super) fn log_children(&self, running: &Running, actions: &[Action], batch: &mut Batch) {
-        // A child that is not there after a crash is started again, under the same id, by the step that runs it.
-        let _ = (running, actions, batch);
-    }
-
     /// Adds what an instance has come to.
     pub(super) fn log_state(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
         let space = &self.store().spaces().invocations;
@@ -214,6 +207,24 @@ impl Dispatcher {
             batch.delete(space, key(running.id, number));
         }
         state.log.snapshot = state.log.next;
+    }
+
+    /// Forgets an instance that failed.
+    pub(super) async fn drop_faulted(self: &Arc<Self>, running: &Arc<Running>) {
+        let mut batch = Batch::default();
+        {
+            let state = running.state.lock();
+            let space = &self.store().spaces().invocations;
+            for number in state.log.snapshot..state.log.next {
+                batch.delete(space, key(running.id, number));
+            }
+            batch.delete(space, key(running.id, START));
+            batch.delete(space, key(running.id, SNAPSHOT));
+        }
+        match self.store().committer().commit(batch, crate::store::Durability::Written).await {
+            Ok(()) => self.forget(running),
+            Err(error) => tracing::warn!(instance = %running.id, %error, "an instance could not be forgotten"),
+        }
     }
 
     /// Brings back the instances that had not ended. What they had asked for is asked for again.
@@ -349,8 +360,10 @@ impl Dispatcher {
             for (number, value) in entries.range(INBOX..OUTCOME) {
                 let record: EventRecord = serde_json::from_slice(value).map_err(|error| error.to_string())?;
                 state.log.next_inbox = number - INBOX + 1;
-                queued.push(Queued { inbox: Some((*number, Ticket::default())), ..Queued::now(record.event) });
+                queued.push(Queued::from_inbox(record.event, *number));
             }
+            // Its failure was told before.
+            state.told = state.instance.status() == edgefaas_workflow::Status::Faulted;
             if state.log.next == 1 {
                 queued.insert(0, Queued::now(Event::Start));
             }
@@ -388,7 +401,7 @@ impl Dispatcher {
             rest.push(action);
         }
         if let Some(asked) = self.perform(running, rest, false) {
-            self.spawn_again(running, asked);
+            self.spawn_asked(running, asked);
         }
         for queued in queued {
             self.spawn_drive(running.clone(), queued);

@@ -90,7 +90,7 @@ impl Dispatcher {
     /// Whether somebody subscribes to the lifecycle of a workflow.
     pub(super) fn lifecycle_is_wanted(&self, workflow: &str) -> bool {
         let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
-        self.broker().has_subscribers_below(LIFECYCLE)
+        self.broker().has_subscribers_below("$faas", "events")
             && any.into_iter().any(|kind| {
                 let topic = |what: &str| format!("{LIFECYCLE}{workflow}/{what}/{}", kind.word());
                 self.broker().has_subscribers(&topic("workflow")) || self.broker().has_subscribers(&topic("task"))

@@ -301,7 +301,7 @@ impl Dispatcher {
             Queue::Function(name) => {
                 let routes = self.registry().routes();
                 let function = routes.function(name)?;
-                Some(u64::from(function.admission.waiting()) + self.journal().pending(function))
+                Some(u64::from(function.admission.load().1) + self.journal().pending(&function.name))
             }
             Queue::Filter(filter) => {
                 let filter = TopicFilter::new(filter.as_str()).ok()?;

@@ -112,10 +112,10 @@ impl Dispatcher {
             url: request.url,
             headers: request.headers,
             body: Bytes::from(request.body),
-            redirect: if redirect { Redirect::Manual } else { Redirect::Follow },
+            redirect: Redirect::Manual,
         };
         let checked = outgoing::check(wanted, &allowed, running.trace_parent.as_deref());
-        let checked = checked.map_err(|error| match error {
+        let checked = checked.map_err(|error| match HostError::from(error) {
             HostError::NotPermitted(reason) => WorkflowError::new(ErrorKind::Authorization, reason),
             other => WorkflowError::new(ErrorKind::Configuration, other.to_string()),
         })?;

@@ -79,7 +79,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, cancel: CancellationToken) 
             let Some(running) = coordinator.find(id) else { continue };
             running.timer_fired();
             let dispatcher = dispatcher.clone();
-            coordinator.workers.spawn(async move { dispatcher.drive(&running, Queued::now(super::tick())).await });
+            coordinator.workers.spawn(async move { dispatcher.drive(&running, Queued::now(edgefaas_workflow::Event::Tick)).await });
         }
         tokio::task::yield_now().await;
         if cancel.is_cancelled() {
