@@ -28,6 +28,9 @@ impl Instance {
         event: Event,
         environment: &Environment<'_>,
     ) -> Vec<Action> {
+        if matches!(event, Event::Continue) {
+            self.wants_turn = false;
+        }
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
         run.event(event);
         run.work();
@@ -37,6 +40,7 @@ impl Instance {
     /// What was asked for and has not ended, to be asked for again after a restart.
     pub fn outstanding(&mut self, program: &Program, environment: &Environment<'_>) -> Vec<Action> {
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
+        run.instance.wants_turn = false;
         if !run.instance.status.is_ended() {
             run.issue_all();
             run.work();
@@ -82,7 +86,10 @@ impl<'a> Run<'a> {
         while let Some(work) = self.instance.work.pop() {
             if self.begun >= TURN {
                 self.instance.work.push(work);
-                self.actions.push(Action::Continue);
+                self.instance.status = Status::Running;
+                if !mem::replace(&mut self.instance.wants_turn, true) {
+                    self.actions.push(Action::Continue);
+                }
                 return;
             }
             match work {
@@ -91,7 +98,7 @@ impl<'a> Run<'a> {
                 Work::Fail { parent, slot, node, raw, error } => self.fail(parent, slot, node, raw, error),
             }
         }
-        if !self.instance.status.is_ended() {
+        if matches!(self.instance.status, Status::Running | Status::Waiting) {
             let calls = |frame: &Frame| matches!(frame.state, State::Call);
             let running = self.instance.frames.values().any(|frame| calls(frame));
             self.instance.status = if running { Status::Running } else { Status::Waiting };
@@ -105,14 +112,12 @@ impl<'a> Run<'a> {
         let data = &self.program.data;
         let input = match self.incoming(None, None, data, &raw) {
             Ok(input) => input,
-            Err(error) => return self.fault(error, None),
+            Err(error) => return self.fault(error.at("/input"), None),
         };
-        let timeout_ms =
-            match self.program.timeout.as_ref().map(|timeout| self.duration(timeout, None, &input)) {
-                None => None,
-                Some(Ok(ms)) => Some(self.environment.now_ms.saturating_add(ms)),
-                Some(Err(error)) => return self.fault(error, None),
-            };
+        let timeout_ms = match self.whole_timeout(&input) {
+            Ok(timeout_ms) => timeout_ms,
+            Err(error) => return self.fault(error.at("/timeout"), None),
+        };
         let root = self.add(Frame {
             node: None,
             parent: None,
@@ -126,6 +131,19 @@ impl<'a> Run<'a> {
             state: State::List,
         });
         self.enter_list(root, 0, input);
+    }
+
+    /// When the time of the whole runs out that begins now.
+    fn whole_timeout(&self, input: &Value) -> Result<Option<u64>, WorkflowError> {
+        let timeout = self.program.timeout.as_ref();
+        let ms = timeout.map(|timeout| self.duration(timeout, None, input)).transpose()?;
+        Ok(ms.map(|ms| self.environment.now_ms.saturating_add(ms)))
+    }
+
+    /// The frame of the workflow's own list.
+    pub(super) fn root(&self) -> Option<(FrameId, &Frame)> {
+        let (id, frame) = self.instance.frames.iter().find(|(_, frame)| frame.parent.is_none())?;
+        Some((*id, frame))
     }
 
     pub(super) fn push(&mut self, work: Work) {
@@ -224,7 +242,7 @@ impl<'a> Run<'a> {
         }
         self.begun += 1;
         self.instance.steps += 1;
-        if self.instance.steps > self.program.max_steps {
+        if self.instance.steps - self.instance.steps_before > self.program.max_steps {
             let most = self.program.max_steps;
             let detail =
                 format!("the instance has taken {most} steps, the most it may (document.metadata.steps)");
@@ -262,6 +280,7 @@ impl<'a> Run<'a> {
                 &input,
             )?)),
         };
+        let started = self.environment.unix_ms;
         let frame = |state: State| Frame {
             node: Some(id),
             parent: Some(parent),
@@ -278,7 +297,7 @@ impl<'a> Run<'a> {
             Kind::Set(template) => {
                 let output =
                     self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
-                self.finish(parent, slot, id, raw.clone(), input, Arc::new(output), then(node.then))?;
+                self.finish(parent, slot, id, started, input, Arc::new(output), then(node.then))?;
             }
             Kind::Switch(cases) => {
                 let mut taken = node.then;
@@ -290,7 +309,7 @@ impl<'a> Run<'a> {
                     }
                 }
                 let output = input.clone();
-                self.finish(parent, slot, id, raw.clone(), input, output, then(taken))?;
+                self.finish(parent, slot, id, started, input, output, then(taken))?;
             }
             Kind::Raise(template) => {
                 let value =
@@ -299,12 +318,12 @@ impl<'a> Run<'a> {
             }
             Kind::Emit(emit) => {
                 let output = Arc::new(self.emit(parent, id, emit, &input)?);
-                self.finish(parent, slot, id, raw.clone(), input, output, then(node.then))?;
+                self.finish(parent, slot, id, started, input, output, then(node.then))?;
             }
             Kind::Publish(publish) => {
                 self.publish(parent, id, publish, &input)?;
                 let output = input.clone();
-                self.finish(parent, slot, id, raw.clone(), input, output, then(node.then))?;
+                self.finish(parent, slot, id, started, input, output, then(node.then))?;
             }
             Kind::Wait(duration) => {
                 let due_ms = self.environment.now_ms.saturating_add(self.duration(
@@ -363,6 +382,7 @@ impl<'a> Run<'a> {
 
     /// Starts the next iterations of a loop, or ends it. `input` is that of the next one after another.
     pub(super) fn iterate(&mut self, id: FrameId, each: &'a For, input: Arc<Value>) {
+        let mut begun = Vec::new();
         loop {
             let Some(frame) = self.frame(id) else { return };
             let (parent, slot, raw, own, Some(node)) =
@@ -373,7 +393,7 @@ impl<'a> Run<'a> {
             let State::For { items, next, running, outputs } = &frame.state else { return };
             let (index, at_once) = (*next, each.parallel.unwrap_or(1));
             if *running >= at_once {
-                return;
+                break;
             }
             let Some(item) = items.get(index as usize) else {
                 if *running == 0 {
@@ -385,7 +405,7 @@ impl<'a> Run<'a> {
                     };
                     self.finish_frame(id, output, None);
                 }
-                return;
+                break;
             };
             let item = Arc::new(item.clone());
             let input = if each.parallel.is_some() { own } else { input.clone() };
@@ -425,10 +445,14 @@ impl<'a> Run<'a> {
                 *next += 1;
                 *running += 1;
             }
-            self.enter_list(list, 0, input);
+            begun.push((list, input));
             if each.parallel.is_none() {
-                return;
+                break;
             }
+        }
+        // What is pushed last is done first.
+        for (list, input) in begun.into_iter().rev() {
+            self.enter_list(list, 0, input);
         }
     }
 
@@ -526,7 +550,10 @@ impl<'a> Run<'a> {
         // Each in its time: a wait that ends before the timeout of what it is in goes on.
         frames.sort_unstable();
         for (_, id) in frames {
-            // What came due before may have ended it.
+            // What came due before may have ended it, or everything.
+            if self.instance.status.is_ended() {
+                return;
+            }
             let Some(frame) = self.frame(id) else { continue };
             if is_due(frame.timeout_ms) && frame.timeout_ms <= frame.due_ms.or(frame.timeout_ms) {
                 self.timed_out(id);
@@ -591,7 +618,8 @@ impl<'a> Run<'a> {
         };
         self.instance.status = Status::Running;
         self.instance.result = None;
-        self.instance.steps = 0;
+        self.instance.steps_before = self.instance.steps;
+        self.instance.wants_turn = false;
         // The time in which nothing ran does not count.
         let pause_ms = self.environment.now_ms.saturating_sub(fault.at_ms);
         for frame in self.instance.frames.values_mut() {
@@ -599,11 +627,22 @@ impl<'a> Run<'a> {
                 *due = due.saturating_add(pause_ms);
             }
         }
+        if fault.work.is_empty() && self.instance.frames.is_empty() {
+            return self.start();
+        }
+        if fault.work.is_empty() {
+            self.renew_timeout();
+        }
+        self.instance.work = fault.work;
         self.issue_all();
-        match fault.work {
-            Some(work) => self.push(work),
-            None if self.instance.frames.is_empty() => self.start(),
-            None => {}
+    }
+
+    /// The whole took too long: it gets its time again.
+    fn renew_timeout(&mut self) {
+        let Some((root, input)) = self.root().map(|(id, root)| (id, root.input.clone())) else { return };
+        let Ok(timeout_ms) = self.whole_timeout(&input) else { return };
+        if let Some(root) = self.frame_mut(root) {
+            root.timeout_ms = timeout_ms;
         }
     }
 
@@ -612,8 +651,10 @@ impl<'a> Run<'a> {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         frames.into_iter().for_each(|id| self.call_off(id));
         self.note(NoteKind::Faulted, 0, None, &Arc::new(error.to_json()));
-        self.instance.work.clear();
-        self.instance.fault = Some(Box::new(Fault { work, at_ms: self.environment.now_ms }));
+        // What was not begun yet comes after what failed.
+        let mut open = mem::take(&mut self.instance.work);
+        open.extend(work);
+        self.instance.fault = Some(Box::new(Fault { work: open, at_ms: self.environment.now_ms }));
         self.end(Status::Faulted, Some(Err(error)));
     }
 

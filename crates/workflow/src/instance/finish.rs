@@ -33,13 +33,12 @@ impl Run<'_> {
         parent: FrameId,
         slot: u32,
         id: NodeId,
-        raw: Arc<Value>,
+        started_unix_ms: u64,
         input: Arc<Value>,
         output: Arc<Value>,
         flow: Then,
     ) -> Result<(), WorkflowError> {
-        let _ = raw;
-        let output = self.outgoing(Some(parent), id, &input, output)?;
+        let output = self.outgoing(parent, id, started_unix_ms, &input, output)?;
         self.note(NoteKind::Completed, parent, Some(id), &output);
         self.push(Work::Done { parent, slot, output, flow });
         Ok(())
@@ -49,17 +48,22 @@ impl Run<'_> {
     pub(super) fn finish_frame(&mut self, id: FrameId, output: Arc<Value>, flow: Option<Then>) {
         let Some(frame) = self.instance.frames.remove(&id) else { return };
         self.instance.synthesizers.remove(&id);
-        let Frame { parent: Some(parent), node: Some(node), slot, raw, input, .. } = *frame else { return };
+        let Frame { parent: Some(parent), node: Some(node), slot, raw, input, started_unix_ms, .. } =
+            *frame
+        else {
+            return;
+        };
         let flow = flow.unwrap_or_else(|| then(self.program.node(node).then));
-        if let Err(error) = self.finish(parent, slot, node, raw.clone(), input, output, flow) {
+        if let Err(error) = self.finish(parent, slot, node, started_unix_ms, input, output, flow) {
             self.push(Work::Fail { parent, slot, node, raw, error });
         }
     }
 
     fn outgoing(
         &mut self,
-        parent: Option<FrameId>,
+        parent: FrameId,
         id: NodeId,
+        started_unix_ms: u64,
         input: &Arc<Value>,
         raw: Arc<Value>,
     ) -> Result<Arc<Value>, WorkflowError> {
@@ -68,13 +72,15 @@ impl Run<'_> {
         let output = match &node.data.output {
             None => raw,
             Some(template) => {
-                let scope = self.scope(parent, Some(node), Some(input), Some(&raw));
+                let mut scope = self.scope(Some(parent), Some(node), Some(input), Some(&raw));
+                scope.started_unix_ms = started_unix_ms;
                 Arc::new(scope.template(template, &raw)?)
             }
         };
         check(node.data.output_schema.as_ref(), &output, "the output")?;
         if let Some(template) = &node.data.export {
-            let scope = self.scope(parent, Some(node), Some(input), Some(&output));
+            let mut scope = self.scope(Some(parent), Some(node), Some(input), Some(&output));
+            scope.started_unix_ms = started_unix_ms;
             let context = scope.template(template, &output)?;
             check(node.data.export_schema.as_ref(), &context, "the export")?;
             self.instance.context = Arc::new(context);
@@ -150,22 +156,25 @@ impl Run<'_> {
     fn complete(&mut self, raw: Arc<Value>) {
         let program = self.program;
         let output = match &program.data.output {
-            None => Ok(raw),
+            None => Ok(raw.clone()),
             Some(template) => {
-                let input = self.instance.input.clone();
-                self.scope(None, None, Some(&input), Some(&raw)).template(template, &raw).map(Arc::new)
+                let input = self.root().map_or(&self.instance.input, |(_, root)| &root.input);
+                self.scope(None, None, Some(input), Some(&raw)).template(template, &raw).map(Arc::new)
             }
         };
         let output = output.and_then(|output| {
             check(program.data.output_schema.as_ref(), &output, "the output").map(|()| output)
         });
-        self.cancel_below(None);
+        self.cancel_below(self.root().map(|(id, _)| id));
         match output {
             Ok(output) => {
                 self.note(NoteKind::Completed, 0, None, &output);
                 self.end(Status::Completed, Some(Ok(output)));
             }
-            Err(error) => self.fault(error.at("/output"), None),
+            Err(error) => {
+                let again = Work::Done { parent: 0, slot: 0, output: raw, flow: Then::End };
+                self.fault(error.at("/output"), Some(again));
+            }
         }
     }
 

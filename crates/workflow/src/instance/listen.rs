@@ -293,8 +293,12 @@ impl Run<'_> {
     fn deliver(&mut self, id: FrameId, item: Value) {
         let Some((_, listen)) = self.listen_of(id) else { return };
         let foreach = listen.foreach.is_some();
+        let all = listen.strategy.mode == Mode::All && listen.rule.is_none();
+        let one = listen.strategy.until.is_none() && !all;
         let Some(listening) = self.listening(id) else { return };
-        if listening.ending {
+        // The one that is waited for is with `foreach` already.
+        let has_one = one && (listening.busy || !listening.queue.is_empty());
+        if listening.ending || has_one {
             return;
         }
         match foreach {
@@ -334,8 +338,12 @@ impl Run<'_> {
             (None, Mode::All) if listen.rule.is_none() => listening.events.len() >= strategy.filters.len(),
             (None, _) => true,
         };
-        if let Some(listening) = self.listening(id) {
-            listening.ending |= ends;
+        if let Some(listening) = self.listening(id)
+            && ends
+        {
+            // What came after the event that was the last is not wanted.
+            listening.queue.clear();
+            listening.ending = true;
         }
     }
 

@@ -265,6 +265,10 @@ pub struct Instance {
     frames: BTreeMap<FrameId, Box<Frame>>,
     last_frame: FrameId,
     steps: u64,
+    /// The steps there were when it was last retried: the limit counts from there.
+    steps_before: u64,
+    /// [`Action::Continue`] was given and [`Event::Continue`] has not come.
+    wants_turn: bool,
     seed: u64,
     work: Vec<Work>,
     result: Option<Result<Arc<Value>, WorkflowError>>,
@@ -277,7 +281,8 @@ pub struct Instance {
 /// Where an instance failed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Fault {
-    work: Option<Work>,
+    /// What is to be done again, and what was not begun.
+    work: Vec<Work>,
     at_ms: u64,
 }
 
@@ -367,6 +372,8 @@ impl Instance {
             frames: BTreeMap::new(),
             last_frame: 0,
             steps: 0,
+            steps_before: 0,
+            wants_turn: false,
             seed,
             work: Vec::new(),
             result: None,
@@ -450,7 +457,12 @@ impl Instance {
             serde_json::from_slice(bytes);
         let (mut instance, rules) = parsed.map_err(|error| error.to_string())?;
         let known = |node: Option<NodeId>| node.is_none_or(|node| (node as usize) < program.nodes.len());
-        if !instance.frames.values().all(|frame| known(frame.node)) {
+        let open = instance.work.iter().chain(instance.fault.iter().flat_map(|fault| &fault.work));
+        let works = |work: &Work| match work {
+            Work::Enter { node, .. } | Work::Fail { node, .. } => known(Some(*node)),
+            Work::Done { .. } => true,
+        };
+        if !instance.frames.values().all(|frame| known(frame.node)) || !open.clone().all(works) {
             return Err("it is of another definition".to_owned());
         }
         for (frame, state) in rules {

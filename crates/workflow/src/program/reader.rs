@@ -22,8 +22,11 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reports every key that is not known.
+    /// Reports every key that is not known, and what is no mapping.
     pub fn check_keys(&mut self, value: &Located, what: &str, known: &[&str]) {
+        if !value.is_object() {
+            self.problems.add(value.place, format!("{what} is an object, not {}", value.kind()));
+        }
         for (key, _) in value.entries() {
             if known.contains(&key.text.as_str()) {
                 continue;

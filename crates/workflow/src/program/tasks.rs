@@ -1,5 +1,6 @@
 //! Tasks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -53,15 +54,7 @@ impl Compiler {
         let named: Vec<Option<(&Key, &Located)>> = items.iter().map(|item| self.named(item)).collect();
         let names: Vec<&str> =
             named.iter().map(|named| named.map_or("", |(key, _)| key.text.as_str())).collect();
-        for (index, named) in named.iter().enumerate() {
-            if let Some((key, _)) = named
-                && names[..index].contains(&key.text.as_str())
-            {
-                self.reader
-                    .problems
-                    .add(key.place, format!("there is a task `{}` in this list already", key.text));
-            }
-        }
+        self.check_names(&named);
         let mut tasks = Vec::new();
         let mut whole = true;
         for (index, named) in named.iter().enumerate() {
@@ -86,6 +79,18 @@ impl Compiler {
             }
         }
         Some(Block { tasks })
+    }
+
+    /// Reports names that come twice.
+    fn check_names(&mut self, named: &[Option<(&Key, &Located)>]) {
+        let mut names = BTreeSet::new();
+        for (key, _) in named.iter().flatten() {
+            if !names.insert(&key.text) {
+                self.reader
+                    .problems
+                    .add(key.place, format!("there is a task `{}` in this list already", key.text));
+            }
+        }
     }
 
     fn named<'a>(&mut self, item: &'a Located) -> Option<(&'a Key, &'a Located)> {
@@ -258,14 +263,16 @@ impl Compiler {
             self.reader.problems.add(branches.place, "`branches` is a list of tasks");
             return None;
         };
+        let named: Vec<Option<(&Key, &Located)>> = items.iter().map(|item| self.named(item)).collect();
+        self.check_names(&named);
         let mut ids = Vec::new();
-        for (index, item) in items.iter().enumerate() {
-            let (key, task) = self.named(item)?;
+        for (index, named) in named.iter().enumerate() {
+            let Some((key, task)) = named else { continue };
             let path = format!("{path}/fork/branches/{index}/{}", escape(&key.text));
             // A branch has no neighbours it could lead to.
-            ids.push(self.task(key, task, &path, &[], depth + 1)?);
+            ids.extend(self.task(key, task, &path, &[], depth + 1));
         }
-        Some(Fork { branches: ids, compete })
+        (ids.len() == items.len()).then_some(Fork { branches: ids, compete })
     }
 
     fn for_loop(&mut self, value: &Located, task: &Located, path: &str, depth: usize) -> Option<For> {
@@ -351,6 +358,9 @@ impl Compiler {
             if let Some(filter) = filter {
                 let fields = ["type", "status", "instance", "title", "detail"];
                 self.reader.check_keys(filter, "an error", &fields);
+                for (key, value) in filter.entries() {
+                    self.error_field(key, value);
+                }
                 with = filter
                     .entries()
                     .iter()
@@ -376,6 +386,18 @@ impl Compiler {
             retry: settled(retry)?,
             handler: settled(handler)?,
         })
+    }
+
+    /// A field that an error must have to be caught, and its value.
+    fn error_field(&mut self, key: &Key, value: &Located) {
+        let plain = value.to_json();
+        if key.text == "status" {
+            if !plain.as_u64().is_some_and(|status| (100..=599).contains(&status)) {
+                self.reader.problems.add(value.place, "`status` is a number from 100 to 599");
+            }
+        } else {
+            self.reader.text(value, &format!("`{}`", key.text));
+        }
     }
 
     fn retry(&mut self, value: &Located) -> Option<Arc<Retry>> {
@@ -449,7 +471,7 @@ impl Compiler {
         }
         if let (Some(DurationSpec::Fixed(most)), DurationSpec::Fixed(delay)) =
             (&retry.max_duration, &retry.delay)
-            && delay >= most
+            && delay > most
         {
             let message =
                 format!("the first retry would come after {delay} ms, and `limit.duration` is {most} ms");

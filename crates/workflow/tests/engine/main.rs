@@ -1,0 +1,6 @@
+//! What the engine does with every task and option, on a virtual clock.
+
+#[path = "../host/mod.rs"]
+mod host;
+
+mod flow;
