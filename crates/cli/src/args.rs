@@ -72,6 +72,11 @@ pub enum Command {
     Status,
     /// Show what passes and what waits under the topic filters that somebody subscribes to
     Queues(Queues),
+    /// See, end and retry instances of workflows; draw a workflow
+    #[command(subcommand)]
+    Workflow(Workflow),
+    /// Show where the time of an invocation or of an instance of a workflow went
+    Trace(Trace),
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
@@ -221,6 +226,47 @@ pub struct Rollback {
     /// The revision, or an unambiguous start of it [default: the one before the live one]
     #[arg(long, value_name = "REVISION")]
     pub to: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Workflow {
+    /// List instances that have not ended, or that failed and can be retried
+    List {
+        /// Only those of this workflow
+        name: Option<String>,
+        /// At most so many, the newest first
+        #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+    },
+    /// Show an instance with its data
+    Show {
+        /// The instance's id
+        id: String,
+    },
+    /// End an instance
+    Cancel {
+        /// The instance's id
+        id: String,
+    },
+    /// Try the task again that failed (of a durable workflow)
+    Retry {
+        /// The instance's id
+        id: String,
+    },
+    /// Print a workflow as Mermaid, or write it as a picture
+    Graph {
+        /// A workflow of the node, or the file of a definition
+        name: String,
+        /// Write an SVG to this file
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The id of an invocation (the header Invocation-Id), of an instance, or a W3C trace id
+    pub id: String,
 }
 
 #[derive(Debug, Subcommand)]

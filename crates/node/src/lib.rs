@@ -28,6 +28,7 @@ mod shares;
 pub mod store;
 pub mod tls;
 pub mod trace;
+mod trace_export;
 pub mod workflow;
 
 pub use node::{Addresses, BuildError, Node, RunError};

@@ -31,9 +31,12 @@ use crate::pressure;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::shares::{Share, Shares};
-use crate::store::{BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError, StoreOptions};
+use crate::store::{
+    BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError, StoreOptions,
+};
 use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
 use crate::trace::{TraceLimits, Traces};
+use crate::trace_export;
 use crate::workflow::{Coordinator, WorkflowLimits, run_schedules, run_timers};
 
 /// How long connections may take to end after everything under way has.
@@ -160,6 +163,8 @@ pub struct Node {
     access: Arc<AccessControl>,
     gateway_auth: Arc<GatewayAuth>,
     websocket: Arc<WebSocketGateway>,
+    /// See [`config::TracesSection::otlp`].
+    otlp: Option<String>,
     bridges: Arc<Bridges>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
@@ -243,9 +248,11 @@ impl Node {
             JournalSync::Commit => Durability::Synced,
             JournalSync::Interval | JournalSync::Never => Durability::Written,
         };
-        let limits = WorkflowLimits { running: config.workflows.running, instances: config.workflows.instances };
+        let limits =
+            WorkflowLimits { running: config.workflows.running, instances: config.workflows.instances };
         let node_id = store.node_id();
-        let coordinator = Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);
+        let coordinator =
+            Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);
         let trace_limits = TraceLimits { spans: config.traces.spans, per_second: config.traces.per_second };
         let traces = Arc::new(Traces::new(trace_limits, config.traces.otlp.is_some()));
         let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
@@ -322,6 +329,7 @@ impl Node {
             access,
             gateway_auth: Arc::new(gateway_auth),
             websocket: Arc::new(websocket),
+            otlp: config.traces.otlp,
             bridges,
             tls,
             control,
@@ -440,6 +448,9 @@ impl Node {
             listening.clone(),
         ));
         tasks.spawn(run_schedules(self.dispatcher.clone(), listening.clone()));
+        if let Some(collector) = self.otlp {
+            tasks.spawn(trace_export::run(self.dispatcher.clone(), collector, listening.clone()));
+        }
         tasks.spawn(run_timers(self.dispatcher.clone(), listening.clone()));
         let bridges = self.bridges;
         // They end with the clients' connections: what these still publish is to go out.

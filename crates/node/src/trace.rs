@@ -137,7 +137,8 @@ impl Traces {
     /// before their children.
     pub fn find(&self, id: &str) -> Vec<TraceSpan> {
         let spans = self.spans.lock();
-        let Some(trace) = spans.iter().rev().find(|span| span.id == id || span.trace == id).map(|span| &span.trace)
+        let Some(trace) =
+            spans.iter().rev().find(|span| span.id == id || span.trace == id).map(|span| &span.trace)
         else {
             return Vec::new();
         };
@@ -214,7 +215,13 @@ pub(crate) struct OpenSpans {
 
 impl OpenSpans {
     /// Takes a note; gives a span when something has ended.
-    pub fn note(&mut self, running: &Running, note: &Note, node: Option<&Node>, unix_us: u64) -> Option<TraceSpan> {
+    pub fn note(
+        &mut self,
+        running: &Running,
+        note: &Note,
+        node: Option<&Node>,
+        unix_us: u64,
+    ) -> Option<TraceSpan> {
         let trace = trace_id(running.trace_parent.as_deref()?)?.to_owned();
         let data = || cut(&note.value.to_string());
         if note.kind == NoteKind::Started {
@@ -230,7 +237,9 @@ impl OpenSpans {
         let failed = note.kind != NoteKind::Completed;
         let instance = running.id.to_string();
         let (id, parent, kind, name) = match node {
-            None => (instance, running.parent_span(), SpanKind::Workflow, running.workflow.name.to_string()),
+            None => {
+                (instance, running.parent_span(), SpanKind::Workflow, running.workflow.name.to_string())
+            }
             Some(node) => {
                 let name = format!("{} {}", node.kind.word(), node.name);
                 (format!("{instance}{}#{}", node.path, self.count), Some(instance), SpanKind::Task, name)

@@ -15,7 +15,9 @@ mod rollback;
 mod run;
 mod secrets;
 mod status;
+mod trace;
 mod users;
+mod workflow;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -45,6 +47,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Queues(args) => as_client(queues::run(&args, &global)),
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Login(args) => as_client(login::run(&args, &global)),
+        Command::Workflow(args) => as_client(workflow::run(&args, &global)),
+        Command::Trace(args) => as_client(trace::run(&args, &global)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -8,13 +8,13 @@ use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{FunctionSource, Machine, Module, ModuleGraph, Reply};
 
 use super::proto;
-use crate::trace::TraceSpan;
-use crate::workflow::InstanceView;
 use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 use crate::logs::LogLine;
 use crate::problem::Problem;
-use crate::registry::{LiveApp, LiveFunction};
+use crate::registry::{LiveApp, LiveFunction, LiveWorkflow};
+use crate::trace::TraceSpan;
+use crate::workflow::InstanceView;
 
 /// The sources of a deploy by function.
 pub fn sources(artifacts: Vec<proto::Artifact>) -> Result<BTreeMap<String, FunctionSource>, String> {
@@ -63,6 +63,28 @@ pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
         deployed_unix_ms: app.deployed_unix_ms as i64,
         functions: app.functions.iter().map(|live| function(live, pending(&live.name))).collect(),
         previous_revisions: app.previous.clone(),
+        workflows: app.workflows.iter().map(|live| workflow(live)).collect(),
+    }
+}
+
+fn workflow(live: &LiveWorkflow) -> proto::Workflow {
+    let figures = &live.figures;
+    let read = |figure: &std::sync::atomic::AtomicU64| figure.load(std::sync::atomic::Ordering::Relaxed);
+    let (completed, faulted, cancelled) =
+        (read(&figures.completed), read(&figures.faulted), read(&figures.cancelled));
+    let ended = completed + faulted + cancelled;
+    proto::Workflow {
+        name: live.name.to_string(),
+        version: live.program.version.clone(),
+        durable: live.program.durable,
+        triggers: live.triggers(),
+        started: read(&figures.started),
+        completed,
+        faulted,
+        cancelled,
+        rejected: read(&figures.rejected),
+        live: read(&figures.live),
+        mean_us: read(&figures.duration_us).checked_div(ended).unwrap_or(0),
     }
 }
 

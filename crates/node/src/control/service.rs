@@ -212,7 +212,8 @@ impl Control for ControlService {
     async fn get_instance(&self, request: Request<proto::GetInstanceRequest>) -> Answer<proto::Instance> {
         let id = instance_id(&request.into_inner().id)?;
         let found = self.parts.dispatcher.instance(id);
-        let found = found.ok_or_else(|| Status::not_found(ChangeError::Unknown(id.to_string()).to_string()))?;
+        let found =
+            found.ok_or_else(|| Status::not_found(ChangeError::Unknown(id.to_string()).to_string()))?;
         Ok(Response::new(convert::instance(found)))
     }
 
@@ -227,7 +228,9 @@ impl Control for ControlService {
         let changed = match request.change() {
             Change::Cancel => dispatcher.cancel_instance(id).await,
             Change::Retry => dispatcher.retry_instance(id),
-            Change::Unspecified => return Err(Status::invalid_argument("the change is neither CANCEL nor RETRY")),
+            Change::Unspecified => {
+                return Err(Status::invalid_argument("the change is neither CANCEL nor RETRY"));
+            }
         };
         changed.map_err(|error| match error {
             ChangeError::Unknown(_) => Status::not_found(error.to_string()),
@@ -244,7 +247,8 @@ impl Control for ControlService {
             return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
         };
         let graph = edgefaas_workflow::picture::picture(&workflow.program);
-        let (mermaid, svg) = (edgefaas_workflow::graph::mermaid(&graph), edgefaas_workflow::graph::svg(&graph));
+        let (mermaid, svg) =
+            (edgefaas_workflow::graph::mermaid(&graph), edgefaas_workflow::graph::svg(&graph));
         Ok(Response::new(proto::GraphResponse { mermaid, svg }))
     }
 
@@ -427,7 +431,8 @@ fn deploy_status(error: DeployError) -> Status {
 }
 
 fn instance_id(text: &str) -> Result<Ulid, Status> {
-    Ulid::from_string(text).map_err(|_| Status::invalid_argument(format!("`{text}` is no id of an instance")))
+    Ulid::from_string(text)
+        .map_err(|_| Status::invalid_argument(format!("`{text}` is no id of an instance")))
 }
 
 fn invoke_status(error: &InvocationError) -> Status {

@@ -188,7 +188,9 @@ impl Host for InvocationHost {
             let body = &call.event.body;
             let mut start = Start::new(workflow, input_of(body), body.len());
             (start.depth, start.trace_parent) = (call.depth, call.trace_parent);
-            return Ok(Box::pin(async move { dispatcher.run_workflow(start).await.result.map_err(call_error) }));
+            return Ok(Box::pin(
+                async move { dispatcher.run_workflow(start).await.result.map_err(call_error) },
+            ));
         }
         drop(routes);
         let admitted = dispatcher.admit(call).map_err(call_error)?;

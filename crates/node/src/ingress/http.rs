@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::{BODY_TIMEOUT, BodyError, MAX_BODY_BYTES};
 use super::durable_http;
-use super::workflow_http;
 use super::gateway_auth::{Caller, GatewayAuth, Refused};
 use super::websocket::{self, Upgrading};
+use super::workflow_http;
 use super::write_timeout::WriteTimeout;
 use crate::answer::body_of;
 use crate::budget::Budget;

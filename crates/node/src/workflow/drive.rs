@@ -98,7 +98,8 @@ impl Dispatcher {
             return Err(InvocationError::TooDeep { function: name(), depth: start.depth });
         }
         let limits = coordinator.limits;
-        let full = |capacity: usize| InvocationError::QueueFull { function: name(), capacity: capacity as u32 };
+        let full =
+            |capacity: usize| InvocationError::QueueFull { function: name(), capacity: capacity as u32 };
         // What runs already may start others: it is to finish.
         if start.depth == 0 && coordinator.running.load(Relaxed) >= limits.running {
             return Err(full(limits.running));
@@ -158,9 +159,10 @@ impl Dispatcher {
                 self.spawn_drive(running, Queued::now(Event::Start));
                 match result.await {
                     Ok(Ok(output)) => Ok(Reply::Json(output.to_string())),
-                    Ok(Err(error)) => {
-                        Err(InvocationError::Workflow { workflow: workflow.name.to_string(), error: Box::new(error) })
-                    }
+                    Ok(Err(error)) => Err(InvocationError::Workflow {
+                        workflow: workflow.name.to_string(),
+                        error: Box::new(error),
+                    }),
                     Err(_) => Err(InvocationError::Draining),
                 }
             }
@@ -289,15 +291,31 @@ impl Dispatcher {
                 let mut state = running.state.lock();
                 let mut actions = Vec::new();
                 for Queued { event, effects, inbox } in queued {
-                    self.log_event(running, &mut state, &event, inbox.map(|(number, _)| number), &mut batch);
+                    self.log_event(
+                        running,
+                        &mut state,
+                        &event,
+                        inbox.map(|(number, _)| number),
+                        &mut batch,
+                    );
                     if let Some(StepEffects { batch: changes, source, messages }) = effects {
                         batch.append(changes);
-                        outgoing.extend(self.put_outgoing(&mut batch, &source, running.depth + 1, &messages));
+                        outgoing.extend(self.put_outgoing(
+                            &mut batch,
+                            &source,
+                            running.depth + 1,
+                            &messages,
+                        ));
                     }
                     actions.extend(self.advance(running, &mut state, event));
                 }
                 let published: Vec<Message> = self.messages_of(running, &mut actions);
-                outgoing.extend(self.put_outgoing(&mut batch, &running.workflow.name, running.depth + 1, &published));
+                outgoing.extend(self.put_outgoing(
+                    &mut batch,
+                    &running.workflow.name,
+                    running.depth + 1,
+                    &published,
+                ));
                 self.log_state(running, &mut state, &mut batch);
                 actions
             };
@@ -322,7 +340,9 @@ impl Dispatcher {
     async fn commit_step(&self, batch: Batch) -> Result<(), CommitError> {
         loop {
             match self.store().committer().commit(batch.clone(), self.coordinator().durability).await {
-                Err(CommitError::DiskFull { .. }) if !self.is_draining() => tokio::time::sleep(DISK_WAIT).await,
+                Err(CommitError::DiskFull { .. }) if !self.is_draining() => {
+                    tokio::time::sleep(DISK_WAIT).await
+                }
                 committed => return committed,
             }
         }
@@ -494,13 +514,18 @@ impl Dispatcher {
         }
     }
 
-    async fn outcome_of(self: &Arc<Self>, running: &Arc<Running>, action: Action) -> (Ended, Option<StepEffects>) {
+    async fn outcome_of(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        action: Action,
+    ) -> (Ended, Option<StepEffects>) {
         match action {
             Action::Call { frame, node, function, body } => {
                 self.call_step(running, frame, node, &function, &body).await
             }
             Action::Request { node, request, output, .. } => {
-                let redirect = matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
+                let redirect =
+                    matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
                 (self.request_step(running, *request, output, redirect).await, None)
             }
             Action::Script { node, code, input, .. } => {
@@ -528,7 +553,8 @@ impl Dispatcher {
         };
         drop(routes);
         if !running.workflow.may_call(name, &function.app) {
-            let detail = format!("workflow `{}` may not call `{name}` of another app", running.workflow.name);
+            let detail =
+                format!("workflow `{}` may not call `{name}` of another app", running.workflow.name);
             return (Err(WorkflowError::new(ErrorKind::Authorization, detail)), None);
         }
         let step = WorkflowStep {
@@ -564,9 +590,10 @@ impl Dispatcher {
         let (result, timing) = self.attempt(admitted).await;
         let (result, effects) = match result {
             Ok((reply, effects)) if running.is_durable() => (Ok(reply), Some(effects)),
-            Ok((reply, effects)) => {
-                (self.commit(&function, effects, running.depth.saturating_add(1)).await.map(|()| reply), None)
-            }
+            Ok((reply, effects)) => (
+                self.commit(&function, effects, running.depth.saturating_add(1)).await.map(|()| reply),
+                None,
+            ),
             Err(error) => (Err(error), None),
         };
         let result = result.map_err(|error| self.mask(&function, error));
@@ -601,7 +628,8 @@ impl Dispatcher {
         };
         drop(routes);
         if !running.workflow.may_call(name, &workflow.app) {
-            let detail = format!("workflow `{}` may not run `{name}` of another app", running.workflow.name);
+            let detail =
+                format!("workflow `{}` may not run `{name}` of another app", running.workflow.name);
             return Err(WorkflowError::new(ErrorKind::Authorization, detail));
         }
         let id = child_id(running.id, frame);
@@ -637,7 +665,8 @@ impl Dispatcher {
             if !status.is_ended() || std::mem::replace(&mut state.told, true) {
                 return;
             }
-            let cancelled = || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
+            let cancelled =
+                || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
             let result = state.instance.result().cloned().unwrap_or_else(|| Err(cancelled()));
             (status, result, state.waiter.take(), state.started)
         };
@@ -698,7 +727,9 @@ impl Dispatcher {
         if self.traces().is_on() {
             let mut state = running.state.lock();
             let node = note.node.map(|node| running.workflow.program.node(node));
-            if let Some(span) = state.spans.note(running, note, node, self.coordinator().clock.now_unix_us()) {
+            if let Some(span) =
+                state.spans.note(running, note, node, self.coordinator().clock.now_unix_us())
+            {
                 let secrets = &running.workflow.program.secrets;
                 drop(state);
                 self.traces().add(span, |text| self.secrets().mask(secrets, text));
@@ -750,7 +781,9 @@ fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
 pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
     let (kind, status) = match error {
         InvocationError::Workflow { error, .. } => return (**error).clone(),
-        InvocationError::Run { error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, .. }
+        InvocationError::Run {
+            error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, ..
+        }
         | InvocationError::QueueTimeout { .. } => (ErrorKind::Timeout, 408),
         InvocationError::UnknownFunction { .. } => (ErrorKind::Configuration, 404),
         InvocationError::Run { error: RunError::Failed { .. }, .. } => (ErrorKind::Runtime, 500),
@@ -758,4 +791,3 @@ pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
     };
     WorkflowError::new(kind, error.detail()).with_status(status)
 }
-

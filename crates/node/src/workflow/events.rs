@@ -34,7 +34,10 @@ impl Dispatcher {
     ///
     /// # Errors
     /// It would start some, and there is no room: what its publisher is to be told.
-    pub(crate) fn offered_to_workflows(&self, publishing: &Publishing<'_>) -> Result<Option<Offered>, Verdict> {
+    pub(crate) fn offered_to_workflows(
+        &self,
+        publishing: &Publishing<'_>,
+    ) -> Result<Option<Offered>, Verdict> {
         let coordinator = self.coordinator();
         let routes = self.registry().routes();
         let starts = routes.starts();
@@ -119,7 +122,12 @@ impl Dispatcher {
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, Relaxed);
                 self.coordinator().figures.rejected.fetch_add(1, Relaxed);
-                self.logs().add(&workflow.name, "", LogLevel::Warn, format!("an event starts nothing: {error}"));
+                self.logs().add(
+                    &workflow.name,
+                    "",
+                    LogLevel::Warn,
+                    format!("an event starts nothing: {error}"),
+                );
             }
         }
     }
@@ -137,7 +145,9 @@ impl Dispatcher {
             publishing.record(key, Some(value));
         }
         let dispatcher = self.clone();
-        publishing.on_recorded(move |ticket| dispatcher.spawn_drive(running, Queued::recorded(Event::Start, 0, ticket)));
+        publishing.on_recorded(move |ticket| {
+            dispatcher.spawn_drive(running, Queued::recorded(Event::Start, 0, ticket))
+        });
     }
 
     /// Tells an instance of a message.
@@ -176,37 +186,41 @@ impl Dispatcher {
             }
             Err(error) => {
                 drop(rules);
-                self.logs().add(&workflow.name, "", LogLevel::Warn, format!("an event is not counted: {error}"));
+                self.logs().add(
+                    &workflow.name,
+                    "",
+                    LogLevel::Warn,
+                    format!("an event is not counted: {error}"),
+                );
                 Vec::new()
             }
         }
     }
-
 }
 
 /// A message as a CloudEvent, and whether it was none before.
 fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
-        let properties = message.properties();
-        if is_event(message) {
-            let user = properties.map(|properties| properties.user.as_slice()).unwrap_or_default();
-            let binary: Map<String, Value> =
-                user.iter().map(|(name, value)| (name.to_string(), Value::from(&**value))).collect();
-            if REQUIRED.iter().all(|name| binary.contains_key(*name)) {
-                let mut event = binary;
-                edgefaas_workflow::event::set_data(&mut event, message.payload());
-                return (Value::Object(event), false);
-            }
-            if let Ok(event) = serde_json::from_slice::<Value>(message.payload())
-                && is_cloud_event(&event)
-            {
-                return (event, false);
-            }
+    let properties = message.properties();
+    if is_event(message) {
+        let user = properties.map(|properties| properties.user.as_slice()).unwrap_or_default();
+        let binary: Map<String, Value> =
+            user.iter().map(|(name, value)| (name.to_string(), Value::from(&**value))).collect();
+        if REQUIRED.iter().all(|name| binary.contains_key(*name)) {
+            let mut event = binary;
+            edgefaas_workflow::event::set_data(&mut event, message.payload());
+            return (Value::Object(event), false);
         }
-        let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(unix_ms as i64).unwrap_or_default();
-        let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
-        let id = Ulid::generate().to_string();
-        (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
+        if let Ok(event) = serde_json::from_slice::<Value>(message.payload())
+            && is_cloud_event(&event)
+        {
+            return (event, false);
+        }
     }
+    let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(unix_ms as i64).unwrap_or_default();
+    let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+    let id = Ulid::generate().to_string();
+    (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
+}
 
 /// Whether a workflow starts only when several events have come together.
 pub(super) fn has_rule(program: &Program) -> bool {

@@ -57,7 +57,8 @@ impl Ended {
         match result {
             Ok(output) => {
                 let text = output.to_string();
-                view.output = if text.len() <= OUTPUT_BYTES { text } else { format!("\"{} bytes\"", text.len()) };
+                view.output =
+                    if text.len() <= OUTPUT_BYTES { text } else { format!("\"{} bytes\"", text.len()) };
             }
             Err(error) => view.error = error.to_json().to_string(),
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::FilterTrie;
+use edgefaas_broker::topic::TopicFilter;
 use edgefaas_workflow::event::MQTT_TYPE;
 use edgefaas_workflow::expression::{Expression, Variables};
 use edgefaas_workflow::instance::{ActiveFilter, FrameId, accepts};
@@ -79,7 +79,8 @@ impl Interests {
             (_, Some(subject)) => FoundBy::Topic(subject.to_owned()),
             _ => FoundBy::Topic("#".to_owned()),
         };
-        let correlate: Vec<_> = interest.filter.correlate.iter().filter(|(from, _)| from.is_native()).collect();
+        let correlate: Vec<_> =
+            interest.filter.correlate.iter().filter(|(from, _)| from.is_native()).collect();
         let from: Vec<Expression> = correlate.iter().map(|(from, _)| from.clone()).collect();
         let values: Vec<&Value> = correlate.iter().map(|(_, value)| value).collect();
         let values = serde_json::to_string(&values).unwrap_or_default();

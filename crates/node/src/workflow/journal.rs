@@ -182,7 +182,9 @@ impl Dispatcher {
     /// Adds what an instance has come to.
     pub(super) fn log_state(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
         let space = &self.store().spaces().invocations;
-        if state.instance.status().is_ended() && state.instance.status() != edgefaas_workflow::Status::Faulted {
+        if state.instance.status().is_ended()
+            && state.instance.status() != edgefaas_workflow::Status::Faulted
+        {
             for number in state.log.snapshot..state.log.next {
                 batch.delete(space, key(running.id, number));
             }
@@ -223,7 +225,9 @@ impl Dispatcher {
         }
         match self.store().committer().commit(batch, crate::store::Durability::Written).await {
             Ok(()) => self.forget(running),
-            Err(error) => tracing::warn!(instance = %running.id, %error, "an instance could not be forgotten"),
+            Err(error) => {
+                tracing::warn!(instance = %running.id, %error, "an instance could not be forgotten")
+            }
         }
     }
 
@@ -245,8 +249,14 @@ impl Dispatcher {
             }
         }
         // Their time goes on where it was.
-        let latest = |value: &Vec<u8>| serde_json::from_slice::<EventRecord>(value).map_or(0, |record| record.now_ms);
-        let last = found.values().flat_map(|entries| entries.range(1..OUTCOME)).map(|(_, value)| latest(value)).max();
+        let latest = |value: &Vec<u8>| {
+            serde_json::from_slice::<EventRecord>(value).map_or(0, |record| record.now_ms)
+        };
+        let last = found
+            .values()
+            .flat_map(|entries| entries.range(1..OUTCOME))
+            .map(|(_, value)| latest(value))
+            .max();
         self.coordinator().time.not_before(last.unwrap_or(0));
         let mut live: BTreeMap<[u8; 32], Arc<LiveWorkflow>> = BTreeMap::new();
         for workflow in self.registry().routes().workflows() {
@@ -261,7 +271,9 @@ impl Dispatcher {
             let Some(start) = entries.get(&START) else { continue };
             match self.recover(Ulid(id), start, &entries, &definitions, &mut live) {
                 Ok(recovered) => back.push(recovered),
-                Err(reason) => tracing::error!(instance = %Ulid(id), reason, "an instance cannot be brought back"),
+                Err(reason) => {
+                    tracing::error!(instance = %Ulid(id), reason, "an instance cannot be brought back")
+                }
             }
         }
         let used: std::collections::HashSet<[u8; 32]> =
@@ -302,7 +314,8 @@ impl Dispatcher {
             None => {
                 let text = definitions.get(&start.digest).ok_or("its definition is not there")?;
                 let text = String::from_utf8_lossy(text);
-                let permissions = self.registry().routes().workflow(&start.workflow).map(|now| now.permissions.clone());
+                let permissions =
+                    self.registry().routes().workflow(&start.workflow).map(|now| now.permissions.clone());
                 let app: Arc<str> = start.app.as_str().into();
                 let file = format!("{} (as it was)", start.workflow);
                 let workflow = LiveWorkflow::compile(&app, &file, &text, permissions.unwrap_or_default());
@@ -334,15 +347,21 @@ impl Dispatcher {
             let program = &running.workflow.program;
             let coordinator = self.coordinator();
             let secrets = self.secrets_of(program);
-            state.instance =
-                Instance::new(id.to_string().into(), state.instance.input().clone(), start.seed, start.started_unix_ms);
+            state.instance = Instance::new(
+                id.to_string().into(),
+                state.instance.input().clone(),
+                start.seed,
+                start.started_unix_ms,
+            );
             if let Some(snapshot) = entries.get(&SNAPSHOT) {
-                let record: SnapshotRecord = serde_json::from_slice(snapshot).map_err(|error| error.to_string())?;
+                let record: SnapshotRecord =
+                    serde_json::from_slice(snapshot).map_err(|error| error.to_string())?;
                 state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)?;
                 (state.log.next, state.log.snapshot) = (record.next, record.next);
             }
             for (number, value) in entries.range(state.log.next.max(1)..INBOX) {
-                let record: EventRecord = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+                let record: EventRecord =
+                    serde_json::from_slice(value).map_err(|error| error.to_string())?;
                 let environment = Environment {
                     now_ms: record.now_ms,
                     unix_ms: record.unix_ms,
@@ -358,7 +377,8 @@ impl Dispatcher {
                 state.log.next = number + 1;
             }
             for (number, value) in entries.range(INBOX..OUTCOME) {
-                let record: EventRecord = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+                let record: EventRecord =
+                    serde_json::from_slice(value).map_err(|error| error.to_string())?;
                 state.log.next_inbox = number - INBOX + 1;
                 queued.push(Queued::from_inbox(record.event, *number));
             }
@@ -371,7 +391,12 @@ impl Dispatcher {
         Ok((running, queued))
     }
 
-    fn resume(self: &Arc<Self>, running: &Arc<Running>, queued: Vec<Queued>, outcomes: &BTreeMap<u128, Vec<u8>>) {
+    fn resume(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: Vec<Queued>,
+        outcomes: &BTreeMap<u128, Vec<u8>>,
+    ) {
         let actions = {
             let mut state = running.state.lock();
             let program = running.workflow.program.clone();

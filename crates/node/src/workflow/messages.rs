@@ -34,7 +34,11 @@ const REASON_CHARS: usize = 1000;
 ///
 /// # Errors
 /// Why it can't be sent.
-pub(super) fn of(outgoing: &Outgoing, permissions: &Permissions, max_bytes: usize) -> Result<Message, String> {
+pub(super) fn of(
+    outgoing: &Outgoing,
+    permissions: &Permissions,
+    max_bytes: usize,
+) -> Result<Message, String> {
     let topic = match (&outgoing.topic, &outgoing.content) {
         (Some(topic), _) => {
             let name = TopicName::new(topic.as_str()).map_err(|error| format!("`{topic}`: {error}"))?;
@@ -81,7 +85,9 @@ pub(super) fn of(outgoing: &Outgoing, permissions: &Permissions, max_bytes: usiz
         .with_properties(properties);
     let bytes = message.weight();
     match bytes > max_bytes {
-        true => Err(format!("the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)")),
+        true => Err(format!(
+            "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
+        )),
         false => Ok(message),
     }
 }
@@ -93,7 +99,8 @@ impl Dispatcher {
         self.broker().has_subscribers_below("$faas", "events")
             && any.into_iter().any(|kind| {
                 let topic = |what: &str| format!("{LIFECYCLE}{workflow}/{what}/{}", kind.word());
-                self.broker().has_subscribers(&topic("workflow")) || self.broker().has_subscribers(&topic("task"))
+                self.broker().has_subscribers(&topic("workflow"))
+                    || self.broker().has_subscribers(&topic("task"))
             })
     }
 
@@ -124,9 +131,10 @@ impl Dispatcher {
         data[part] = (*note.value).clone();
         let text = self.secrets().mask(&program.secrets, data.to_string());
         let data = serde_json::from_str(&text).unwrap_or_default();
-        let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(coordinator.clock.now_unix_ms() as i64)
-            .unwrap_or_default()
-            .to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+        let time =
+            chrono::DateTime::<chrono::Utc>::from_timestamp_millis(coordinator.clock.now_unix_ms() as i64)
+                .unwrap_or_default()
+                .to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
         let kind = format!("{what}.{}", note.kind.word());
         let event = lifecycle(&Ulid::generate().to_string(), &kind, name, &time, data);
         let Ok(topic) = TopicName::new(topic) else { return };
@@ -149,7 +157,12 @@ impl Dispatcher {
                 Err(error) => Err(problem(error)),
             };
             if let Some(message) = self.workflow_answer(running, to, result) {
-                self.answer(name, running.depth.saturating_add(1), to.requester.as_ref().map(|r| r.client()), message);
+                self.answer(
+                    name,
+                    running.depth.saturating_add(1),
+                    to.requester.as_ref().map(|r| r.client()),
+                    message,
+                );
             }
             return;
         }
@@ -171,13 +184,20 @@ impl Dispatcher {
         };
         let payload = running.input_text();
         let Ok(topic) = TopicName::new(format!("$faas/dead/{name}")) else { return };
-        let letter = Message::new(topic, Bytes::from(payload)).with_qos(QoS::AtLeastOnce).with_properties(properties);
+        let letter = Message::new(topic, Bytes::from(payload))
+            .with_qos(QoS::AtLeastOnce)
+            .with_properties(properties);
         if letter.weight() <= self.max_message_bytes() {
             self.publish(name, running.depth.saturating_add(1), letter);
         }
     }
 
-    fn workflow_answer(&self, running: &Running, to: &AnswerTo, result: Result<Reply, Problem>) -> Option<Message> {
+    fn workflow_answer(
+        &self,
+        running: &Running,
+        to: &AnswerTo,
+        result: Result<Reply, Problem>,
+    ) -> Option<Message> {
         let answer = Answer {
             topic: TopicName::new(to.topic.as_str()).ok()?,
             correlation_data: to.correlation_data.clone(),

@@ -133,7 +133,9 @@ fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
     let mut kept: Vec<Planned> = before
         .into_iter()
         .filter(|planned| {
-            routes.workflow(&planned.workflow.name).is_some_and(|workflow| workflow.digest == planned.workflow.digest)
+            routes
+                .workflow(&planned.workflow.name)
+                .is_some_and(|workflow| workflow.digest == planned.workflow.digest)
         })
         .collect();
     let mut ends = coordinator.ends.lock();
@@ -151,7 +153,8 @@ fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
             continue;
         }
         let mut add = |by: By| kept.push(Planned { workflow: workflow.clone(), by });
-        if let Some(cron) = schedule.cron.as_deref().and_then(|cron| crate::manifest::parse_cron(cron).ok()) {
+        if let Some(cron) = schedule.cron.as_deref().and_then(|cron| crate::manifest::parse_cron(cron).ok())
+        {
             let due_unix_ms = next_after(&cron, unix_ms);
             add(By::Cron { cron: Box::new(cron), due_unix_ms, planned_unix_ms: unix_ms });
         }
@@ -172,7 +175,9 @@ fn next_wait(dispatcher: &Arc<Dispatcher>, planned: &[Planned]) -> Duration {
     let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
     let ends = coordinator.ends.lock();
     let waits = planned.iter().filter_map(|planned| match &planned.by {
-        By::Cron { due_unix_ms, .. } => Some(Duration::from_millis((*due_unix_ms)?.saturating_sub(unix_ms))),
+        By::Cron { due_unix_ms, .. } => {
+            Some(Duration::from_millis((*due_unix_ms)?.saturating_sub(unix_ms)))
+        }
         By::Every { due, .. } => Some(due.saturating_duration_since(now)),
         By::After { after, due } => {
             let due = due.or_else(|| Some((*ends.get(&planned.workflow.name)?)? + *after))?;
@@ -263,7 +268,8 @@ impl Dispatcher {
         let found: Vec<_> = routes
             .workflows()
             .filter_map(|workflow| {
-                let schedule = workflow.program.schedule.as_ref().filter(|schedule| schedule.rule.is_some())?;
+                let schedule =
+                    workflow.program.schedule.as_ref().filter(|schedule| schedule.rule.is_some())?;
                 let rule = schedule_rule(schedule).ok()?;
                 Some((workflow.clone(), rule.queue()?.0.clone()))
             })
@@ -280,7 +286,9 @@ impl Dispatcher {
             .map(|watched| (watched.instance, watched.frame, watched.queue.clone()))
             .collect();
         for (id, frame, queue) in watched {
-            let (Some(running), Some(length)) = (coordinator.find(id), self.queue_length(&queue)) else { continue };
+            let (Some(running), Some(length)) = (coordinator.find(id), self.queue_length(&queue)) else {
+                continue;
+            };
             self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
         }
         for (workflow, queue) in self.start_queues() {
@@ -288,8 +296,11 @@ impl Dispatcher {
             let now_ms = coordinator.time.now_ms();
             let mut rules = coordinator.rules.lock();
             let Some(rule) = rules.of(&workflow, now_ms) else { continue };
-            let fired: Vec<_> =
-                rule.queue_length(length, now_ms).into_iter().map(|firing| (workflow.name.clone(), firing)).collect();
+            let fired: Vec<_> = rule
+                .queue_length(length, now_ms)
+                .into_iter()
+                .map(|firing| (workflow.name.clone(), firing))
+                .collect();
             drop(rules);
             self.start_fired(fired);
         }

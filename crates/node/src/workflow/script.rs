@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_isolates::{
-    DirectCall, Event, FetchError, FunctionSource, Host, HostError, HostFuture, IncomingResponse, Isolation, Limits,
-    LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing, Program, PublishRequest, Redirect, Reply, RunError,
-    Trigger,
+    DirectCall, Event, FetchError, FunctionSource, Host, HostError, HostFuture, IncomingResponse,
+    Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing, Program, PublishRequest,
+    Redirect, Reply, RunError, Trigger,
 };
 use edgefaas_workflow::instance::{RequestParts, read_answer};
 use edgefaas_workflow::program::HttpOutput;
@@ -50,19 +50,25 @@ impl Dispatcher {
     ) -> Ended {
         let failed = |detail: String| WorkflowError::new(ErrorKind::Runtime, detail);
         let program = self.script_program().await.map_err(failed)?;
-        let body = json!({"code": code, "arguments": input["arguments"], "environment": input["environment"]});
+        let body =
+            json!({"code": code, "arguments": input["arguments"], "environment": input["environment"]});
         let event = Event {
             trigger: Trigger::Call(DirectCall { caller: Some(running.workflow.name.to_string()) }),
             body: body.to_string().into(),
         };
-        let permit = self.isolate_permit().await.ok_or_else(|| failed("the node is stopping".to_owned()))?;
+        let permit =
+            self.isolate_permit().await.ok_or_else(|| failed("the node is stopping".to_owned()))?;
         let meta = edgefaas_isolates::InvocationMeta {
             id: format!("{}{path}", running.id),
             function: running.workflow.name.to_string(),
             deadline_unix_ms: self.clock().now_unix_ms() + TIMEOUT.as_millis() as u64,
         };
-        let limits =
-            Limits { memory_bytes: MEMORY_BYTES, timeout: TIMEOUT, cpu: Duration::MAX, reply_bytes: REPLY_BYTES };
+        let limits = Limits {
+            memory_bytes: MEMORY_BYTES,
+            timeout: TIMEOUT,
+            cpu: Duration::MAX,
+            reply_bytes: REPLY_BYTES,
+        };
         let completion = self.isolates().run(&program, &meta, event, limits, Box::new(Nothing)).await;
         drop(permit);
         match completion.result {
@@ -71,9 +77,10 @@ impl Dispatcher {
                 Ok(Arc::new(value.get("result").cloned().unwrap_or_default()))
             }
             Ok(_) => Ok(Arc::new(Value::Null)),
-            Err(RunError::TimedOut { .. }) => {
-                Err(WorkflowError::new(ErrorKind::Timeout, format!("the script did not end within {TIMEOUT:?}")))
-            }
+            Err(RunError::TimedOut { .. }) => Err(WorkflowError::new(
+                ErrorKind::Timeout,
+                format!("the script did not end within {TIMEOUT:?}"),
+            )),
             Err(error) => Err(failed(error.to_string())),
         }
     }
@@ -81,8 +88,12 @@ impl Dispatcher {
     async fn script_program(&self) -> Result<Program, String> {
         let cell = &self.coordinator().script;
         let made = cell.get_or_try_init(|| async {
-            let module = Module { path: "script.js".into(), source: RUNNER.into(), imports: Default::default() };
-            let source = FunctionSource::JavaScript(ModuleGraph { entry: "script.js".into(), modules: vec![module] });
+            let module =
+                Module { path: "script.js".into(), source: RUNNER.into(), imports: Default::default() };
+            let source = FunctionSource::JavaScript(ModuleGraph {
+                entry: "script.js".into(),
+                modules: vec![module],
+            });
             let wanted = Preparing {
                 name: "script",
                 owner: "$script",

@@ -487,7 +487,9 @@ impl EventFilter {
         match &self.data {
             None => true,
             Some(DataTest::Contains(wanted)) => subset(wanted, data),
-            Some(DataTest::Condition(condition)) => condition.is_true(data, &NoVariables, 0).unwrap_or(false),
+            Some(DataTest::Condition(condition)) => {
+                condition.is_true(data, &NoVariables, 0).unwrap_or(false)
+            }
         }
     }
 }
