@@ -50,6 +50,8 @@ pub enum Format {
 pub enum Command {
     /// Run a node in the foreground
     Run(Run),
+    /// Run functions and workflows for another MQTT broker, which stays the one that clients connect to
+    Coordinator(Coordinator),
     /// Run a node with an app, redeploy it when a file changes and show its logs
     Dev(Dev),
     /// Start a new app from a template
@@ -140,6 +142,30 @@ pub struct Listen {
 pub struct Run {
     #[command(flatten)]
     pub listen: Listen,
+}
+
+#[derive(Debug, Args)]
+pub struct Coordinator {
+    #[command(flatten)]
+    pub listen: Listen,
+    /// The broker: mqtt://HOST[:PORT] or mqtts://HOST[:PORT]
+    #[arg(long, value_name = "URL")]
+    pub broker: String,
+    /// Topics that functions and workflows are to see (repeatable)
+    #[arg(long = "in", value_name = "FILTER", required = true)]
+    pub inward: Vec<String>,
+    /// Topics on which they publish for the broker's clients (repeatable)
+    #[arg(long = "out", value_name = "FILTER")]
+    pub outward: Vec<String>,
+    /// The user name at the broker
+    #[arg(long, value_name = "NAME")]
+    pub username: Option<String>,
+    /// A file with the password at the broker
+    #[arg(long, value_name = "FILE", requires = "username")]
+    pub password_file: Option<PathBuf>,
+    /// The highest quality of service that is asked for
+    #[arg(long, default_value_t = 1, value_name = "QOS", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 mod build;
 mod compile;
+mod coordinator;
 mod deploy;
 mod dev;
 mod invoke;
@@ -32,6 +33,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { global, command } = cli;
     let done = match command {
         Command::Run(args) => with_node(run::run(&args, &global)),
+        Command::Coordinator(args) => with_node(coordinator::run(&args, &global)),
         Command::Dev(args) => with_node(dev::run(&args, &global)),
         Command::New(args) => new::run(&args, &global),
         Command::Build(args) => as_client(build::run(&args, &global)),
