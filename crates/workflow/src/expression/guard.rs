@@ -58,7 +58,8 @@ pub(super) fn term<'s>(source: Term<&'s str>) -> Term<&'s str> {
         Term::BinOp(left, BinaryOp::Comma, right) => {
             let mut items = Vec::new();
             flatten(Term::BinOp(left, BinaryOp::Comma, right), &mut items);
-            pipe(balanced(items.into_iter().map(term).collect()), tick())
+            // Before each, not behind all: what comes last stays a tail call.
+            balanced(items.into_iter().map(|item| pipe(tick(), term(item))).collect())
         }
         Term::BinOp(left, BinaryOp::Pipe(Some(bound)), right) => {
             Term::BinOp(boxed(left), BinaryOp::Pipe(Some(pattern(bound))), boxed(right))

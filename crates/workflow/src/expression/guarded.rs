@@ -30,8 +30,7 @@ pub(super) struct Undefined {
     pub(super) name: String,
     /// Where it is in memory: within the text.
     pub(super) address: usize,
-    /// None: a variable or a label. Otherwise a function with so many arguments.
-    pub(super) arguments: Option<usize>,
+    pub(super) kind: jaq_core::compile::Undefined,
 }
 
 impl Guard {
@@ -65,10 +64,7 @@ impl Guard {
                     .map(|(name, kind)| Undefined {
                         name: name.to_owned(),
                         address: name.as_ptr().addr(),
-                        arguments: match kind {
-                            jaq_core::compile::Undefined::Filter(arguments) => Some(arguments),
-                            _ => None,
-                        },
+                        kind,
                     })
                     .collect::<Vec<_>>()
             })?;

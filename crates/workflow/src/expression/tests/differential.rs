@@ -182,6 +182,8 @@ proptest! {
         prop_assume!(expression.is_native());
         let native = outcome(expression.eval(&input, &Object(&variables), NOW_UNIX_MS));
         let jaq = outcome(guarded(&text, &input, &variables));
+        // jaq goes through an index that a path does not get to, and may meet a limit there.
+        prop_assume!(jaq != Err(false) || native == jaq);
         prop_assert_eq!(format!("{native:?}"), format!("{jaq:?}"));
     }
 }
@@ -197,8 +199,8 @@ proptest! {
         let native = outcome(expression.eval(&input, &Object(&variables), NOW_UNIX_MS));
         // Repeats of any length.
         prop_assume!(native != Err(false));
-        // The original has keys that are no strings.
-        prop_assume!(!text.contains("{("));
+        // The original has keys that are no strings, and no output for no number.
+        prop_assume!(!text.contains("{(") && !text.contains("tonumber"));
         let jaq = original(&text, &input, &variables);
         prop_assert_eq!(format!("{native:?}"), format!("{jaq:?}"));
     }
