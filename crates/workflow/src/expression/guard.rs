@@ -25,7 +25,7 @@ pub(super) const REGEX: [(&str, &str); 3] =
 const UTC: [(&str, &str); 2] = [("localtime", "gmtime"), ("strflocaltime", "strftime")];
 
 /// `def` with steps in it.
-pub(super) fn definition<'s>(def: Def<&'s str>) -> Def<&'s str> {
+pub(super) fn definition(def: Def<&str>) -> Def<&str> {
     // A function's body: each call of it is a step.
     let takes_functions = def.args.iter().any(|arg| !arg.starts_with('$'));
     let step = if takes_functions && tree::calls(&def.body).contains(def.name) {
@@ -141,7 +141,7 @@ fn part<'s>(part: StrPart<&'s str, Term<&'s str>>) -> StrPart<&'s str, Term<&'s 
     }
 }
 
-fn pattern<'s>(bound: Pattern<&'s str>) -> Pattern<&'s str> {
+fn pattern(bound: Pattern<&str>) -> Pattern<&str> {
     match bound {
         Pattern::Var(name) => Pattern::Var(name),
         Pattern::Arr(items) => Pattern::Arr(items.into_iter().map(pattern).collect()),

@@ -151,6 +151,7 @@ pub(super) fn of_stop(stop: Stop) -> EvalError {
             EvalError::Budget { limit: "3,000 calls of functions that pass functions to themselves" }
         }
         Stop::Allocated => EvalError::Budget { limit: "128 MiB of memory" },
+        Stop::Copied => EvalError::TooLarge { what: "what it copies", limit: "32 MiB" },
         Stop::StringBytes => EvalError::TooLarge { what: "a string", limit: "16 MiB" },
         Stop::Items => EvalError::TooLarge { what: "an array or an object", limit: "1,000,000 items" },
         Stop::ValueBytes => EvalError::TooLarge { what: "a value", limit: "64 MiB" },
