@@ -25,7 +25,7 @@ pub(super) const REGEX: [(&str, &str); 3] =
 const UTC: [(&str, &str); 2] = [("localtime", "gmtime"), ("strflocaltime", "strftime")];
 
 /// `def` with steps in it.
-pub(super) fn definition<'s>(def: Def<&'s str>) -> Def<&'s str> {
+pub(super) fn definition(def: Def<&str>) -> Def<&str> {
     // A function's body: each call of it is a step.
     let takes_functions = def.args.iter().any(|arg| !arg.starts_with('$'));
     let step = if takes_functions && tree::calls(&def.body).contains(def.name) {
@@ -58,7 +58,8 @@ pub(super) fn term<'s>(source: Term<&'s str>) -> Term<&'s str> {
         Term::BinOp(left, BinaryOp::Comma, right) => {
             let mut items = Vec::new();
             flatten(Term::BinOp(left, BinaryOp::Comma, right), &mut items);
-            pipe(balanced(items.into_iter().map(term).collect()), tick())
+            // Before each, not behind all: what comes last stays a tail call.
+            balanced(items.into_iter().map(|item| pipe(tick(), term(item))).collect())
         }
         Term::BinOp(left, BinaryOp::Pipe(Some(bound)), right) => {
             Term::BinOp(boxed(left), BinaryOp::Pipe(Some(pattern(bound))), boxed(right))
@@ -140,7 +141,7 @@ fn part<'s>(part: StrPart<&'s str, Term<&'s str>>) -> StrPart<&'s str, Term<&'s 
     }
 }
 
-fn pattern<'s>(bound: Pattern<&'s str>) -> Pattern<&'s str> {
+fn pattern(bound: Pattern<&str>) -> Pattern<&str> {
     match bound {
         Pattern::Var(name) => Pattern::Var(name),
         Pattern::Arr(items) => Pattern::Arr(items.into_iter().map(pattern).collect()),

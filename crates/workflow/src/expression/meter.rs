@@ -21,6 +21,8 @@ pub(super) const ITEMS: usize = 1_000_000;
 pub(super) const VALUE_BYTES: u64 = 64 << 20;
 /// The deepest a value may nest.
 pub(super) const DEPTH: u32 = 256;
+/// What one evaluation without jaq may copy, in bytes.
+pub(super) const COPIED_BYTES: u64 = 32 << 20;
 /// The stack that one evaluation may use, in bytes. A thread has 2 MiB, and what is between two looks at it
 /// needs some too.
 pub(super) const STACK_BYTES: usize = 1 << 20;
@@ -47,6 +49,8 @@ pub(super) enum Stop {
     Chain,
     /// It allocated too much in all.
     Allocated,
+    /// It copied too much in all.
+    Copied,
     /// A string is too long.
     StringBytes,
     /// An array or an object is too long.

@@ -182,6 +182,8 @@ proptest! {
         prop_assume!(expression.is_native());
         let native = outcome(expression.eval(&input, &Object(&variables), NOW_UNIX_MS));
         let jaq = outcome(guarded(&text, &input, &variables));
+        // jaq goes through an index that a path does not get to, and may meet a limit there.
+        prop_assume!(jaq != Err(false) || native == jaq);
         prop_assert_eq!(format!("{native:?}"), format!("{jaq:?}"));
     }
 }
@@ -195,10 +197,12 @@ proptest! {
         let expression = Expression::parse(&text, &["x", "y"]).unwrap();
         prop_assume!(expression.is_native());
         let native = outcome(expression.eval(&input, &Object(&variables), NOW_UNIX_MS));
-        // Repeats of any length.
-        prop_assume!(native != Err(false));
-        // The original has keys that are no strings.
-        prop_assume!(!text.contains("{("));
+        // The original has no limits, and ends the process for want of memory.
+        prop_assume!(outcome(guarded(&text, &input, &variables)) != Err(false));
+        // The original has keys that are no strings, and no output for no number.
+        prop_assume!(!text.contains("{(") && !text.contains("tonumber"));
+        // Its `length` of the lowest number overflows.
+        prop_assume!(!text.contains("length") || !format!("{input}{variables}").contains("-9223372036854775808"));
         let jaq = original(&text, &input, &variables);
         prop_assert_eq!(format!("{native:?}"), format!("{jaq:?}"));
     }

@@ -40,8 +40,8 @@ fn what_is_wrong_with_the_text() {
         ("$__loc__", 0, "there is no `$__loc__`: an expression is no file"),
         ("import \"a\" as a; .", 0, "there is no `import`: there are no modules"),
         ("include \"a\"; .", 0, "there is no `include`: there are no modules"),
-        ("a::b", 0, "there is no function `a::b`"),
-        ("break $out", 6, "there is no label `$out` here"),
+        ("a::b", 0, "there is no module `a`: there are no modules"),
+        ("break $out", 6, "there is no `label $out` around this `break`"),
         ("debug_empty", 0, "there is no function `debug_empty`"),
         ("stderr_empty", 0, "there is no function `stderr_empty`"),
     ] {
