@@ -98,10 +98,15 @@ impl Compiler {
                 return None;
             }
         };
-        if filters.is_empty() && *mode == Mode::All {
-            self.reader.problems.add(value.place, "`all` of no filters");
-            return None;
-        }
+        let filters = match (filters.is_empty(), mode) {
+            (true, Mode::All) => {
+                self.reader.problems.add(value.place, "`all` of no filters");
+                return None;
+            }
+            // Every event there is.
+            (true, _) => vec![EventFilter { attributes: Vec::new(), data: None, correlate: Vec::new() }],
+            (false, _) => filters,
+        };
         let until = match value.get("until") {
             None => None,
             Some(until) if *mode != Mode::Any || starts => {

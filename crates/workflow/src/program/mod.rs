@@ -336,7 +336,7 @@ pub struct Foreach {
 pub struct Strategy {
     /// How many of the filters.
     pub mode: Mode,
-    /// The filters; none with `any: []`, which takes every event.
+    /// The filters, one at least; with `any: []` one that takes every event.
     pub filters: Vec<EventFilter>,
     /// Ends an `any`.
     pub until: Option<Until>,

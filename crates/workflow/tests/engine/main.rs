@@ -3,4 +3,14 @@
 #[path = "../host/mod.rs"]
 mod host;
 
+mod calls;
+mod data;
+mod errors;
+mod events;
+mod examples;
 mod flow;
+mod limits;
+mod loops;
+mod random;
+mod retries;
+mod tasks;

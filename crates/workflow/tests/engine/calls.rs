@@ -1,0 +1,198 @@
+//! Functions, HTTP, messages, workflows and scripts.
+
+use edgefaas_workflow::instance::{Content, RequestParts, read_answer};
+use edgefaas_workflow::program::HttpOutput;
+use edgefaas_workflow::{ErrorKind, Status};
+use serde_json::json;
+
+use crate::host::{Asked, Host, error};
+
+fn request(tasks: &str, input: serde_json::Value) -> RequestParts {
+    let host = Host::run(tasks, input);
+    match host.asked.values().next() {
+        Some(Asked::Request(request)) => request.clone(),
+        other => panic!("{other:?}, {:?}", host.instance.result()),
+    }
+}
+
+#[test]
+fn a_function_gets_its_input_or_what_with_says() {
+    let mut host = Host::run(
+        "do: [a: {call: f}, b: {call: g, with: {y: '${ .x }'}}, c: {call: g, with: '${ .x }'}]",
+        json!({"x": 1}),
+    );
+    assert_eq!(host.asked.values().next().unwrap().body(), json!({"x": 1}));
+    host.answer("f", Ok(json!({"x": 2})));
+    assert_eq!(host.asked.values().next().unwrap().body(), json!({"y": 2}));
+    host.answer("g", Ok(json!({"x": "three"})));
+    assert_eq!(host.asked.values().next().unwrap().body(), json!("three"));
+    assert_eq!(host.program.functions(), ["f", "g"]);
+}
+
+#[test]
+fn a_function_of_use_is_another_with_more() {
+    let tasks = "
+use: {functions: {greet: {call: say, with: {text: hello, to: nobody}}}}
+do: [a: {call: greet, with: {to: '${ .name }'}}]
+";
+    let host = Host::run(tasks, json!({"name": "Ada"}));
+    assert_eq!(host.asks(), ["say"]);
+    assert_eq!(host.asked.values().next().unwrap().body(), json!({"text": "hello", "to": "Ada"}));
+}
+
+#[test]
+fn a_function_fails() {
+    let mut host = Host::run("do: [a: {call: f}]", json!({}));
+    host.answer("f", Err(error(ErrorKind::Communication, 502)));
+    let fault = host.fault();
+    assert_eq!(
+        (fault.short_kind(), fault.status, fault.instance.as_deref()),
+        ("communication", 502, Some("/do/0/a"))
+    );
+}
+
+#[test]
+fn a_request_with_everything() {
+    let tasks = "
+do:
+  - post:
+      call: http
+      with:
+        method: post
+        endpoint:
+          uri: 'https://example.com/orders/{id}'
+          authentication: {bearer: {token: '${ $secrets.api }'}}
+        headers: {X-Trace: '${ .id }', X-Number: 5}
+        query: {full: true, tag: [a, b c], none: null}
+        body: {order: '${ .id }'}
+        output: response
+";
+    let found = request(tasks, json!({"id": "a/b ü"}));
+    assert_eq!(
+        (found.method.as_str(), found.url.as_str()),
+        ("POST", "https://example.com/orders/a%2Fb%20%C3%BC?full=true&tag=a&tag=b+c")
+    );
+    let header =
+        |name: &str| found.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    assert_eq!(header("X-Number"), Some("5"));
+    assert_eq!(header("X-Trace"), Some("a/b ü"));
+    assert_eq!(header("authorization"), Some("Bearer key"));
+    assert_eq!(header("content-type"), Some("application/json"));
+    assert_eq!(found.body, br#"{"order":"a/b \u00fc"}"#.replace_escape());
+}
+
+trait Plain {
+    fn replace_escape(&self) -> Vec<u8>;
+}
+
+impl Plain for [u8] {
+    /// JSON as this crate writes it has no escapes for letters.
+    fn replace_escape(&self) -> Vec<u8> {
+        String::from_utf8_lossy(self).replace("\\u00fc", "ü").into_bytes()
+    }
+}
+
+#[test]
+fn basic_authentication_by_name() {
+    let tasks = "
+use: {authentications: {me: {basic: {username: ada, password: '${ $secrets.api }'}}}}
+do: [get: {call: http, with: {method: GET, endpoint: {uri: 'http://example.com', authentication: {use: me}}}}]
+";
+    let found = request(tasks, json!({}));
+    assert_eq!(found.headers, [("authorization".to_owned(), "Basic YWRhOmtleQ==".to_owned())]);
+    assert_eq!((found.url.as_str(), found.body.len()), ("http://example.com/", 0));
+}
+
+#[test]
+fn an_endpoint_that_is_none_fails_the_task() {
+    let tasks = "do: [get: {call: http, with: {method: get, endpoint: '${ .url }'}}]";
+    for url in [json!("nowhere"), json!("ftp://example.com"), json!(5), json!(null)] {
+        let fault = Host::run(tasks, json!({"url": url})).fault();
+        assert_eq!(
+            (fault.short_kind(), fault.instance.as_deref()),
+            ("configuration", Some("/do/0/get")),
+            "{url}"
+        );
+    }
+}
+
+#[test]
+fn answers() {
+    let read =
+        |output, status, body: &[u8]| read_answer(output, false, status, &[("a".into(), "b".into())], body);
+    assert_eq!(read(HttpOutput::Content, 200, b"{\"a\":1}"), Ok(json!({"a": 1})));
+    assert_eq!(read(HttpOutput::Content, 200, b"hello"), Ok(json!("hello")));
+    assert_eq!(read(HttpOutput::Content, 204, b""), Ok(json!(null)));
+    assert_eq!(read(HttpOutput::Raw, 200, b"hello"), Ok(json!("aGVsbG8=")));
+    let whole = json!({"statusCode": 201, "headers": {"a": "b"}, "content": 5});
+    assert_eq!(read(HttpOutput::Response, 201, b"5"), Ok(whole));
+    let failed = read(HttpOutput::Content, 404, b"gone").unwrap_err();
+    assert_eq!((failed.short_kind(), failed.status), ("communication", 404));
+    assert!(read(HttpOutput::Content, 302, b"").is_err());
+    assert!(read_answer(HttpOutput::Content, true, 302, &[], b"").is_ok());
+}
+
+#[test]
+fn a_message_to_the_broker() {
+    let tasks = "
+do:
+  - tell:
+      call: asyncapi
+      with:
+        channel: '${ \"lamps/\" + .name }'
+        message: {payload: {on: '${ .on }'}, headers: {from: '${ .name }'}, qos: 0, retain: true}
+  - after: {set: '${ {input: .} }'}
+";
+    let host = Host::run(tasks, json!({"name": "one", "on": true}));
+    assert_eq!(host.output()["input"]["name"], json!("one"), "its output is its input");
+    let sent = &host.published[0];
+    assert_eq!((sent.topic.as_deref(), sent.qos, sent.retain), (Some("lamps/one"), 0, true));
+    assert_eq!(sent.headers, [("from".to_owned(), "one".to_owned())]);
+    assert!(matches!(&sent.content, Content::Payload(payload) if *payload == json!({"on": true})));
+}
+
+#[test]
+fn a_workflow_in_a_workflow() {
+    let tasks = "
+do:
+  - sub: {run: {workflow: {namespace: test, name: other, version: '1.0.0', input: {x: '${ .a }'}}}}
+  - apart: {run: {workflow: {name: third}, await: false}}
+  - after: {set: '${ {after: .} }'}
+";
+    let mut host = Host::run(tasks, json!({"a": 1}));
+    assert_eq!(host.asked.values().next().unwrap().body(), json!({"x": 1}));
+    assert_eq!(host.status(), Status::Running);
+    host.answer("other", Ok(json!({"b": 2})));
+    assert_eq!(host.output(), json!({"after": {"b": 2}}));
+    assert_eq!((host.let_go[0].name(), host.let_go[0].body()), ("third", json!({"b": 2})));
+    assert_eq!(host.program.workflows(), ["other", "third"]);
+}
+
+#[test]
+fn a_script() {
+    let tasks = "
+do:
+  - compute: {run: {script: {language: js, code: 'return a + 1', arguments: {a: '${ .x }'}, environment: {B: c}}}}
+  - apart: {run: {script: {language: javascript, code: log()}, await: false}}
+";
+    let mut host = Host::run(tasks, json!({"x": 1}));
+    assert_eq!(
+        host.asked.values().next().unwrap().body(),
+        json!({"arguments": {"a": 1}, "environment": {"B": "c"}})
+    );
+    host.answer("return a + 1", Ok(json!(2)));
+    assert_eq!(host.output(), json!(2));
+    assert_eq!(host.let_go[0].body(), json!({"arguments": {}, "environment": {}}));
+}
+
+#[test]
+fn an_answer_that_comes_twice_or_too_late_is_ignored() {
+    let mut host = Host::run("do: [a: {call: f}, b: {call: g}]", json!({}));
+    let frame = *host.asked.keys().next().unwrap();
+    host.answer("f", Ok(json!(1)));
+    host.ended(frame, Ok(json!(2)));
+    assert_eq!(host.asked.values().next().unwrap().body(), json!(1));
+    host.answer("g", Ok(json!(3)));
+    host.ended(frame, Ok(json!(4)));
+    assert_eq!(host.output(), json!(3));
+}
