@@ -77,6 +77,14 @@ struct NodeGauges {
     mqtt_expired: Counter,
     mqtt_refused: Counter,
     mqtt_protocol_errors: Counter,
+    workflow_instances: Gauge,
+    workflow_running: Gauge,
+    workflow_started: Counter,
+    workflow_completed: Counter,
+    workflow_faulted: Counter,
+    workflow_cancelled: Counter,
+    workflow_rejected: Counter,
+    workflow_events: Counter,
     durable_pending: Gauge,
     durable_kept: Gauge,
     durable_kept_bytes: Gauge,
@@ -114,6 +122,8 @@ pub struct NodeReading {
     pub store: crate::store::CommitReading,
     /// Durable invocations.
     pub journal: crate::journal::JournalReading,
+    /// Workflows.
+    pub workflows: crate::workflow::WorkflowReading,
     /// Connections to other brokers.
     pub bridges: Vec<BridgeStatus>,
 }
@@ -204,6 +214,8 @@ impl Default for Metrics {
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
+            ("workflow_instances", "Instances that have not ended, or failed and can be retried", &node.workflow_instances),
+            ("workflow_instances_running", "Those of them that run something", &node.workflow_running),
             ("durable_pending", "Durable invocations that have not ended", &node.durable_pending),
             ("durable_outcomes_kept", "Outcomes that may be asked for", &node.durable_kept),
             ("durable_outcomes_kept_bytes", "Bytes of them", &node.durable_kept_bytes),
@@ -216,6 +228,12 @@ impl Default for Metrics {
         for (name, help, counter) in [
             ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
             ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
+            ("workflow_started", "Instances that have begun", &node.workflow_started),
+            ("workflow_completed", "Instances that came to their end", &node.workflow_completed),
+            ("workflow_faulted", "Instances that failed", &node.workflow_faulted),
+            ("workflow_cancelled", "Instances that were ended", &node.workflow_cancelled),
+            ("workflow_rejected", "Starts that found no room", &node.workflow_rejected),
+            ("workflow_events", "Messages that workflows waited for", &node.workflow_events),
             ("durable_retried", "Failed attempts that were followed by another one", &node.durable_retried),
             ("durable_dead_lettered", "Durable invocations given up", &node.durable_dead),
             ("durable_dropped", "Given up to make room for newer ones", &node.durable_dropped),
@@ -315,6 +333,15 @@ impl Metrics {
         show(&gauges.mqtt_expired, broker.sessions_expired);
         show(&gauges.mqtt_refused, broker.connections_refused);
         show(&gauges.mqtt_protocol_errors, broker.protocol_errors);
+        let workflows = &reading.workflows;
+        set(&gauges.workflow_instances, workflows.instances);
+        set(&gauges.workflow_running, workflows.running);
+        show(&gauges.workflow_started, workflows.started);
+        show(&gauges.workflow_completed, workflows.completed);
+        show(&gauges.workflow_faulted, workflows.faulted);
+        show(&gauges.workflow_cancelled, workflows.cancelled);
+        show(&gauges.workflow_rejected, workflows.rejected);
+        show(&gauges.workflow_events, workflows.events);
         let journal = &reading.journal;
         set(&gauges.durable_pending, journal.pending);
         set(&gauges.durable_kept, journal.kept);

@@ -97,6 +97,7 @@ impl ControlParts {
             broker: self.broker.stats(),
             store: self.dispatcher.store().committer().reading(),
             journal: self.dispatcher.journal().reading(),
+            workflows: self.dispatcher.coordinator().reading(),
             bridges: self.bridges.status(),
         }
     }

@@ -403,6 +403,10 @@ impl Dispatcher {
                         coordinator.watch_queue(running.id, frame, queue);
                     }
                     coordinator.interested.store(true, Relaxed);
+                    // It may have ended on another thread meanwhile.
+                    if coordinator.find(running.id).is_none() {
+                        coordinator.unlisten(running.id, frame);
+                    }
                     continue;
                 }
                 Action::Unlisten { frame } => {

@@ -190,7 +190,8 @@ impl Dispatcher {
             }
             batch.delete(space, key(running.id, START));
             batch.delete(space, key(running.id, SNAPSHOT));
-            if running.parent.is_some()
+            let parent = running.parent.and_then(|(id, _)| self.coordinator().find(id));
+            if parent.is_some_and(|parent| parent.is_durable())
                 && let Some(result) = state.instance.result()
             {
                 batch.put(space, key(running.id, OUTCOME), encode(result));
@@ -263,12 +264,16 @@ impl Dispatcher {
             live.insert(workflow.digest, workflow.clone());
         }
         let mut outcomes = BTreeMap::new();
-        let mut back = Vec::new();
+        let (mut back, mut stray) = (Vec::new(), Vec::new());
         for (id, entries) in found {
             if let Some(outcome) = entries.get(&OUTCOME) {
                 outcomes.insert(id, outcome.clone());
             }
-            let Some(start) = entries.get(&START) else { continue };
+            let Some(start) = entries.get(&START) else {
+                // Events that came too late for it.
+                stray.extend(entries.keys().filter(|number| **number != OUTCOME).map(|number| key(Ulid(id), *number)));
+                continue;
+            };
             match self.recover(Ulid(id), start, &entries, &definitions, &mut live) {
                 Ok(recovered) => back.push(recovered),
                 Err(reason) => {
@@ -279,6 +284,7 @@ impl Dispatcher {
         let used: std::collections::HashSet<[u8; 32]> =
             back.iter().map(|(running, _)| running.workflow.digest).collect();
         let mut unused = Batch::default();
+        stray.into_iter().for_each(|key| unused.delete(&space, key));
         for digest in definitions.keys().filter(|digest| !used.contains(*digest)) {
             unused.delete(&space, definition_key(digest));
         }

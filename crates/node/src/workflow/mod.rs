@@ -109,6 +109,23 @@ pub struct Figures {
     pub events: AtomicU64,
 }
 
+/// The figures of workflows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct WorkflowReading {
+    /// That have not ended, or failed and can be retried.
+    pub instances: u64,
+    /// Those of them that run something.
+    pub running: u64,
+    pub started: u64,
+    pub completed: u64,
+    pub faulted: u64,
+    pub cancelled: u64,
+    pub rejected: u64,
+    /// Messages that workflows waited for.
+    pub events: u64,
+}
+
 /// A clock that neither jumps nor goes back, and goes on where it was before a restart.
 struct NodeTime {
     started: Instant,
@@ -231,9 +248,20 @@ impl Coordinator {
         }
     }
 
-    /// How many instances there are, and how many of them run something.
-    pub fn counts(&self) -> (usize, usize) {
-        (self.instances.lock().len(), self.running.load(Ordering::Relaxed))
+    /// The figures of now.
+    pub fn reading(&self) -> WorkflowReading {
+        let figures = &self.figures;
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        WorkflowReading {
+            instances: self.instances.lock().len() as u64,
+            running: self.running.load(Ordering::Relaxed) as u64,
+            started: read(&figures.started),
+            completed: read(&figures.completed),
+            faulted: read(&figures.faulted),
+            cancelled: read(&figures.cancelled),
+            rejected: read(&figures.rejected),
+            events: read(&figures.events),
+        }
     }
 
     fn find(&self, id: Ulid) -> Option<Arc<Running>> {

@@ -63,11 +63,13 @@ pub(super) struct Watched {
     instance: Ulid,
     frame: FrameId,
     queue: Queue,
+    /// The length that was told last.
+    told: Option<u64>,
 }
 
 impl Coordinator {
     pub(super) fn watch_queue(&self, instance: Ulid, frame: FrameId, queue: Queue) {
-        self.watched.lock().push(Watched { instance, frame, queue });
+        self.watched.lock().push(Watched { instance, frame, queue, told: None });
         self.rules_due.notify_one();
     }
 
@@ -279,17 +281,18 @@ impl Dispatcher {
 
     fn look_at_queues(self: &Arc<Self>) {
         let coordinator = self.coordinator();
-        let watched: Vec<_> = coordinator
-            .watched
-            .lock()
-            .iter()
-            .map(|watched| (watched.instance, watched.frame, watched.queue.clone()))
-            .collect();
-        for (id, frame, queue) in watched {
-            let (Some(running), Some(length)) = (coordinator.find(id), self.queue_length(&queue)) else {
-                continue;
-            };
-            self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
+        let mut changed = Vec::new();
+        for watched in coordinator.watched.lock().iter_mut() {
+            let length = self.queue_length(&watched.queue);
+            if length != watched.told {
+                watched.told = length;
+                changed.extend(length.map(|length| (watched.instance, watched.frame, length)));
+            }
+        }
+        for (id, frame, length) in changed {
+            if let Some(running) = coordinator.find(id) {
+                self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
+            }
         }
         for (workflow, queue) in self.start_queues() {
             let Some(length) = self.queue_length(&queue) else { continue };
