@@ -47,7 +47,7 @@ impl Compiler {
                 }
                 Some(_) if depth >= MAX_ALIASES => (
                     format!("functions of `use.functions` stand for one another in a circle: `{name}`"),
-                    String::new(),
+                    "let one of them call a function of the node".to_owned(),
                 ),
                 Some(function) => {
                     self.reader.check_keys(
