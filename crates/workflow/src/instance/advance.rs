@@ -61,8 +61,8 @@ pub(super) struct Run<'a> {
 impl<'a> Run<'a> {
     fn event(&mut self, event: Event) {
         match event {
-            Event::Retry => return self.retry_fault(),
-            _ if self.instance.status.is_ended() => return,
+            Event::Retry => self.retry_fault(),
+            _ if self.instance.status.is_ended() => {}
             Event::Start => {
                 if self.instance.status == Status::Pending {
                     self.start();
