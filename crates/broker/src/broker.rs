@@ -218,6 +218,19 @@ impl Broker {
         }
     }
 
+    /// Whether somebody subscribes to a topic.
+    pub fn has_subscribers(&self, topic: &str) -> bool {
+        let mut found = false;
+        self.shared.subscriptions.read().for_each_match(topic, |_| found = true);
+        found
+    }
+
+    /// Whether somebody may subscribe to a topic that starts with these two levels, such as `$faas/events/`; false only
+    /// if nobody does. Much cheaper than asking for each topic.
+    pub fn has_subscribers_below(&self, first: &str, second: &str) -> bool {
+        self.shared.subscriptions.read().has_below(first, second)
+    }
+
     /// Stores changes by themselves, in order with all others. See [`durable`](Self::durable).
     pub fn record(&self, changes: Vec<Change>) -> Option<Ticket> {
         let mut transaction = self.shared.journal.begin();

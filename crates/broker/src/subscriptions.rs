@@ -186,6 +186,10 @@ impl Subscriptions {
     }
 
     /// Calls `found` with what stands under the filters that match a topic.
+    pub(crate) fn has_below(&self, first: &str, second: &str) -> bool {
+        self.trie.has_below(first, second)
+    }
+
     pub(crate) fn for_each_match<'a>(&'a self, topic: &str, found: impl FnMut(&'a Entry)) {
         self.trie.for_each_match(topic, found);
     }

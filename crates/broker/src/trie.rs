@@ -14,6 +14,8 @@ pub struct FilterTrie<T> {
     root: Node<T>,
     len: usize,
     wildcards: usize,
+    /// Values of filters without wildcards whose first level starts with `$`.
+    exact_of_dollar: usize,
 }
 
 #[derive(Debug)]
@@ -29,7 +31,7 @@ struct Node<T> {
 impl<T> FilterTrie<T> {
     /// An empty index.
     pub fn new() -> FilterTrie<T> {
-        FilterTrie { exact: HashMap::new(), root: Node::new(), len: 0, wildcards: 0 }
+        FilterTrie { exact: HashMap::new(), root: Node::new(), len: 0, wildcards: 0, exact_of_dollar: 0 }
     }
 
     /// How many values it holds.
@@ -50,6 +52,7 @@ impl<T> FilterTrie<T> {
             self.root.insert(filter.as_str(), value);
             return;
         }
+        self.exact_of_dollar += usize::from(filter.as_str().starts_with('$'));
         match self.exact.get_mut(filter.as_str()) {
             Some(values) => values.push(value),
             None => {
@@ -88,10 +91,22 @@ impl<T> FilterTrie<T> {
             if values.is_empty() {
                 self.exact.remove(filter.as_str());
             }
+            let of_dollar = removed.is_some() && filter.as_str().starts_with('$');
+            self.exact_of_dollar -= usize::from(of_dollar);
             removed
         };
         self.len -= usize::from(removed.is_some());
         removed
+    }
+
+    /// Whether a filter may match a topic that starts with these two levels, the first of which starts with `$`; false
+    /// only if none does.
+    pub fn has_below(&self, first: &str, second: &str) -> bool {
+        let node = self.root.children.get(first);
+        self.exact_of_dollar > 0
+            || node.is_some_and(|node| {
+                !node.hash.is_empty() || node.plus.is_some() || node.children.contains_key(second)
+            })
     }
 
     /// Calls `found` with every value whose filter matches `topic`, once for each filter it stands under, in no

@@ -50,6 +50,8 @@ pub enum Format {
 pub enum Command {
     /// Run a node in the foreground
     Run(Run),
+    /// Run functions and workflows for another MQTT broker, which stays the one that clients connect to
+    Coordinator(Coordinator),
     /// Run a node with an app, redeploy it when a file changes and show its logs
     Dev(Dev),
     /// Start a new app from a template
@@ -72,6 +74,11 @@ pub enum Command {
     Status,
     /// Show what passes and what waits under the topic filters that somebody subscribes to
     Queues(Queues),
+    /// See, end and retry instances of workflows; draw a workflow
+    #[command(subcommand)]
+    Workflow(Workflow),
+    /// Show where the time of an invocation or of an instance of a workflow went
+    Trace(Trace),
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
@@ -135,6 +142,30 @@ pub struct Listen {
 pub struct Run {
     #[command(flatten)]
     pub listen: Listen,
+}
+
+#[derive(Debug, Args)]
+pub struct Coordinator {
+    #[command(flatten)]
+    pub listen: Listen,
+    /// The broker: mqtt://HOST[:PORT] or mqtts://HOST[:PORT]
+    #[arg(long, value_name = "URL")]
+    pub broker: String,
+    /// Topics that functions and workflows are to see (repeatable)
+    #[arg(long = "in", value_name = "FILTER", required = true)]
+    pub inward: Vec<String>,
+    /// Topics on which they publish for the broker's clients (repeatable)
+    #[arg(long = "out", value_name = "FILTER")]
+    pub outward: Vec<String>,
+    /// The user name at the broker
+    #[arg(long, value_name = "NAME")]
+    pub username: Option<String>,
+    /// A file with the password at the broker
+    #[arg(long, value_name = "FILE", requires = "username")]
+    pub password_file: Option<PathBuf>,
+    /// The highest quality of service that is asked for
+    #[arg(long, default_value_t = 1, value_name = "QOS", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
 }
 
 #[derive(Debug, Args)]
@@ -221,6 +252,47 @@ pub struct Rollback {
     /// The revision, or an unambiguous start of it [default: the one before the live one]
     #[arg(long, value_name = "REVISION")]
     pub to: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Workflow {
+    /// List instances that have not ended, or that failed and can be retried
+    List {
+        /// Only those of this workflow
+        name: Option<String>,
+        /// At most so many, the newest first
+        #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+    },
+    /// Show an instance with its data
+    Show {
+        /// The instance's id
+        id: String,
+    },
+    /// End an instance
+    Cancel {
+        /// The instance's id
+        id: String,
+    },
+    /// Try the task again that failed (of a durable workflow)
+    Retry {
+        /// The instance's id
+        id: String,
+    },
+    /// Print a workflow as Mermaid, or write it as a picture
+    Graph {
+        /// A workflow of the node, or the file of a definition
+        name: String,
+        /// Write an SVG to this file
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The id of an invocation (the header Invocation-Id), of an instance, or a W3C trace id
+    pub id: String,
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use edgefaas_node::access::UsersError;
 use edgefaas_node::manifest::{ManifestError, SingleFileError};
+use edgefaas_workflow::DefinitionError;
 
 /// What the process's exit code says. `docs/cli.md` and `--help` list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,7 @@ pub fn show(error: &anyhow::Error) {
 pub fn code(error: &anyhow::Error) -> Exit {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         failure.exit
-    } else if error.is::<ManifestError>() || error.is::<SingleFileError>() {
+    } else if error.is::<ManifestError>() || error.is::<SingleFileError>() || error.is::<DefinitionError>() {
         Exit::Invalid
     } else if let Some(error) = error.downcast_ref::<UsersError>() {
         // As a node would answer.

@@ -123,6 +123,62 @@ pub struct App<'a> {
     deployed_unix_ms: i64,
     functions: Vec<Function<'a>>,
     previous_revisions: &'a [String],
+    workflows: Vec<Workflow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Workflow<'a> {
+    name: &'a str,
+    version: &'a str,
+    durable: bool,
+    triggers: &'a [String],
+    started: u64,
+    completed: u64,
+    faulted: u64,
+    cancelled: u64,
+    rejected: u64,
+    live: u64,
+    mean_us: u64,
+}
+
+impl<'a> From<&'a proto::Workflow> for Workflow<'a> {
+    fn from(workflow: &'a proto::Workflow) -> Self {
+        Self {
+            name: &workflow.name,
+            version: &workflow.version,
+            durable: workflow.durable,
+            triggers: &workflow.triggers,
+            started: workflow.started,
+            completed: workflow.completed,
+            faulted: workflow.faulted,
+            cancelled: workflow.cancelled,
+            rejected: workflow.rejected,
+            live: workflow.live,
+            mean_us: workflow.mean_us,
+        }
+    }
+}
+
+/// The columns of [`workflow_rows`].
+pub const WORKFLOW_HEADER: [&str; 8] =
+    ["APP", "WORKFLOW", "VERSION", "LIVE", "COMPLETED", "FAULTED", "MEAN", "STARTED BY"];
+
+/// A row for each workflow of an app.
+pub fn workflow_rows(app: &proto::App) -> Vec<Vec<String>> {
+    let row = |workflow: &proto::Workflow| {
+        let version = if workflow.durable { " durable" } else { "" };
+        vec![
+            app.name.clone(),
+            workflow.name.clone(),
+            format!("{}{version}", workflow.version),
+            workflow.live.to_string(),
+            workflow.completed.to_string(),
+            workflow.faulted.to_string(),
+            micros(workflow.mean_us),
+            workflow.triggers.join("\n"),
+        ]
+    };
+    app.workflows.iter().map(row).collect()
 }
 
 #[derive(Serialize)]
@@ -179,6 +235,7 @@ impl<'a> From<&'a proto::App> for App<'a> {
             revision: &app.revision,
             deployed_unix_ms: app.deployed_unix_ms,
             functions: app.functions.iter().map(function).collect(),
+            workflows: app.workflows.iter().map(Workflow::from).collect(),
             previous_revisions: &app.previous_revisions,
         }
     }
@@ -396,4 +453,14 @@ mod tests {
             json!({ "kind": "http", "status": 0, "headers": [], "base64": "/w==" })
         );
     }
+}
+
+/// How long ago a time was.
+pub fn since(unix_ms: u64) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64);
+    let ago = now.saturating_sub(unix_ms);
+    let ago = if ago >= 1000 { ago / 1000 * 1000 } else { ago };
+    format!("{} ago", humantime::format_duration(std::time::Duration::from_millis(ago)))
 }

@@ -78,14 +78,14 @@ fn a_command_line_that_makes_no_sense_is_2() {
 }
 
 #[test]
-fn workflows_and_other_files_are_refused() {
+fn what_is_no_source_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    for (file, expected) in
-        [("flow.yaml", "workflows are not supported yet"), ("a.py", "a.py cannot be deployed")]
+    for (file, expected_code, expected) in
+        [("flow.yaml", 7, "flow.yaml:1:1: "), ("a.py", 2, "a.py cannot be deployed")]
     {
         fs::write(folder.path().join(file), "x").unwrap();
         let (code, _, stderr) = run(folder.path(), &["deploy", file]);
-        assert_eq!(code, 2, "{stderr}");
+        assert_eq!(code, expected_code, "{stderr}");
         assert!(stderr.contains(expected), "{stderr}");
     }
 }

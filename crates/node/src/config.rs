@@ -57,6 +57,10 @@ pub struct NodeConfig {
     pub bridges: Vec<BridgeSection>,
     /// The logs of functions.
     pub logs: LogsSection,
+    /// See [`WorkflowsSection`].
+    pub workflows: WorkflowsSection,
+    /// See [`TracesSection`].
+    pub traces: TracesSection,
 }
 
 impl Default for NodeConfig {
@@ -80,7 +84,46 @@ impl Default for NodeConfig {
             websocket: WebSocketSection::default(),
             bridges: Vec::new(),
             logs: LogsSection::default(),
+            workflows: WorkflowsSection::default(),
+            traces: TracesSection::default(),
         }
+    }
+}
+
+/// `[workflows]`: how many instances there may be.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkflowsSection {
+    /// Instances that run something at the same time; whoever would start another is told to come back.
+    pub running: usize,
+    /// Instances, those that wait included.
+    pub instances: usize,
+}
+
+impl Default for WorkflowsSection {
+    fn default() -> Self {
+        let limits = crate::workflow::WorkflowLimits::default();
+        Self { running: limits.running, instances: limits.instances }
+    }
+}
+
+/// `[traces]`: what is remembered of where the time went.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TracesSection {
+    /// Spans that are kept in memory; 0 records none.
+    pub spans: usize,
+    /// Traces that begin in a second, at most; others are not recorded.
+    pub per_second: u64,
+    /// Where they are sent as well: the URL of an OpenTelemetry collector (OTLP over HTTP), such as
+    /// `http://127.0.0.1:4318`.
+    pub otlp: Option<String>,
+}
+
+impl Default for TracesSection {
+    fn default() -> Self {
+        let limits = crate::trace::TraceLimits::default();
+        Self { spans: limits.spans, per_second: limits.per_second, otlp: None }
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use edgefaas_isolates::{Event, Reply, RunError};
 use serde::{Deserialize, Serialize};
 
+use edgefaas_workflow::WorkflowError;
+
 use crate::store::CommitError;
 
 /// How deep functions may call or trigger one another.
@@ -177,6 +179,14 @@ pub enum InvocationError {
         /// How.
         error: RunError,
     },
+    /// A workflow ended with an error.
+    #[error("{error}")]
+    Workflow {
+        /// The workflow.
+        workflow: String,
+        /// The error as the DSL has it.
+        error: Box<WorkflowError>,
+    },
     /// It ran, but what it changed could not be kept; nothing of it was.
     #[error("`{function}` ran but its changes could not be committed: {error}")]
     Commit {
@@ -204,6 +214,8 @@ impl InvocationError {
             Self::Run { error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, .. } => 504,
             Self::Run { error: RunError::NoCapacity { .. }, .. } => 429,
             Self::Run { .. } => 500,
+            Self::Workflow { error, .. } if (400..=599).contains(&error.status) => error.status,
+            Self::Workflow { .. } => 500,
             Self::Commit { error: CommitError::DiskFull { .. }, .. } => 507,
             Self::Commit { .. } => 500,
         }
@@ -234,6 +246,7 @@ impl InvocationError {
                 RunError::NoCapacity { .. } => "No isolate free",
                 RunError::Internal(_) => "Internal error",
             },
+            Self::Workflow { .. } => "Workflow faulted",
             Self::Commit { error: CommitError::DiskFull { .. }, .. } => "Disk full",
             Self::Commit { .. } => "Commit failed",
         }

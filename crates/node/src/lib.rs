@@ -27,6 +27,9 @@ pub mod secrets;
 mod shares;
 pub mod store;
 pub mod tls;
+pub mod trace;
+mod trace_export;
+pub mod workflow;
 
 pub use node::{Addresses, BuildError, Node, RunError};
 pub use platform::{Clock, Platform};

@@ -31,8 +31,13 @@ use crate::pressure;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::shares::{Share, Shares};
-use crate::store::{BrokerStorage, DirLock, LockError, Store, StoreError, StoreOptions};
+use crate::store::{
+    BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError, StoreOptions,
+};
 use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
+use crate::trace::{TraceLimits, Traces};
+use crate::trace_export;
+use crate::workflow::{Coordinator, WorkflowLimits, run_schedules, run_timers};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -158,6 +163,8 @@ pub struct Node {
     access: Arc<AccessControl>,
     gateway_auth: Arc<GatewayAuth>,
     websocket: Arc<WebSocketGateway>,
+    /// See [`config::TracesSection::otlp`].
+    otlp: Option<String>,
     bridges: Arc<Bridges>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
@@ -237,6 +244,17 @@ impl Node {
             bytes: config.invocations.max_kept_size.as_u64(),
         };
         let journal = InvocationJournal::open(store.clone(), workers.clone(), clock.clone(), keep)?;
+        let step_durability = match config.broker.sync {
+            JournalSync::Commit => Durability::Synced,
+            JournalSync::Interval | JournalSync::Never => Durability::Written,
+        };
+        let limits =
+            WorkflowLimits { running: config.workflows.running, instances: config.workflows.instances };
+        let node_id = store.node_id();
+        let coordinator =
+            Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);
+        let trace_limits = TraceLimits { spans: config.traces.spans, per_second: config.traces.per_second };
+        let traces = Arc::new(Traces::new(trace_limits, config.traces.otlp.is_some()));
         let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
             registry: registry.clone(),
             isolates: isolates.clone(),
@@ -244,11 +262,14 @@ impl Node {
             logs: logs.clone(),
             secrets: secrets.clone(),
             journal: Arc::new(journal),
+            coordinator: Arc::new(coordinator),
+            traces,
             clock,
             broker,
             max_message_bytes: max_message_bytes(&config),
         }));
         coordination.attach(&dispatcher);
+        dispatcher.recover_workflows()?;
         let broker = dispatcher.broker().clone();
         let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
         let websocket = WebSocketGateway::new(
@@ -308,6 +329,7 @@ impl Node {
             access,
             gateway_auth: Arc::new(gateway_auth),
             websocket: Arc::new(websocket),
+            otlp: config.traces.otlp,
             bridges,
             tls,
             control,
@@ -425,6 +447,11 @@ impl Node {
             self.platform.clock.clone(),
             listening.clone(),
         ));
+        tasks.spawn(run_schedules(self.dispatcher.clone(), listening.clone()));
+        if let Some(collector) = self.otlp {
+            tasks.spawn(trace_export::run(self.dispatcher.clone(), collector, listening.clone()));
+        }
+        tasks.spawn(run_timers(self.dispatcher.clone(), listening.clone()));
         let bridges = self.bridges;
         // They end with the clients' connections: what these still publish is to go out.
         for bridge in bridges.tasks(&connected) {
@@ -453,6 +480,7 @@ impl Node {
 
         listening.cancel();
         let drain = async {
+            self.dispatcher.coordinator().settled(self.drain_grace / 2).await;
             if !self.dispatcher.drain(self.drain_grace).await {
                 let left = self.dispatcher.under_way();
                 tracing::warn!(left, grace = ?self.drain_grace, "invocations were cut off");

@@ -40,6 +40,13 @@ impl Clock {
         Self(Arc::new(now_unix_ms))
     }
 
+    /// Microseconds since the Unix epoch: as fine as the machine's clock, where it is that.
+    pub fn now_unix_us(&self) -> u64 {
+        let fine = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        let ms = self.now_unix_ms();
+        if fine / 1000 == ms { fine } else { ms * 1000 }
+    }
+
     /// Milliseconds since the Unix epoch.
     pub fn now_unix_ms(&self) -> u64 {
         (self.0)()

@@ -9,9 +9,15 @@ use crate::invocation::InvocationError;
 /// The media type of a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// A problem document. `type` is left out, which means `about:blank`: status and title say what it is.
+/// A problem document. Where `type` is left out, which means `about:blank`, status and title say what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
+    /// The URI of a workflow's error.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The task that raised it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// A few words, the same for every problem of the kind.
     pub title: Cow<'static, str>,
     /// The HTTP status code.
@@ -29,7 +35,15 @@ pub struct Problem {
 impl Problem {
     /// A problem that is no invocation's.
     pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { title: title.into(), status, detail: detail.into(), invocation: None, near: Vec::new() }
+        Self {
+            kind: None,
+            instance: None,
+            title: title.into(),
+            status,
+            detail: detail.into(),
+            invocation: None,
+            near: Vec::new(),
+        }
     }
 
     /// An invocation's error.
@@ -38,7 +52,20 @@ impl Problem {
             InvocationError::UnknownFunction { near, .. } => near.clone(),
             _ => Vec::new(),
         };
+        if let InvocationError::Workflow { error, .. } = error {
+            return Self {
+                kind: Some(error.kind.clone()),
+                instance: error.instance.clone(),
+                title: error.title.clone().unwrap_or_else(|| error.short_kind().to_owned()).into(),
+                status: error.status,
+                detail: error.detail.clone().unwrap_or_default(),
+                invocation: invocation.map(str::to_owned),
+                near,
+            };
+        }
         Self {
+            kind: None,
+            instance: None,
             title: error.title().into(),
             status: error.status(),
             detail: error.detail(),

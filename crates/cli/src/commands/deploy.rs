@@ -25,7 +25,18 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     warn(&response.warnings);
     let what = if response.unchanged { "was live already" } else { "is live" };
     output::text(&format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)))?;
-    output::table(&output::DEPLOYED_HEADER, output::deployed_rows(&deployed))
+    if !deployed.functions.is_empty() {
+        output::table(&output::DEPLOYED_HEADER, output::deployed_rows(&deployed))?;
+    }
+    for workflow in &deployed.workflows {
+        let durable = if workflow.durable { ", durable" } else { "" };
+        let triggers = match workflow.triggers.as_slice() {
+            [] => String::new(),
+            triggers => format!(", started by {}", triggers.join(" or ")),
+        };
+        output::text(&format!("workflow {} {}{durable}{triggers}\n", workflow.name, workflow.version))?;
+    }
+    Ok(())
 }
 
 /// Builds an app and makes it live.

@@ -19,5 +19,15 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         eprintln!("nothing is deployed; `edgefaas deploy PATH` deploys an app or a single file");
         return Ok(());
     }
-    output::table(&output::FUNCTION_HEADER, apps.iter().flat_map(output::function_rows).collect())
+    let (functions, workflows): (Vec<_>, Vec<_>) = (
+        apps.iter().flat_map(output::function_rows).collect(),
+        apps.iter().flat_map(output::workflow_rows).collect(),
+    );
+    if !functions.is_empty() {
+        output::table(&output::FUNCTION_HEADER, functions)?;
+    }
+    match workflows.is_empty() {
+        true => Ok(()),
+        false => output::table(&output::WORKFLOW_HEADER, workflows),
+    }
 }

@@ -2,6 +2,7 @@
 
 mod build;
 mod compile;
+mod coordinator;
 mod deploy;
 mod dev;
 mod invoke;
@@ -15,7 +16,9 @@ mod rollback;
 mod run;
 mod secrets;
 mod status;
+mod trace;
 mod users;
+mod workflow;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -30,6 +33,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { global, command } = cli;
     let done = match command {
         Command::Run(args) => with_node(run::run(&args, &global)),
+        Command::Coordinator(args) => with_node(coordinator::run(&args, &global)),
         Command::Dev(args) => with_node(dev::run(&args, &global)),
         Command::New(args) => new::run(&args, &global),
         Command::Build(args) => as_client(build::run(&args, &global)),
@@ -45,6 +49,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Queues(args) => as_client(queues::run(&args, &global)),
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Login(args) => as_client(login::run(&args, &global)),
+        Command::Workflow(args) => as_client(workflow::run(&args, &global)),
+        Command::Trace(args) => as_client(trace::run(&args, &global)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -22,3 +22,4 @@ mod reaching;
 mod recording;
 mod support;
 mod websocket;
+mod workflows;

@@ -12,7 +12,9 @@ use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 use crate::logs::LogLine;
 use crate::problem::Problem;
-use crate::registry::{LiveApp, LiveFunction};
+use crate::registry::{LiveApp, LiveFunction, LiveWorkflow};
+use crate::trace::TraceSpan;
+use crate::workflow::InstanceView;
 
 /// The sources of a deploy by function.
 pub fn sources(artifacts: Vec<proto::Artifact>) -> Result<BTreeMap<String, FunctionSource>, String> {
@@ -61,6 +63,28 @@ pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
         deployed_unix_ms: app.deployed_unix_ms as i64,
         functions: app.functions.iter().map(|live| function(live, pending(&live.name))).collect(),
         previous_revisions: app.previous.clone(),
+        workflows: app.workflows.iter().map(|live| workflow(live)).collect(),
+    }
+}
+
+fn workflow(live: &LiveWorkflow) -> proto::Workflow {
+    let figures = &live.figures;
+    let read = |figure: &std::sync::atomic::AtomicU64| figure.load(std::sync::atomic::Ordering::Relaxed);
+    let (completed, faulted, cancelled) =
+        (read(&figures.completed), read(&figures.faulted), read(&figures.cancelled));
+    let ended = completed + faulted + cancelled;
+    proto::Workflow {
+        name: live.name.to_string(),
+        version: live.program.version.clone(),
+        durable: live.program.durable,
+        triggers: live.triggers(),
+        started: read(&figures.started),
+        completed,
+        faulted,
+        cancelled,
+        rejected: read(&figures.rejected),
+        live: read(&figures.live),
+        mean_us: read(&figures.duration_us).checked_div(ended).unwrap_or(0),
     }
 }
 
@@ -171,5 +195,44 @@ pub fn pool(pool: &PoolConfig, machine: &Machine) -> proto::Pool {
         page_bytes: machine.page_bytes as u32,
         pagemap_scan: machine.pagemap_scan,
         copy_on_write: machine.copy_on_write,
+    }
+}
+
+/// An instance of a workflow.
+pub fn instance(view: InstanceView) -> proto::Instance {
+    proto::Instance {
+        id: view.id.to_string(),
+        workflow: view.workflow,
+        status: view.status.word().to_owned(),
+        started_unix_ms: view.started_unix_ms,
+        tasks: view.tasks,
+        steps: view.steps,
+        durable: view.durable,
+        input: view.input,
+        context: view.context,
+        output: view.output,
+        error: view.error,
+        version: view.version,
+    }
+}
+
+/// A stretch of time.
+pub fn span(span: TraceSpan) -> proto::Span {
+    let [queue_us, start_us, execution_us, state_us] = span.parts_us;
+    proto::Span {
+        id: span.id,
+        parent: span.parent.unwrap_or_default(),
+        kind: span.kind.word().to_owned(),
+        name: span.name,
+        started_unix_us: span.started_unix_us,
+        duration_us: span.duration_us,
+        queue_us,
+        start_us,
+        execution_us,
+        state_us,
+        input: span.input,
+        output: span.output,
+        error: span.error.unwrap_or_default(),
+        trace_id: span.trace,
     }
 }

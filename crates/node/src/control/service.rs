@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
+use ulid::Ulid;
 
 use super::proto::control_server::{Control, ControlServer};
 use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
@@ -21,6 +22,7 @@ use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::logs::LogLine;
 use crate::registry::{Deploy, DeployError};
 use crate::secrets::SecretError;
+use crate::workflow::{ChangeError, Start, input_of};
 
 /// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
 /// itself, which says so.
@@ -96,6 +98,18 @@ impl Control for ControlService {
         let event = Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
         let invocation = Invocation::new(function, Principal::Operator, event);
         let dispatcher = self.parts.dispatcher.clone();
+        let routes = dispatcher.registry().routes();
+        if routes.function(&invocation.function).is_none()
+            && let Some(workflow) = routes.workflow(&invocation.function).cloned()
+        {
+            drop(routes);
+            let body = &invocation.event.body;
+            let start = Start::new(workflow, input_of(body), body.len());
+            let outcome = self.parts.workers.run(async move { dispatcher.run_workflow(start).await }).await;
+            let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
+            return Ok(Response::new(convert::outcome(outcome)));
+        }
+        drop(routes);
         let admitted = dispatcher.admit(invocation).map_err(|error| invoke_status(&error))?;
         let outcome = self.parts.workers.run(async move { dispatcher.run(admitted).await }).await;
         let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
@@ -181,6 +195,73 @@ impl Control for ControlService {
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
             bridges: reading.bridges.iter().map(convert::bridge).collect(),
         }))
+    }
+
+    async fn list_instances(
+        &self,
+        request: Request<proto::ListInstancesRequest>,
+    ) -> Answer<proto::ListInstancesResponse> {
+        let proto::ListInstancesRequest { workflow, limit } = request.into_inner();
+        let most = if limit == 0 { 100 } else { limit as usize };
+        let workflow = (!workflow.is_empty()).then_some(workflow);
+        let (found, more) = self.parts.dispatcher.instances(workflow.as_deref(), most);
+        let instances = found.into_iter().map(convert::instance).collect();
+        Ok(Response::new(proto::ListInstancesResponse { instances, more }))
+    }
+
+    async fn get_instance(&self, request: Request<proto::GetInstanceRequest>) -> Answer<proto::Instance> {
+        let id = instance_id(&request.into_inner().id)?;
+        let found = self.parts.dispatcher.instance(id);
+        let found =
+            found.ok_or_else(|| Status::not_found(ChangeError::Unknown(id.to_string()).to_string()))?;
+        Ok(Response::new(convert::instance(found)))
+    }
+
+    async fn change_instance(
+        &self,
+        request: Request<proto::ChangeInstanceRequest>,
+    ) -> Answer<proto::ChangeInstanceResponse> {
+        use proto::change_instance_request::Change;
+        let request = request.into_inner();
+        let id = instance_id(&request.id)?;
+        let dispatcher = self.parts.dispatcher.clone();
+        let changed = match request.change() {
+            Change::Cancel => dispatcher.cancel_instance(id).await,
+            Change::Retry => dispatcher.retry_instance(id),
+            Change::Unspecified => {
+                return Err(Status::invalid_argument("the change is neither CANCEL nor RETRY"));
+            }
+        };
+        changed.map_err(|error| match error {
+            ChangeError::Unknown(_) => Status::not_found(error.to_string()),
+            ChangeError::NotFaulted { .. } => Status::failed_precondition(error.to_string()),
+        })?;
+        Ok(Response::new(proto::ChangeInstanceResponse {}))
+    }
+
+    async fn graph(&self, request: Request<proto::GraphRequest>) -> Answer<proto::GraphResponse> {
+        let name = request.into_inner().workflow;
+        let routes = self.parts.registry.routes();
+        let Some(workflow) = routes.workflow(&name) else {
+            let near = routes.near_workflows(&name);
+            return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
+        };
+        let graph = edgefaas_workflow::picture::picture(&workflow.program);
+        let (mermaid, svg) =
+            (edgefaas_workflow::graph::mermaid(&graph), edgefaas_workflow::graph::svg(&graph));
+        Ok(Response::new(proto::GraphResponse { mermaid, svg }))
+    }
+
+    async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {
+        let id = request.into_inner().id;
+        let spans = self.parts.dispatcher.traces().find(&id);
+        if spans.is_empty() {
+            return Err(Status::not_found(format!(
+                "nothing is remembered of `{id}`: traces keep the last invocations only, and of many at a time some \
+                 ([traces] in the configuration)"
+            )));
+        }
+        Ok(Response::new(proto::TraceResponse { spans: spans.into_iter().map(convert::span).collect() }))
     }
 
     async fn set_secret(
@@ -347,6 +428,11 @@ fn deploy_status(error: DeployError) -> Status {
         DeployError::Commit { .. } => Status::resource_exhausted(text),
         DeployError::Store(_) => Status::internal(text),
     }
+}
+
+fn instance_id(text: &str) -> Result<Ulid, Status> {
+    Ulid::from_string(text)
+        .map_err(|_| Status::invalid_argument(format!("`{text}` is no id of an instance")))
 }
 
 fn invoke_status(error: &InvocationError) -> Status {

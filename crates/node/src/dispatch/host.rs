@@ -20,6 +20,7 @@ use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::objects::{FieldKey, MAX_VALUE_BYTES, name_error, read_field};
 use crate::outgoing;
 use crate::registry::LiveFunction;
+use crate::workflow::{Start, input_of};
 
 /// What a line of the log counts at least.
 const LINE_BYTES: usize = 16;
@@ -178,6 +179,20 @@ impl Host for InvocationHost {
         call.trace_parent = self.trace_parent.clone();
         call.depth = self.depth.saturating_add(1);
         let dispatcher = self.dispatcher.clone();
+        let routes = dispatcher.registry.routes();
+        // A composition is a function.
+        if routes.function(&call.function).is_none()
+            && let Some(workflow) = routes.workflow(&call.function).cloned()
+        {
+            drop(routes);
+            let body = &call.event.body;
+            let mut start = Start::new(workflow, input_of(body), body.len());
+            (start.depth, start.trace_parent) = (call.depth, call.trace_parent);
+            return Ok(Box::pin(
+                async move { dispatcher.run_workflow(start).await.result.map_err(call_error) },
+            ));
+        }
+        drop(routes);
         let admitted = dispatcher.admit(call).map_err(call_error)?;
         Ok(Box::pin(async move { dispatcher.run(admitted).await.result.map_err(call_error) }))
     }

@@ -30,6 +30,8 @@ use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
 use crate::secrets::Secrets;
 use crate::store::{CommitError, Durability, Store};
+use crate::trace::{Traces, new_trace_parent, of_invocation};
+use crate::workflow::Coordinator;
 pub use effects::Effects;
 use host::InvocationHost;
 
@@ -41,6 +43,8 @@ pub struct Dispatcher {
     logs: Arc<Logs>,
     secrets: Arc<Secrets>,
     journal: Arc<InvocationJournal>,
+    coordinator: Arc<Coordinator>,
+    traces: Arc<Traces>,
     clock: Clock,
     broker: Broker,
     max_message_bytes: usize,
@@ -75,6 +79,10 @@ pub struct DispatcherParts {
     pub secrets: Arc<Secrets>,
     /// Durable invocations.
     pub journal: Arc<InvocationJournal>,
+    /// Instances of workflows.
+    pub coordinator: Arc<Coordinator>,
+    /// Where the time went.
+    pub traces: Arc<Traces>,
     /// The time.
     pub clock: Clock,
     /// Where functions publish.
@@ -119,6 +127,8 @@ impl Dispatcher {
             logs,
             secrets,
             journal,
+            coordinator,
+            traces,
             clock,
             broker,
             max_message_bytes,
@@ -131,6 +141,8 @@ impl Dispatcher {
             logs,
             secrets,
             journal,
+            coordinator,
+            traces,
             clock,
             broker,
             max_message_bytes,
@@ -250,17 +262,54 @@ impl Dispatcher {
 
     /// Waits for the turn, runs and commits.
     pub async fn run(self: &Arc<Self>, admitted: Admitted) -> Outcome {
-        let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
+        let Admitted { mut invocation, function, ticket, since, event_bytes, _under_way } = admitted;
         let (id, depth) = (invocation.id.clone(), invocation.depth);
+        let traced = self.begin_trace(&mut invocation);
         let mut timing = Timing::default();
         let deadline = Deadline::OfAll;
+        let mut state = Duration::ZERO;
         let result = match self.execute(invocation, &function, ticket, since, deadline, &mut timing).await {
-            Ok((reply, effects)) => self.commit(&function, effects, depth).await.map(|()| reply),
+            Ok((reply, effects)) => {
+                let committing = Instant::now();
+                let committed = self.commit(&function, effects, depth).await;
+                state = committing.elapsed();
+                committed.map(|()| reply)
+            }
             Err(error) => Err(error),
         };
         drop(event_bytes);
         let result = result.map_err(|error| self.mask(&function, error));
-        self.ended(&function, Outcome { id, result, timing })
+        let outcome = self.ended(&function, Outcome { id, result, timing });
+        self.end_trace(traced, &function, &outcome, state);
+        outcome
+    }
+
+    /// What a span tells of an invocation, if it is one of those that are recorded.
+    pub(crate) fn begin_trace(&self, invocation: &mut Invocation) -> Option<(Invocation, u64)> {
+        if !self.traces.is_on() {
+            return None;
+        }
+        if invocation.trace_parent.is_none() {
+            if invocation.parent.is_some() || !self.traces.sample(self.clock.now_unix_ms()) {
+                return None;
+            }
+            invocation.trace_parent = Some(new_trace_parent());
+        }
+        Some((invocation.clone(), self.clock.now_unix_us()))
+    }
+
+    /// Records the span of an invocation.
+    pub(crate) fn end_trace(
+        &self,
+        traced: Option<(Invocation, u64)>,
+        function: &LiveFunction,
+        outcome: &Outcome,
+        state: Duration,
+    ) {
+        let Some((invocation, started_unix_us)) = traced else { return };
+        if let Some(span) = of_invocation(&invocation, outcome, started_unix_us, state.as_micros() as u64) {
+            self.traces.add(span, |text| self.secrets.mask(&function.spec.secrets, text));
+        }
     }
 
     /// Counts an outcome, and logs it if it is a failure.
@@ -371,7 +420,7 @@ impl Dispatcher {
     }
 
     /// Commits what the invocation changed, then lets go of what it published.
-    async fn commit(
+    pub(crate) async fn commit(
         self: &Arc<Self>,
         function: &Arc<LiveFunction>,
         effects: Effects,
@@ -504,6 +553,41 @@ impl Dispatcher {
     /// How many isolates run now.
     pub fn isolates_running(&self) -> u32 {
         self.isolates.running()
+    }
+
+    /// Instances of workflows.
+    pub(crate) fn coordinator(&self) -> &Arc<Coordinator> {
+        &self.coordinator
+    }
+
+    /// Where the time went.
+    pub fn traces(&self) -> &Traces {
+        &self.traces
+    }
+
+    /// What functions and workflows may be told.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// The time.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Where functions run.
+    pub(crate) fn isolates(&self) -> &Isolates {
+        &self.isolates
+    }
+
+    /// Sends the requests of functions and workflows.
+    pub(crate) fn http(&self) -> &HttpClient {
+        &self.http
+    }
+
+    /// A place for an isolate that is no function's; nothing once the node stops.
+    pub(crate) async fn isolate_permit(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        self.isolate_permits.acquire().await.ok()
     }
 
     /// Durable invocations.

@@ -108,7 +108,7 @@ impl Pending {
     }
 }
 
-fn next_after(cron: &croner::Cron, now_ms: u64) -> Option<u64> {
+pub(crate) fn next_after(cron: &croner::Cron, now_ms: u64) -> Option<u64> {
     let now: DateTime<Local> = Local.timestamp_millis_opt(i64::try_from(now_ms).ok()?).single()?;
     let next = cron.find_next_occurrence(&now, false).ok()?;
     u64::try_from(next.timestamp_millis()).ok()

@@ -20,6 +20,7 @@ use super::body::{BODY_TIMEOUT, BodyError, MAX_BODY_BYTES};
 use super::durable_http;
 use super::gateway_auth::{Caller, GatewayAuth, Refused};
 use super::websocket::{self, Upgrading};
+use super::workflow_http;
 use super::write_timeout::WriteTimeout;
 use crate::answer::body_of;
 use crate::budget::Budget;
@@ -103,6 +104,9 @@ async fn handle(
     if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
         return durable_http::poll(dispatcher, auth, upgrading, id, &request).await;
     }
+    if let Some(name) = workflow_name(dispatcher, request.uri().path()) {
+        return workflow_http::run(dispatcher, auth, upgrading, &name, request).await;
+    }
     let Routed { function, path, wanted, open } = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
@@ -121,32 +125,10 @@ async fn handle(
     {
         return problem_reply(&problem);
     }
-    let body = match dispatcher.bodies().read(&head.headers, body, upgrading.address(), limit_bytes).await {
+    let read = dispatcher.bodies().read(&head.headers, body, upgrading.address(), limit_bytes).await;
+    let body = match read.map_err(|error| body_problem(&function.name, limit_bytes, error)) {
         Ok(body) => body,
-        Err(BodyError::TooLarge { actual_bytes }) => {
-            let function = function.name.to_string();
-            let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
-            return problem_reply(&Problem::of(&error, None));
-        }
-        Err(BodyError::NoMemory) => {
-            let detail = format!(
-                "the bodies of all requests have {MAX_BODY_BYTES} bytes together, those of one address half; try again"
-            );
-            return problem_reply(&Problem::new(503, "No memory for bodies", detail));
-        }
-        Err(BodyError::GaveWay) => {
-            let detail =
-                "others needed the memory that this body had taken, and it had taken long; send it faster";
-            return problem_reply(&Problem::new(503, "No memory for bodies", detail));
-        }
-        Err(BodyError::TooSlow) => {
-            let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
-            return problem_reply(&Problem::new(408, "Request timeout", detail));
-        }
-        Err(BodyError::Broken(reason)) => {
-            let detail = format!("the body could not be read: {reason}");
-            return problem_reply(&Problem::new(400, "Bad request body", detail));
-        }
+        Err(problem) => return problem_reply(&problem),
     };
     let durable = match durable_http::wanted(&head.headers) {
         Ok(durable) => durable,
@@ -175,6 +157,46 @@ async fn handle(
     let Outcome { id, result, timing } = outcome;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
     result_reply(&replies, &id, result, timing)
+}
+
+/// The name in `/workflows/NAME`, or of a workflow that is called like a function.
+fn workflow_name(dispatcher: &Dispatcher, path: &str) -> Option<String> {
+    if let Some(name) = path.strip_prefix("/workflows/") {
+        return Some(name.to_owned());
+    }
+    let name = path.strip_prefix("/fn/")?;
+    let routes = dispatcher.registry().routes();
+    (routes.function(name).is_none() && routes.workflow(name).is_some()).then(|| name.to_owned())
+}
+
+/// Why a body is not there.
+pub(super) fn body_problem(name: &str, limit_bytes: usize, error: BodyError) -> Problem {
+    match error {
+        BodyError::TooLarge { actual_bytes } => {
+            let function = name.to_owned();
+            let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
+            Problem::of(&error, None)
+        }
+        BodyError::NoMemory => {
+            let detail = format!(
+                "the bodies of all requests have {MAX_BODY_BYTES} bytes together, those of one address half; try again"
+            );
+            Problem::new(503, "No memory for bodies", detail)
+        }
+        BodyError::GaveWay => {
+            let detail =
+                "others needed the memory that this body had taken, and it had taken long; send it faster";
+            Problem::new(503, "No memory for bodies", detail)
+        }
+        BodyError::TooSlow => {
+            let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
+            Problem::new(408, "Request timeout", detail)
+        }
+        BodyError::Broken(reason) => {
+            let detail = format!("the body could not be read: {reason}");
+            Problem::new(400, "Bad request body", detail)
+        }
+    }
 }
 
 /// What a request is for.

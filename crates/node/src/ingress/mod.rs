@@ -9,4 +9,5 @@ pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
 pub mod websocket;
+mod workflow_http;
 mod write_timeout;

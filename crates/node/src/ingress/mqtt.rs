@@ -25,6 +25,7 @@ use crate::journal::{
 use crate::manifest::{NODE_TRIGGERS, WhenFull};
 use crate::problem::Problem;
 use crate::registry::LiveFunction;
+use crate::workflow::{Start, input_of, trace_parent};
 
 /// Topics that belong to the node.
 const FAAS_PREFIX: &str = "$faas/";
@@ -70,11 +71,14 @@ impl CoordinationHook {
         let (origin, message) = (publishing.origin(), publishing.message());
         let Some(call) = parse_call(topic) else {
             return match origin {
-                Origin::Node { .. } if has_triggers(topic) => self.on_topic(dispatcher, publishing),
+                Origin::Node { .. } if has_triggers(topic) => self.observed(dispatcher, publishing),
                 Origin::Node { .. } => Verdict::Forward,
                 _ => Verdict::Reject(RejectReason::NotAuthorized),
             };
         };
+        if call.kind == CallKind::Workflow {
+            return self.on_workflow_call(dispatcher, publishing, &call);
+        }
         let answer_topic = message
             .properties()
             .and_then(|properties| properties.response_topic.clone())
@@ -227,6 +231,61 @@ impl CoordinationHook {
         Verdict::Consume
     }
 
+    /// Any topic that workflows and triggers may be about.
+    fn observed(&self, dispatcher: &Arc<Dispatcher>, publishing: &mut Publishing<'_>) -> Verdict {
+        let offered = match dispatcher.offered_to_workflows(publishing) {
+            Ok(offered) => offered,
+            Err(no_room) => return no_room,
+        };
+        let verdict = self.on_topic(dispatcher, publishing);
+        // What is refused has started nothing, since it may be offered again.
+        if let Some(offered) = offered
+            && !matches!(verdict, Verdict::Reject(_) | Verdict::Block(_))
+        {
+            dispatcher.give_to_workflows(publishing, offered);
+        }
+        verdict
+    }
+
+    /// A workflow that is called by topic.
+    fn on_workflow_call(
+        &self,
+        dispatcher: &Arc<Dispatcher>,
+        publishing: &mut Publishing<'_>,
+        call: &Call<'_>,
+    ) -> Verdict {
+        let (origin, message) = (publishing.origin(), publishing.message());
+        let answer_topic = message
+            .properties()
+            .and_then(|properties| properties.response_topic.clone())
+            .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
+            .or_else(|| call.result_topic());
+        let answer = answer_to(answer_topic, origin, message);
+        let refused = |error: &InvocationError| match answer.clone() {
+            Some(answer) => {
+                send(dispatcher, &Arc::from(NODE), &answer, Err(Problem::of(error, None)));
+                Verdict::Consume
+            }
+            None => Verdict::Reject(reject_reason(error)),
+        };
+        let routes = dispatcher.registry().routes();
+        let Some(workflow) = routes.workflow(call.function) else {
+            let near = routes.near_workflows(call.function);
+            return refused(&InvocationError::UnknownFunction { name: call.function.to_owned(), near });
+        };
+        let mut start = Start::new(workflow.clone(), input_of(message.payload()), message.payload().len());
+        start.depth = depth_of(origin);
+        start.trace_parent = trace_parent(message);
+        start.answer = answer.as_ref().map(answer_record);
+        match dispatcher.enter_workflow(start) {
+            Ok((running, _)) => {
+                dispatcher.begin_with(publishing, running);
+                Verdict::Consume
+            }
+            Err(error) => refused(&error),
+        }
+    }
+
     /// Any other topic: every trigger that matches gets the message.
     fn on_topic(&self, dispatcher: &Arc<Dispatcher>, publishing: &mut Publishing<'_>) -> Verdict {
         let (origin, message) = (publishing.origin(), publishing.message());
@@ -330,16 +389,33 @@ impl PublishHook for CoordinationHook {
         let Some(dispatcher) = dispatcher else { return Verdict::Forward };
         let topic = publishing.message().topic().as_str();
         if topic.starts_with(FAAS_PREFIX) {
-            self.on_own_topic(&dispatcher, publishing, topic)
-        } else {
-            self.on_topic(&dispatcher, publishing)
+            return self.on_own_topic(&dispatcher, publishing, topic);
+        }
+        self.observed(&dispatcher, publishing)
+    }
+}
+
+/// What is called by topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallKind {
+    Function,
+    Workflow,
+}
+
+impl CallKind {
+    /// Its level in the topic.
+    fn level(self) -> &'static str {
+        match self {
+            Self::Function => "fn",
+            Self::Workflow => "wf",
         }
     }
 }
 
-/// A call by topic: `$faas/fn/NAME/invoke` or `$faas/fn/NAME/invoke/REQUEST-ID`.
+/// A call by topic: `$faas/fn/NAME/invoke` or `$faas/fn/NAME/invoke/REQUEST-ID`; of a workflow with `wf`.
 #[derive(Debug, PartialEq, Eq)]
 struct Call<'a> {
+    kind: CallKind,
     function: &'a str,
     request_id: Option<&'a str>,
 }
@@ -348,8 +424,9 @@ fn parse_call(topic: &str) -> Option<Call<'_>> {
     let mut levels = topic.strip_prefix(FAAS_PREFIX)?.split('/');
     let (kind, function, verb) = (levels.next()?, levels.next()?, levels.next()?);
     let request_id = levels.next();
-    let whole = kind == "fn" && verb == "invoke" && levels.next().is_none();
-    (whole && request_id != Some("")).then_some(Call { function, request_id })
+    let kind = [CallKind::Function, CallKind::Workflow].into_iter().find(|known| known.level() == kind)?;
+    let whole = verb == "invoke" && levels.next().is_none();
+    (whole && request_id != Some("")).then_some(Call { kind, function, request_id })
 }
 
 /// True if whoever may publish anything may publish here: topics that start with `$` are the node's.
@@ -425,13 +502,13 @@ fn reject_reason(error: &InvocationError) -> RejectReason {
 impl Call<'_> {
     /// True if `topic` is one for results of this function.
     fn is_result(&self, topic: &str) -> bool {
-        let prefix = format!("$faas/fn/{}/result/", self.function);
+        let prefix = format!("$faas/{}/{}/result/", self.kind.level(), self.function);
         topic.strip_prefix(&prefix).is_some_and(|id| !id.is_empty() && !id.contains('/'))
     }
 
     fn result_topic(&self) -> Option<TopicName> {
         let request_id = self.request_id?;
-        TopicName::new(format!("$faas/fn/{}/result/{request_id}", self.function)).ok()
+        TopicName::new(format!("$faas/{}/{}/result/{request_id}", self.kind.level(), self.function)).ok()
     }
 }
 
@@ -593,14 +670,14 @@ mod tests {
 
     #[test]
     fn calls_are_told_by_their_topic() {
-        let call = |function, request_id| Some(Call { function, request_id });
+        let call = |function, request_id| Some(Call { kind: CallKind::Function, function, request_id });
         for (topic, expected) in [
             ("$faas/fn/hello/invoke", call("hello", None)),
             ("$faas/fn/hello/invoke/r-1", call("hello", Some("r-1"))),
             ("$faas/fn/hello/invoke/", None),
             ("$faas/fn/hello/invoke/a/b", None),
             ("$faas/fn/hello/result/r-1", None),
-            ("$faas/wf/hello/invoke", None),
+            ("$faas/wf/hello", None),
             ("$faas/fn/hello", None),
             ("faas/fn/hello/invoke", None),
         ] {

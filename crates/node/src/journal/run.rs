@@ -442,6 +442,30 @@ impl Dispatcher {
         Some(Outgoing::new(name, pending.depth.saturating_add(1), to.requester.clone(), &message))
     }
 
+    /// Adds messages to a batch that are published when it is committed.
+    pub(crate) fn put_outgoing(
+        &self,
+        batch: &mut Batch,
+        source: &str,
+        depth: u8,
+        messages: &[Message],
+    ) -> Vec<(u64, Outgoing)> {
+        let journal = self.journal();
+        let number = |message| (journal.next_sequence(), Outgoing::new(source, depth, None, message));
+        let outgoing: Vec<_> = messages.iter().map(number).collect();
+        for (number, message) in &outgoing {
+            journal.put(batch, record::outgoing_key(*number), record::encode(message));
+        }
+        outgoing
+    }
+
+    /// Publishes messages whose batch is committed.
+    pub(crate) fn send_outgoing(&self, outgoing: Vec<(u64, Outgoing)>) {
+        for (number, outgoing) in outgoing {
+            self.publish_outgoing(number, outgoing);
+        }
+    }
+
     /// Publishes a message, after those of the same source that wait; while there is no room for it, it waits itself.
     fn publish_outgoing(&self, number: u64, outgoing: Outgoing) {
         let outbox = &self.journal().outbox;
@@ -568,7 +592,9 @@ fn fate(error: &InvocationError) -> Fate {
         E::NotRunnable { .. } => Fate::Wait(NOT_RUNNABLE_WAIT),
         E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } => Fate::StoreFailed,
         E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => Fate::Hopeless,
-        E::Run { .. } | E::Commit { error: CommitError::Refused(_), .. } => Fate::Failed,
+        E::Run { .. } | E::Workflow { .. } | E::Commit { error: CommitError::Refused(_), .. } => {
+            Fate::Failed
+        }
     }
 }
 

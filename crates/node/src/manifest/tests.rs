@@ -251,7 +251,7 @@ fn bad_sources_names_and_documents() {
         ),
         (
             "app = \"a\"\n",
-            "1:1 the manifest has no functions / add a table such as: [functions.hello] with main = \
+            "1:1 the manifest has no functions and no workflows / add a table such as: [functions.hello] with main = \
              \"hello.js\"",
         ),
         (
@@ -303,11 +303,26 @@ fn what_is_not_there_yet_is_refused_with_its_line() {
         assert_eq!(problems.len(), 1, "for {line}: {problems:#?}");
         assert!(problems[0].starts_with(&format!("{expected} / ")), "for {line}: {problems:#?}");
     }
-    let text = format!("workflows = [\"workflows/*.yaml\"]\n{}", with(""));
-    assert_eq!(
-        problems(&text),
-        ["1:1 `workflows` is not supported yet / this node runs functions only; remove the key"]
-    );
+}
+
+#[test]
+fn workflows_are_files_and_permissions() {
+    let list = Manifest::parse("app = \"a\"\nworkflows = [\"workflows/*.yaml\"]", "m").unwrap();
+    assert_eq!(list.workflows.files, ["workflows/*.yaml"]);
+    let text = "app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w.permissions]\npublish = [\"a/#\"]";
+    let table = Manifest::parse(text, "m").unwrap();
+    assert_eq!(table.workflows.files, ["a.yaml"]);
+    assert!(table.workflows.permissions["w"].allows_publish("a/b"));
+    assert!(!table.workflows.permissions["w"].allows_call("f"));
+    for (text, expected) in [
+        ("app = \"a\"\nworkflows = [\"../a.yaml\"]", "2:14 `../a.yaml` in `workflows`: it is no path inside of the app folder"),
+        ("app = \"a\"\n[workflows.w]\npermissions = {}", "2:2 `workflows` names no files"),
+        ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.W]\n", "4:12 `W` is no name"),
+        ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w]\nlimits = {}", "5:1 "),
+    ] {
+        let problems = problems(text);
+        assert!(problems.iter().any(|problem| problem.starts_with(expected)), "for {text}: {problems:#?}");
+    }
 }
 
 #[test]

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use croner::Cron;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::{FilterTrie, QoS};
+use edgefaas_workflow::instance::start_filter;
 
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
 use crate::manifest::{HttpAuth, Trigger, parse_cron};
+use crate::workflow::{Interest, Interests, Waiter};
 
 /// Two functions can't both have what they ask for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +112,7 @@ pub struct Routes {
     apps: BTreeMap<String, Arc<LiveApp>>,
     functions: HashMap<Arc<str>, Arc<LiveFunction>>,
     workflows: HashMap<Arc<str>, Arc<LiveWorkflow>>,
+    starts: Interests,
     http: matchit::Router<HttpRoute>,
     mqtt: FilterTrie<MqttRoute>,
     schedules: Vec<ScheduleRoute>,
@@ -163,6 +166,13 @@ impl Routes {
         }
         for workflow in apps.values().flat_map(|app| &app.workflows) {
             routes.workflows.insert(workflow.name.clone(), workflow.clone());
+            let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
+            for (source, filter) in on.iter().flat_map(|on| &on.filters).enumerate() {
+                if let Some(filter) = start_filter(filter) {
+                    let waiter = Waiter::Start(workflow.name.clone());
+                    routes.starts.add(Interest { waiter, source: source as u32, filter: Arc::new(filter) });
+                }
+            }
         }
         for (path, route) in http {
             let function =
@@ -205,6 +215,11 @@ impl Routes {
     /// A function.
     pub fn function(&self, name: &str) -> Option<&Arc<LiveFunction>> {
         self.functions.get(name)
+    }
+
+    /// Workflows that events start.
+    pub(crate) fn starts(&self) -> &Interests {
+        &self.starts
     }
 
     /// A workflow.

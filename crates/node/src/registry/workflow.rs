@@ -37,6 +37,9 @@ pub struct WorkflowFigures {
     pub faulted: AtomicU64,
     pub cancelled: AtomicU64,
     pub rejected: AtomicU64,
+    /// Instances that have not ended.
+    pub live: AtomicU64,
+    pub duration_us: AtomicU64,
 }
 
 /// A workflow can't be what the manifest says.
@@ -107,6 +110,24 @@ impl LiveWorkflow {
         })
     }
 
+    /// What starts it by itself, in words.
+    pub fn triggers(&self) -> Vec<String> {
+        let Some(schedule) = &self.program.schedule else { return Vec::new() };
+        let mut triggers = Vec::new();
+        triggers.extend(schedule.cron.as_ref().map(|cron| format!("cron {cron}")));
+        triggers.extend(schedule.every_ms.map(|ms| format!("every {}", words(ms))));
+        triggers.extend(schedule.after_ms.map(|ms| format!("after {}", words(ms))));
+        for filter in schedule.on.iter().flat_map(|on| &on.filters) {
+            let text = |name: &str| {
+                let (_, value) = filter.attributes.iter().find(|(attribute, _)| attribute == name)?;
+                Some(value.literal()?.as_str()?.to_owned())
+            };
+            let named = [text("type"), text("subject")].into_iter().flatten();
+            triggers.push(format!("on {}", named.collect::<Vec<_>>().join(" ")));
+        }
+        triggers
+    }
+
     /// Whether it may call a function or workflow of `app`.
     pub fn may_call(&self, name: &str, app: &str) -> bool {
         *self.app == *app || self.permissions.allows_call(name)
@@ -139,4 +160,8 @@ pub(super) fn compile_all(
         return Err(WorkflowError::Unknown { name: name.clone() });
     }
     Ok(found.into_values().map(|(_, workflow)| workflow).collect())
+}
+
+fn words(ms: u64) -> String {
+    humantime::format_duration(std::time::Duration::from_millis(ms)).to_string()
 }

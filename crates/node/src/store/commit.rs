@@ -46,12 +46,13 @@ pub enum Durability {
 }
 
 /// Changes that happen together or not at all.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Batch {
     writes: Vec<Write>,
     operations: Vec<(FieldKey, Operation)>,
 }
 
+#[derive(Clone)]
 enum Write {
     Put(Keyspace, Vec<u8>, Vec<u8>),
     Delete(Keyspace, Vec<u8>),
@@ -71,6 +72,12 @@ impl Batch {
     /// Changes a field of an object.
     pub fn operate(&mut self, key: FieldKey, operation: Operation) {
         self.operations.push((key, operation));
+    }
+
+    /// Adds all of another one.
+    pub fn append(&mut self, mut other: Self) {
+        self.writes.append(&mut other.writes);
+        self.operations.append(&mut other.operations);
     }
 
     /// Nothing to write.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::FilterTrie;
+use edgefaas_broker::topic::TopicFilter;
 use edgefaas_workflow::event::MQTT_TYPE;
 use edgefaas_workflow::expression::{Expression, Variables};
 use edgefaas_workflow::instance::{ActiveFilter, FrameId, accepts};
@@ -13,7 +13,7 @@ use ulid::Ulid;
 
 /// Who waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Waiter {
+pub(crate) enum Waiter {
     /// A workflow that starts.
     Start(Arc<str>),
     /// An instance that goes on.
@@ -22,7 +22,7 @@ pub(super) enum Waiter {
 
 /// A filter of somebody who waits.
 #[derive(Debug, Clone)]
-pub(super) struct Interest {
+pub(crate) struct Interest {
     pub waiter: Waiter,
     /// The index of the filter among the waiter's.
     pub source: u32,
@@ -31,7 +31,7 @@ pub(super) struct Interest {
 
 /// Everybody who waits.
 #[derive(Default)]
-pub(super) struct Interests {
+pub(crate) struct Interests {
     /// Groups by the topic filter of MQTT messages.
     topics: FilterTrie<usize>,
     /// Groups by the type of CloudEvents.
@@ -41,7 +41,6 @@ pub(super) struct Interests {
     next: usize,
     /// The groups a waiter is in, to take it out of them.
     members: HashMap<(Ulid, FrameId), Vec<(usize, String)>>,
-    starts: HashMap<Arc<str>, Vec<(usize, String)>>,
 }
 
 /// What all of a group have in common.
@@ -80,7 +79,8 @@ impl Interests {
             (_, Some(subject)) => FoundBy::Topic(subject.to_owned()),
             _ => FoundBy::Topic("#".to_owned()),
         };
-        let correlate: Vec<_> = interest.filter.correlate.iter().filter(|(from, _)| from.is_native()).collect();
+        let correlate: Vec<_> =
+            interest.filter.correlate.iter().filter(|(from, _)| from.is_native()).collect();
         let from: Vec<Expression> = correlate.iter().map(|(from, _)| from.clone()).collect();
         let values: Vec<&Value> = correlate.iter().map(|(_, value)| value).collect();
         let values = serde_json::to_string(&values).unwrap_or_default();
@@ -103,11 +103,9 @@ impl Interests {
                 group
             }
         };
-        match &interest.waiter {
-            Waiter::Instance(id, frame) => {
-                self.members.entry((*id, *frame)).or_default().push((group, values.clone()));
-            }
-            Waiter::Start(name) => self.starts.entry(name.clone()).or_default().push((group, values.clone())),
+        // Those that start are replaced as a whole.
+        if let Waiter::Instance(id, frame) = &interest.waiter {
+            self.members.entry((*id, *frame)).or_default().push((group, values.clone()));
         }
         if let Some(group) = self.groups.get_mut(&group) {
             group.members.entry(values).or_default().push(interest);
@@ -118,15 +116,6 @@ impl Interests {
     pub fn remove(&mut self, id: Ulid, frame: FrameId) {
         for (group, values) in self.members.remove(&(id, frame)).unwrap_or_default() {
             self.take_out(group, &values, &Waiter::Instance(id, frame));
-        }
-    }
-
-    /// A workflow is not started by events any more.
-    pub fn remove_starts(&mut self) {
-        for (name, places) in std::mem::take(&mut self.starts) {
-            for (group, values) in places {
-                self.take_out(group, &values, &Waiter::Start(name.clone()));
-            }
         }
     }
 

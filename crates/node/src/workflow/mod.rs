@@ -21,13 +21,13 @@ mod schedule;
 mod script;
 mod timers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{Event, Instance, WorkflowError};
+use edgefaas_workflow::{Instance, WorkflowError};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
@@ -38,10 +38,14 @@ use crate::dispatch::Workers;
 use crate::journal::AnswerTo;
 use crate::platform::Clock;
 use crate::registry::LiveWorkflow;
-use interests::Interests;
-pub use inspect::{InstanceView, ended_view};
+use crate::store::Durability;
+use crate::trace::OpenSpans;
+pub(crate) use events::trace_parent;
+pub use inspect::{ChangeError, InstanceView};
+pub(crate) use interests::{Interest, Interests, Waiter};
 pub(crate) use schedule::run as run_schedules;
 use timers::Timers;
+pub(crate) use timers::run as run_timers;
 
 /// Memory that inputs of instances and what an instance itself takes may have together.
 const MAX_INSTANCE_BYTES: usize = 256 << 20;
@@ -80,6 +84,16 @@ pub struct Coordinator {
     room: Arc<Notify>,
     runtime: Value,
     ended: Mutex<inspect::Ended>,
+    /// How certain a step is before the next one begins.
+    durability: Durability,
+    /// Definitions that are on the disk.
+    definitions: Mutex<HashSet<[u8; 32]>>,
+    script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
+    rules: Mutex<schedule::StartRules>,
+    rules_due: Notify,
+    watched: Mutex<Vec<schedule::Watched>>,
+    /// When the last instance ended of those workflows whose next one comes after it.
+    ends: Mutex<HashMap<Arc<str>, Option<Instant>>>,
     pub(crate) figures: Figures,
 }
 
@@ -122,8 +136,16 @@ pub(crate) struct Running {
     parent: Option<(Ulid, FrameId)>,
     /// Where the answer goes.
     answer: Option<AnswerTo>,
+    input_bytes: usize,
     state: Mutex<RunState>,
     _bytes: Taken,
+}
+
+impl Running {
+    /// The span that this one's is in.
+    pub(crate) fn parent_span(&self) -> Option<String> {
+        self.parent.map(|(id, _)| id.to_string())
+    }
 }
 
 struct RunState {
@@ -144,16 +166,45 @@ struct RunState {
     log: journal::Log,
     waiter: Option<oneshot::Sender<Result<Arc<Value>, WorkflowError>>>,
     started: Instant,
+    /// Its end has been told.
+    told: bool,
+    spans: OpenSpans,
+}
+
+impl RunState {
+    fn new(instance: Instance, waiter: Option<oneshot::Sender<Result<Arc<Value>, WorkflowError>>>) -> Self {
+        Self {
+            instance,
+            calls: Vec::new(),
+            children: Vec::new(),
+            listens: Vec::new(),
+            queue: Vec::new(),
+            busy: false,
+            counted: false,
+            due_ms: None,
+            log: journal::Log::default(),
+            waiter,
+            started: Instant::now(),
+            told: false,
+            spans: OpenSpans::default(),
+        }
+    }
 }
 
 impl Coordinator {
     /// A coordinator without instances.
-    pub fn new(workers: Arc<Workers>, clock: Clock, limits: WorkflowLimits, node_id: u64) -> Self {
+    pub fn new(
+        workers: Arc<Workers>,
+        clock: Clock,
+        limits: WorkflowLimits,
+        durability: Durability,
+        node_id: &str,
+    ) -> Self {
         let time = NodeTime { started: Instant::now(), base_ms: AtomicU64::new(clock.now_unix_ms()) };
         let runtime = serde_json::json!({
             "name": "edgefaas",
             "version": env!("CARGO_PKG_VERSION"),
-            "metadata": {"node": format!("{node_id:016x}")},
+            "metadata": {"node": node_id},
         });
         Self {
             instances: Mutex::default(),
@@ -169,6 +220,13 @@ impl Coordinator {
             room: Arc::default(),
             runtime,
             ended: Mutex::default(),
+            durability,
+            definitions: Mutex::default(),
+            script: tokio::sync::OnceCell::new(),
+            rules: Mutex::default(),
+            rules_due: Notify::new(),
+            watched: Mutex::default(),
+            ends: Mutex::default(),
             figures: Figures::default(),
         }
     }
@@ -226,9 +284,4 @@ pub(crate) fn input_of(payload: &[u8]) -> Value {
     let mut event = serde_json::Map::new();
     edgefaas_workflow::event::set_data(&mut event, payload);
     event.remove("data").or_else(|| event.remove("data_base64")).unwrap_or_default()
-}
-
-/// What is known of an event for an instance.
-pub(crate) fn tick() -> Event {
-    Event::Tick
 }

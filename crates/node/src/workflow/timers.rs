@@ -67,7 +67,10 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, cancel: CancellationToken) 
         let now_ms = coordinator.time.now_ms();
         let due = coordinator.timers.take_due(now_ms);
         if due.is_empty() {
-            let wait = coordinator.timers.next().map_or(LONGEST, |due| Duration::from_millis(due.saturating_sub(now_ms)));
+            let wait = coordinator
+                .timers
+                .next()
+                .map_or(LONGEST, |due| Duration::from_millis(due.saturating_sub(now_ms)));
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = coordinator.timers.changed.notified() => {}
@@ -79,7 +82,9 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, cancel: CancellationToken) 
             let Some(running) = coordinator.find(id) else { continue };
             running.timer_fired();
             let dispatcher = dispatcher.clone();
-            coordinator.workers.spawn(async move { dispatcher.drive(&running, Queued::now(super::tick())).await });
+            coordinator.workers.spawn(async move {
+                dispatcher.drive(&running, Queued::now(edgefaas_workflow::Event::Tick)).await
+            });
         }
         tokio::task::yield_now().await;
         if cancel.is_cancelled() {

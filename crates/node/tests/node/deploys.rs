@@ -72,7 +72,7 @@ async fn wasm_that_is_no_function_is_refused_and_says_why() {
     ] {
         let source = Some(proto::artifact::Source::Component(wasm));
         let artifacts = vec![proto::Artifact { function: "f".into(), source }];
-        let request = proto::DeployRequest { manifest: manifest.into(), artifacts, assets: vec![] };
+        let request = proto::DeployRequest { manifest: manifest.into(), artifacts, ..Default::default() };
         let error = node.control.deploy(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(error.message().contains(words), "{}", error.message());
@@ -80,7 +80,7 @@ async fn wasm_that_is_no_function_is_refused_and_says_why() {
     let request = proto::DeployRequest {
         manifest: manifest.into(),
         artifacts: vec![script("f", ONE)],
-        assets: vec![],
+        ..Default::default()
     };
     let error = node.control.deploy(request).await.unwrap_err();
     assert!(error.message().contains("does not fit its source"), "{}", error.message());

@@ -16,3 +16,4 @@ mod outgoing;
 mod restart;
 mod reuse;
 mod support;
+mod workflows;

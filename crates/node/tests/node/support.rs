@@ -9,6 +9,7 @@ use bytes::Bytes;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::control::proto;
 use edgefaas_node::control::proto::control_client::ControlClient;
+use edgefaas_node::registry::Deploy;
 use edgefaas_node::{Addresses, BuildError, Node, Platform};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -89,7 +90,7 @@ impl TestNode {
         sources: &[(&str, &str)],
     ) -> Result<proto::DeployResponse, tonic::Status> {
         let artifacts = sources.iter().map(|(name, source)| script(name, source)).collect();
-        let request = proto::DeployRequest { manifest: manifest.to_owned(), artifacts, assets: vec![] };
+        let request = proto::DeployRequest { manifest: manifest.to_owned(), artifacts, ..Default::default() };
         self.control.deploy(request).await.map(|response| response.into_inner())
     }
 
@@ -143,7 +144,7 @@ async fn compile_engine() {
     let graph = ModuleGraph { entry: "f.js".into(), modules: vec![module] };
     let sources = [("f".to_owned(), FunctionSource::JavaScript(graph))].into();
     node.registry()
-        .deploy(manifest_of("f", ""), sources, [].into())
+        .deploy(Deploy { manifest: manifest_of("f", ""), sources, ..Deploy::default() })
         .await
         .map(drop)
         .expect("a first deploy");

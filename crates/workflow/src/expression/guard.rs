@@ -5,8 +5,13 @@ use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Def, Pattern, Term};
 use jaq_core::path::{Part, Path};
 
+use super::tree;
+
 /// Passes its input on and counts a step. No name that jq text could have.
 pub(super) const TICK: &str = "!tick";
+
+/// The same in a function that can pass functions to itself, each within the next.
+pub(super) const TICK_CHAIN: &str = "!tick_chain";
 
 /// Counts what a regular expression will cost. No name that jq text could have.
 pub(super) const REGEX_COST: &str = "!regex_cost";
@@ -20,9 +25,15 @@ pub(super) const REGEX: [(&str, &str); 3] =
 const UTC: [(&str, &str); 2] = [("localtime", "gmtime"), ("strflocaltime", "strftime")];
 
 /// `def` with steps in it.
-pub(super) fn definition<'s>(def: Def<&'s str>) -> Def<&'s str> {
+pub(super) fn definition(def: Def<&str>) -> Def<&str> {
     // A function's body: each call of it is a step.
-    Def { name: def.name, args: def.args, body: pipe(tick(), term(def.body)) }
+    let takes_functions = def.args.iter().any(|arg| !arg.starts_with('$'));
+    let step = if takes_functions && tree::calls(&def.body).contains(def.name) {
+        Term::Call(TICK_CHAIN, Vec::new())
+    } else {
+        tick()
+    };
+    Def { name: def.name, args: def.args, body: pipe(step, term(def.body)) }
 }
 
 /// `to`, which counts the cost and calls `from`.
@@ -47,7 +58,8 @@ pub(super) fn term<'s>(source: Term<&'s str>) -> Term<&'s str> {
         Term::BinOp(left, BinaryOp::Comma, right) => {
             let mut items = Vec::new();
             flatten(Term::BinOp(left, BinaryOp::Comma, right), &mut items);
-            pipe(balanced(items.into_iter().map(term).collect()), tick())
+            // Before each, not behind all: what comes last stays a tail call.
+            balanced(items.into_iter().map(|item| pipe(tick(), term(item))).collect())
         }
         Term::BinOp(left, BinaryOp::Pipe(Some(bound)), right) => {
             Term::BinOp(boxed(left), BinaryOp::Pipe(Some(pattern(bound))), boxed(right))
@@ -129,7 +141,7 @@ fn part<'s>(part: StrPart<&'s str, Term<&'s str>>) -> StrPart<&'s str, Term<&'s 
     }
 }
 
-fn pattern<'s>(bound: Pattern<&'s str>) -> Pattern<&'s str> {
+fn pattern(bound: Pattern<&str>) -> Pattern<&str> {
     match bound {
         Pattern::Var(name) => Pattern::Var(name),
         Pattern::Arr(items) => Pattern::Arr(items.into_iter().map(pattern).collect()),

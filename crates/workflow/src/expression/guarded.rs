@@ -30,8 +30,7 @@ pub(super) struct Undefined {
     pub(super) name: String,
     /// Where it is in memory: within the text.
     pub(super) address: usize,
-    /// None: a variable or a label. Otherwise a function with so many arguments.
-    pub(super) arguments: Option<usize>,
+    pub(super) kind: jaq_core::compile::Undefined,
 }
 
 impl Guard {
@@ -65,10 +64,7 @@ impl Guard {
                     .map(|(name, kind)| Undefined {
                         name: name.to_owned(),
                         address: name.as_ptr().addr(),
-                        arguments: match kind {
-                            jaq_core::compile::Undefined::Filter(arguments) => Some(arguments),
-                            _ => None,
-                        },
+                        kind,
                     })
                     .collect::<Vec<_>>()
             })?;
@@ -149,9 +145,13 @@ pub(super) fn of_stop(stop: Stop) -> EvalError {
         Stop::Steps => EvalError::Budget { limit: "2,000,000 steps" },
         Stop::Wall => EvalError::Budget { limit: "50 ms" },
         Stop::Stack => {
-            EvalError::Budget { limit: "512 KiB of stack: its functions call themselves too deeply" }
+            EvalError::Budget { limit: "1 MiB of stack: its functions call themselves too deeply" }
+        }
+        Stop::Chain => {
+            EvalError::Budget { limit: "3,000 calls of functions that pass functions to themselves" }
         }
         Stop::Allocated => EvalError::Budget { limit: "128 MiB of memory" },
+        Stop::Copied => EvalError::TooLarge { what: "what it copies", limit: "32 MiB" },
         Stop::StringBytes => EvalError::TooLarge { what: "a string", limit: "16 MiB" },
         Stop::Items => EvalError::TooLarge { what: "an array or an object", limit: "1,000,000 items" },
         Stop::ValueBytes => EvalError::TooLarge { what: "a value", limit: "64 MiB" },

@@ -9,7 +9,7 @@ use jaq_core::native::{Fun, bome, run, unary, v};
 use jaq_core::{DataT, Error, Exn, Lut, Native, ValR};
 use serde_json::Value;
 
-use super::guard::{self, REGEX_COST, TICK};
+use super::guard::{self, REGEX_COST, TICK, TICK_CHAIN};
 use super::meter::{self, Stop};
 use super::number::Num;
 use super::operators::ended;
@@ -44,7 +44,7 @@ pub(super) const REFUSED: [(&str, &str); 14] = [
 ];
 
 /// Functions of jaq's that are not passed on: they reach outside, or are inner parts of refused ones.
-const DROPPED: [&str; 5] = ["env", "now", "halt", "debug_empty", "stderr_empty"];
+const DROPPED: [&str; 6] = ["env", "now", "halt", "debug_empty", "stderr_empty", "explode"];
 
 /// What jaq lacks.
 const MORE: &str = r#"
@@ -106,24 +106,40 @@ fn counted<'a>(passed: Result<(), Stop>) -> Result<(), Exn<'a, V>> {
 }
 
 fn ours() -> impl Iterator<Item = Fun<Guarded>> {
-    let tick: Native<Guarded> = Native::new(|cv| box_once(counted(meter::tick()).map(|()| cv.1)))
-        .with_paths(|cv| box_once(counted(meter::tick()).map(|()| cv.1)))
-        .with_update(|cv, update| match counted(meter::tick()) {
-            Ok(()) => update(cv.1),
-            Err(end) => box_once(Err(end)),
-        });
-    let plain: [Fun<Guarded>; 9] = [
+    // Through functions, since a native function is a pointer to one and holds nothing.
+    macro_rules! native {
+        ($tick:path) => {
+            Native::<Guarded>::new(|cv| box_once(counted($tick()).map(|()| cv.1)))
+                .with_paths(|cv| {
+                    // Values are no deeper, so only what is null all along has longer paths.
+                    let passed = match cv.1.1.iter().nth(meter::DEPTH as usize) {
+                        Some(_) => Err(meter::stop(Stop::Depth)),
+                        None => $tick(),
+                    };
+                    box_once(counted(passed).map(|()| cv.1))
+                })
+                .with_update(|cv, update| match counted($tick()) {
+                    Ok(()) => update(cv.1),
+                    Err(end) => box_once(Err(end)),
+                })
+        };
+    }
+    let plain: [Fun<Guarded>; 10] = [
         run::<Guarded>(("now", v(0), |_| bome(Ok(V::from(meter::now_unix_ms() as f64 / 1_000.0))))),
         run::<Guarded>((REGEX_COST, v(1), |cv| {
             unary(cv, |text, pattern| {
                 if let (V::Str(text), V::Str(pattern)) = (&text, &pattern) {
                     let cost = regex_cost::of(pattern).map_err(Error::str)?;
+                    if text.len() > regex_cost::TEXT_BYTES {
+                        return Err(Error::str("regular expressions take at most 256 KiB of text"));
+                    }
                     meter::work(cost.saturating_mul(1 + text.len() as u64)).map_err(ended)?;
                 }
                 Ok(text)
             })
         })),
         run::<Guarded>(("length", v(0), |cv| bome(length(&cv.1)))),
+        run::<Guarded>(("explode", v(0), |cv| bome(explode(&cv.1)))),
         run::<Guarded>(("tojson", v(0), |cv| bome(cv.1.json_text().map_err(ended)))),
         run::<Guarded>(("fromjson", v(0), |cv| bome(from_json(&cv.1)))),
         run::<Guarded>(("has", v(1), |cv| {
@@ -143,7 +159,9 @@ fn ours() -> impl Iterator<Item = Fun<Guarded>> {
             })
         })),
     ];
-    plain.into_iter().chain([(TICK, v(0), tick)])
+    plain
+        .into_iter()
+        .chain([(TICK, v(0), native!(meter::tick)), (TICK_CHAIN, v(0), native!(meter::tick_chain))])
 }
 
 fn length(value: &V) -> ValR<V> {
@@ -158,6 +176,16 @@ fn length(value: &V) -> ValR<V> {
         V::Obj(_) => Ok(V::from(value.keys().map_or(0, indexmap::IndexMap::len))),
         V::Bool(_) => Err(Error::str(format_args!("{value} has no length"))),
     }
+}
+
+/// As jaq's, which makes all items before any is counted.
+fn explode(value: &V) -> ValR<V> {
+    let V::Str(text) = value else { return Err(Error::typ(value.clone(), "string")) };
+    let len = text.chars().count();
+    if len > meter::ITEMS {
+        return Err(ended(meter::stop(Stop::Items)));
+    }
+    V::array(text.chars().map(|c| V::Num(Num::Int(u32::from(c).into()))).collect()).map_err(ended)
 }
 
 fn from_json(value: &V) -> ValR<V> {

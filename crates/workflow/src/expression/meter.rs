@@ -21,9 +21,15 @@ pub(super) const ITEMS: usize = 1_000_000;
 pub(super) const VALUE_BYTES: u64 = 64 << 20;
 /// The deepest a value may nest.
 pub(super) const DEPTH: u32 = 256;
+/// What one evaluation without jaq may copy, in bytes.
+pub(super) const COPIED_BYTES: u64 = 32 << 20;
 /// The stack that one evaluation may use, in bytes. A thread has 2 MiB, and what is between two looks at it
 /// needs some too.
-pub(super) const STACK_BYTES: usize = 512 << 10;
+pub(super) const STACK_BYTES: usize = 1 << 20;
+
+/// Calls of functions that call themselves with functions as arguments, and keys in a path. Each is one more
+/// link in a chain that jaq frees link by link, on the stack.
+pub(super) const CHAIN: u32 = 3_000;
 
 /// Steps between two looks at the clock.
 const CLOCK_STEPS: u64 = 1_024;
@@ -39,8 +45,12 @@ pub(super) enum Stop {
     Wall,
     /// Functions call each other too deeply.
     Stack,
+    /// Functions call themselves with functions as arguments too often.
+    Chain,
     /// It allocated too much in all.
     Allocated,
+    /// It copied too much in all.
+    Copied,
     /// A string is too long.
     StringBytes,
     /// An array or an object is too long.
@@ -58,6 +68,7 @@ thread_local! {
 struct Meter {
     steps: Cell<u64>,
     clock_at: Cell<u64>,
+    chain: Cell<u32>,
     bytes: Cell<u64>,
     started: Cell<Option<Instant>>,
     stack_base: Cell<usize>,
@@ -70,6 +81,7 @@ impl Meter {
         Self {
             steps: Cell::new(0),
             clock_at: Cell::new(0),
+            chain: Cell::new(0),
             bytes: Cell::new(0),
             started: Cell::new(None),
             stack_base: Cell::new(0),
@@ -84,6 +96,7 @@ pub(super) fn start(now_unix_ms: u64) {
     METER.with(|meter| {
         meter.steps.set(STEPS);
         meter.clock_at.set(STEPS.saturating_sub(CLOCK_STEPS));
+        meter.chain.set(CHAIN);
         meter.bytes.set(ALLOCATED_BYTES);
         meter.started.set(Some(Instant::now()));
         meter.stack_base.set(stack_address());
@@ -120,6 +133,18 @@ pub(super) fn tick() -> Result<(), Stop> {
             return Err(stop(Stop::Stack));
         }
         steps(meter, 1)
+    })
+}
+
+/// As [`tick`], and counts a link of the chain.
+pub(super) fn tick_chain() -> Result<(), Stop> {
+    tick()?;
+    METER.with(|meter| match meter.chain.get().checked_sub(1) {
+        Some(left) => {
+            meter.chain.set(left);
+            Ok(())
+        }
+        None => Err(stop(Stop::Chain)),
     })
 }
 

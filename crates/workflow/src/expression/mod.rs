@@ -27,6 +27,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use jaq_core::compile::Undefined as Kind;
 use jaq_core::load::parse::Term;
 use serde_json::Value;
 
@@ -271,8 +272,8 @@ fn unknown(undefined: &Undefined, variables: &[&str]) -> String {
             None => String::new(),
         }
     };
-    match undefined.arguments {
-        Some(arguments) => {
+    match undefined.kind {
+        Kind::Filter(arguments) => {
             let other = library::names().any(|known| known == name);
             let near = near(&mut library::names().map(str::to_owned));
             match (other, arguments) {
@@ -281,7 +282,9 @@ fn unknown(undefined: &Undefined, variables: &[&str]) -> String {
                 (false, _) => format!("there is no function `{name}`{near}"),
             }
         }
-        None => {
+        Kind::Mod => format!("there is no module `{name}`: there are no modules"),
+        Kind::Label => format!("there is no `label {name}` around this `break`"),
+        _ => {
             let near = near(&mut variables.iter().map(|known| format!("${known}")));
             if near.is_empty() && !variables.is_empty() {
                 let known =

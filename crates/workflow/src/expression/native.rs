@@ -108,7 +108,7 @@ pub(super) struct Budget(Cell<u64>);
 
 impl Budget {
     pub(super) fn new() -> Self {
-        Self(Cell::new(super::meter::VALUE_BYTES))
+        Self(Cell::new(super::meter::COPIED_BYTES))
     }
 
     pub(super) fn take(&self, bytes: usize) -> Result<(), End> {
@@ -117,7 +117,7 @@ impl Budget {
                 self.0.set(left);
                 Ok(())
             }
-            None => Err(End::Stop(Stop::ValueBytes)),
+            None => Err(End::Stop(Stop::Copied)),
         }
     }
 

@@ -152,7 +152,8 @@ impl fmt::Display for Num {
             Self::Float(float) if *float == f64::INFINITY => out.write_str("Infinity"),
             Self::Float(float) if *float == f64::NEG_INFINITY => out.write_str("-Infinity"),
             Self::Float(float) => match serde_json::Number::from_f64(*float) {
-                Some(number) => write!(out, "{number}"),
+                // Large ones as jaq has them: `1e16`, not `1e+16`.
+                Some(number) => out.write_str(&number.to_string().replace("e+", "e")),
                 None => Ok(()),
             },
         }

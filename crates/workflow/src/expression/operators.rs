@@ -44,7 +44,7 @@ impl V {
 
     /// Where `wanted` is in it.
     pub(super) fn indices(&self, wanted: &Self) -> ValR<V> {
-        let cost = self.bytes().saturating_mul(1 + wanted.bytes() / 64);
+        let cost = self.bytes().saturating_mul(4 + wanted.bytes() / 16);
         meter::work(cost).map_err(ended)?;
         let places: Vec<usize> = match (self, wanted) {
             (V::Str(_), V::Str(wanted)) if wanted.is_empty() => Vec::new(),
@@ -53,6 +53,7 @@ impl V {
                 starts
                     .filter(|(_, (at, _))| text.get(*at..).is_some_and(|rest| rest.starts_with(&**wanted)))
                     .map(|(place, _)| place)
+                    .take(meter::ITEMS + 1)
                     .collect()
             }
             (V::Arr(_), V::Arr(_)) => {

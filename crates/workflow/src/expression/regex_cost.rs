@@ -1,6 +1,8 @@
 //! What a regular expression costs for each byte of text: about as many states as it may have. The library
 //! that runs them goes through all of those for each byte and cannot be interrupted.
 
+/// The longest text, in bytes. All matches in it are in memory at once.
+pub(super) const TEXT_BYTES: usize = 256 << 10;
 /// States beyond which a regular expression is refused.
 const STATES: u64 = 50_000;
 

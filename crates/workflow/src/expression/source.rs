@@ -45,6 +45,10 @@ pub(super) fn parse<T: Send>(
             return wrong(text.len() - rest.len(), format!("expected {expected} here"));
         }
     };
+    let first = tokens.first().map_or("", |token| token.0);
+    if matches!(first, "import" | "include" | "module") {
+        return wrong(0, format!("there is no `{first}`: there are no modules"));
+    }
     match count(&tokens) {
         0 => wrong(0, "it is empty".into()),
         few if few <= FEW_TOKENS => tree(text, &tokens, make),

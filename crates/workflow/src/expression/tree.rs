@@ -10,7 +10,8 @@ use jaq_core::path::{Part, Path};
 pub(super) fn calls(term: &Term<&str>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     visit(term, &mut |inner| {
-        if let Term::Call(name, _) = inner {
+        // `@json "…"` calls `@json`.
+        if let Term::Call(name, _) | Term::Str(Some(name), _) = inner {
             names.insert((*name).to_owned());
         }
     });

@@ -456,7 +456,7 @@ fn wanted(listen: &Listen) -> impl Iterator<Item = &EventFilter> {
 }
 
 /// What a rule has found, as the workflow sees it: what it is about, and the events.
-pub(crate) fn firing_value(firing: &Firing, how: crate::program::Read) -> Value {
+pub fn firing_value(firing: &Firing, how: crate::program::Read) -> Value {
     let mut value = match &firing.facts {
         Value::Object(facts) => facts.clone(),
         _ => serde_json::Map::new(),
@@ -467,4 +467,50 @@ pub(crate) fn firing_value(firing: &Firing, how: crate::program::Read) -> Value 
         value.insert("dropped".to_owned(), json!(firing.dropped));
     }
     Value::Object(value)
+}
+
+/// A filter of a schedule as it is without an instance; nothing if it depends on one.
+pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
+    let attribute = |(name, template): &(String, crate::expression::Template)| {
+        Some((name.clone(), template.eval(&Value::Null, &NoVariables, 0).ok()?))
+    };
+    let expected = |correlation: &crate::program::Correlation| {
+        let expect = correlation.expect.as_ref()?.eval(&Value::Null, &NoVariables, 0).ok()?;
+        Some((correlation.from.clone(), expect))
+    };
+    Some(ActiveFilter {
+        attributes: filter.attributes.iter().map(attribute).collect::<Option<_>>()?,
+        correlate: filter.correlate.iter().filter_map(expected).collect(),
+    })
+}
+
+impl EventFilter {
+    /// Whether an event's data is what a schedule's filter wants.
+    pub fn takes(&self, event: &Value) -> bool {
+        let data = event.get("data").unwrap_or(&Value::Null);
+        match &self.data {
+            None => true,
+            Some(DataTest::Contains(wanted)) => subset(wanted, data),
+            Some(DataTest::Condition(condition)) => {
+                condition.is_true(data, &NoVariables, 0).unwrap_or(false)
+            }
+        }
+    }
+}
+
+/// The rule by which a schedule's events start a workflow: its own, or one of each filter that belong together.
+///
+/// # Errors
+/// There is none.
+pub fn schedule_rule(schedule: &crate::program::Schedule) -> Result<Rule, String> {
+    let on = schedule.on.as_ref().ok_or("the schedule has no events")?;
+    if let Some(rule) = &schedule.rule {
+        return parse_rule(rule, on.filters.len());
+    }
+    let mut rule = json!({"all": true});
+    let key = on.filters.first().and_then(|filter| filter.correlate.first());
+    if let Some(key) = key {
+        rule["key"] = Value::from(format!("${{ {} }}", key.from.source()));
+    }
+    parse_rule(&rule, on.filters.len())
 }

@@ -1,0 +1,58 @@
+//! `edgefaas coordinator --broker URL --in FILTER`
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use edgefaas_node::bridge::config::{BridgeQoS, BridgeSection, BridgeVersion, Direction, TopicSection};
+
+use super::run::announce_ready;
+use crate::args::{Coordinator, Global};
+use crate::exit::{Exit, Failure};
+use crate::node;
+
+/// Time without a packet after which the broker is asked whether it is still there.
+const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A node whose messages come from another broker, and go there.
+pub async fn run(args: &Coordinator, global: &Global) -> anyhow::Result<()> {
+    node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
+    node::raise_open_files();
+    let mut config = node::config(&args.listen, global.data_dir.clone())?;
+    if args.listen.mqtt.is_none() {
+        // Its own broker is for nobody else, and 1883 may be the other one's.
+        config.mqtt = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    }
+    let invalid = |reason: String| Failure::new(Exit::Usage, reason);
+    let qos = BridgeQoS::try_from(args.qos).map_err(invalid)?;
+    let topics = |filters: &[String], direction: Direction| {
+        let topic = |filter: &String| TopicSection {
+            filter: filter.clone(),
+            direction,
+            qos,
+            local_prefix: String::new(),
+            remote_prefix: String::new(),
+        };
+        filters.iter().map(topic).collect::<Vec<_>>()
+    };
+    let mut all = topics(&args.inward, Direction::In);
+    all.extend(topics(&args.outward, Direction::Out));
+    config.bridges.push(BridgeSection {
+        name: "coordinator".to_owned(),
+        url: args.broker.clone(),
+        ca: None,
+        cert: None,
+        key: None,
+        username: args.username.clone(),
+        password_file: args.password_file.clone(),
+        client_id: None,
+        keepalive: KEEPALIVE,
+        version: BridgeVersion::V5,
+        topics: all,
+    });
+    let data_dir = config.data_dir.clone();
+    let shutdown = node::shutdown_signal()?;
+    let node = node::build(config).await?;
+    let addresses = node.addresses();
+    node::reload_on_hangup(node.access())?;
+    announce_ready(&addresses, node.fingerprint().as_deref(), &data_dir, global.output)?;
+    Ok(node.run(shutdown).await?)
+}

@@ -1,0 +1,71 @@
+//! `edgefaas trace ID`
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::args::{Format, Global, Trace};
+use crate::client;
+use crate::output;
+
+/// Deeper spans are not moved further to the right.
+const MAX_INDENT: usize = 12;
+
+pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let request = proto::TraceRequest { id: args.id.clone() };
+    let response = client.trace(request).await.map_err(|status| client::failure(&status))?;
+    let spans = response.into_inner().spans;
+    if global.output == Format::Json {
+        let spans: Vec<_> = spans.iter().map(as_json).collect();
+        return output::json(&json!({ "spans": spans }));
+    }
+    let begin = spans.iter().map(|span| span.started_unix_us).min().unwrap_or(0);
+    let mut rows = Vec::new();
+    let is_root = |span: &proto::Span| !spans.iter().any(|other| other.id == span.parent);
+    for root in spans.iter().filter(|span| is_root(span)) {
+        add(&spans, root, 0, begin, &mut rows);
+    }
+    let header = ["WHAT", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
+    output::table(&header, rows)
+}
+
+fn add(spans: &[proto::Span], span: &proto::Span, depth: usize, begin: u64, rows: &mut Vec<Vec<String>>) {
+    if rows.len() > spans.len() {
+        return;
+    }
+    let part = |us: u64| if us == 0 { String::new() } else { output::micros(us) };
+    let came = if span.error.is_empty() { span.output.clone() } else { format!("failed: {}", span.error) };
+    rows.push(vec![
+        format!("{}{} {}", "  ".repeat(depth.min(MAX_INDENT)), span.kind, span.name),
+        format!("+{}", output::micros(span.started_unix_us.saturating_sub(begin))),
+        output::micros(span.duration_us),
+        part(span.queue_us),
+        part(span.start_us),
+        part(span.execution_us),
+        part(span.state_us),
+        span.input.clone(),
+        came,
+    ]);
+    for child in spans.iter().filter(|child| child.parent == span.id && child.id != span.id) {
+        add(spans, child, depth + 1, begin, rows);
+    }
+}
+
+fn as_json(span: &proto::Span) -> serde_json::Value {
+    json!({
+        "trace_id": span.trace_id,
+        "id": span.id,
+        "parent": span.parent,
+        "kind": span.kind,
+        "name": span.name,
+        "started_unix_us": span.started_unix_us,
+        "duration_us": span.duration_us,
+        "queue_us": span.queue_us,
+        "start_us": span.start_us,
+        "execution_us": span.execution_us,
+        "state_us": span.state_us,
+        "input": span.input,
+        "output": span.output,
+        "error": span.error,
+    })
+}

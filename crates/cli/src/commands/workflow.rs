@@ -1,0 +1,135 @@
+//! `edgefaas workflow list|show|cancel|retry|graph`
+
+use std::path::Path;
+
+use anyhow::Context;
+use edgefaas_node::control::proto;
+use edgefaas_node::control::proto::change_instance_request::Change;
+use edgefaas_workflow::{graph, picture};
+use serde_json::{Value, json};
+
+use crate::args::{Format, Global, Workflow};
+use crate::client;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
+    match args {
+        Workflow::List { name, limit } => list(name.as_deref(), *limit, global).await,
+        Workflow::Show { id } => show(id, global).await,
+        Workflow::Cancel { id } => change(id, Change::Cancel, "is cancelled", global).await,
+        Workflow::Retry { id } => change(id, Change::Retry, "goes on", global).await,
+        Workflow::Graph { name, svg } => draw(name, svg.as_deref(), global).await,
+    }
+}
+
+async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let request = proto::ListInstancesRequest { workflow: name.unwrap_or_default().to_owned(), limit };
+    let response = client.list_instances(request).await.map_err(|status| client::failure(&status))?;
+    let proto::ListInstancesResponse { instances, more } = response.into_inner();
+    if global.output == Format::Json {
+        let instances: Vec<_> = instances.iter().map(as_json).collect();
+        return output::json(&json!({ "instances": instances, "more": more }));
+    }
+    if instances.is_empty() {
+        eprintln!("no instance runs, waits or can be retried");
+        return Ok(());
+    }
+    let row = |instance: &proto::Instance| {
+        vec![
+            instance.id.clone(),
+            instance.workflow.clone(),
+            instance.status.clone(),
+            output::since(instance.started_unix_ms),
+            instance.steps.to_string(),
+            instance.tasks.join("\n"),
+        ]
+    };
+    output::table(
+        &["INSTANCE", "WORKFLOW", "STATUS", "STARTED", "STEPS", "AT"],
+        instances.iter().map(row).collect(),
+    )?;
+    if more > 0 {
+        eprintln!("and {more} more; --limit shows them");
+    }
+    Ok(())
+}
+
+async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let request = proto::GetInstanceRequest { id: id.to_owned() };
+    let response = client.get_instance(request).await.map_err(|status| client::failure(&status))?;
+    let instance = response.into_inner();
+    if global.output == Format::Json {
+        return output::json(&as_json(&instance));
+    }
+    let mut lines = format!("{} of {} {}\n", instance.id, instance.workflow, instance.version);
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            lines.push_str(&format!("{name:<9}{}\n", output::indented(value)));
+        }
+    };
+    line("status", &instance.status);
+    line("started", &output::since(instance.started_unix_ms));
+    line("steps", &instance.steps.to_string());
+    line("at", &instance.tasks.join("\n"));
+    line("input", &instance.input);
+    line("context", if instance.context == "null" { "" } else { &instance.context });
+    line("output", &instance.output);
+    line("error", &instance.error);
+    output::text(&lines)
+}
+
+async fn change(id: &str, change: Change, what: &str, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect(global).await?;
+    let request = proto::ChangeInstanceRequest { id: id.to_owned(), change: change.into() };
+    client.change_instance(request).await.map_err(|status| client::failure(&status))?;
+    match global.output {
+        Format::Json => output::json(&json!({ "id": id })),
+        Format::Table => output::text(&format!("{id} {what}\n")),
+    }
+}
+
+async fn draw(name: &str, svg: Option<&Path>, global: &Global) -> anyhow::Result<()> {
+    let is_file = [".yaml", ".yml", ".json"].iter().any(|extension| name.ends_with(extension));
+    let (mermaid, picture) = if is_file {
+        let text = std::fs::read_to_string(name)
+            .map_err(|error| Failure::new(Exit::Invalid, format!("{name}: {error}")))?;
+        let compiled = edgefaas_workflow::compile(&text, name)?;
+        let drawn = picture::picture(&compiled.program);
+        (graph::mermaid(&drawn), graph::svg(&drawn))
+    } else {
+        let mut client = client::connect(global).await?;
+        let request = proto::GraphRequest { workflow: name.to_owned() };
+        let response = client.graph(request).await.map_err(|status| client::failure(&status))?;
+        let proto::GraphResponse { mermaid, svg } = response.into_inner();
+        (mermaid, svg)
+    };
+    if let Some(file) = svg {
+        return std::fs::write(file, picture)
+            .with_context(|| format!("{} cannot be written", file.display()));
+    }
+    match global.output {
+        Format::Json => output::json(&json!({ "mermaid": mermaid, "svg": picture })),
+        Format::Table => output::text(&mermaid),
+    }
+}
+
+fn as_json(instance: &proto::Instance) -> Value {
+    let data = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+    json!({
+        "id": instance.id,
+        "workflow": instance.workflow,
+        "version": instance.version,
+        "status": instance.status,
+        "started_unix_ms": instance.started_unix_ms,
+        "tasks": instance.tasks,
+        "steps": instance.steps,
+        "durable": instance.durable,
+        "input": data(&instance.input),
+        "context": data(&instance.context),
+        "output": data(&instance.output),
+        "error": data(&instance.error),
+    })
+}

@@ -1,0 +1,413 @@
+//! Workflows as their users have them: deployed from files, run over HTTP and MQTT, seen, cancelled, retried.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, Running, repository};
+
+const HEAD: &str = "dsl: '1.0.3', namespace: test, version: '1.0.0'";
+
+/// An app on disk.
+struct App {
+    dir: tempfile::TempDir,
+}
+
+impl App {
+    fn new(manifest: &str, files: &[(&str, &str)]) -> Self {
+        let app = Self { dir: tempfile::tempdir().unwrap() };
+        app.write("edgefaas.toml", manifest);
+        files.iter().for_each(|(name, text)| app.write(name, text));
+        app
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+}
+
+fn subscribe(node: &Running, topic: &str, count: u32) -> Child {
+    Command::new("mosquitto_sub")
+        .args(["-p", &node.mqtt_port, "-t", topic, "-C", &count.to_string(), "-W", "120", "-v", "-V", "mqttv5"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("mosquitto_sub is installed")
+}
+
+fn received(child: Child) -> String {
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}
+
+fn publish(node: &Running, topic: &str, message: &str, qos: &str) {
+    let status = Command::new("mosquitto_pub")
+        .args(["-p", &node.mqtt_port, "-t", topic, "-m", message, "-q", qos, "-V", "mqttv5"])
+        .status()
+        .expect("mosquitto_pub is installed");
+    assert!(status.success());
+}
+
+/// Waits until somebody subscribes to a filter.
+fn subscribed(node: &Running, filter: &str) {
+    let until = Instant::now() + PATIENCE;
+    while !node.ok(&["queues", "-o", "json"]).contains(filter) {
+        assert!(Instant::now() < until, "nobody subscribes to {filter}");
+    }
+}
+
+fn example(name: &str) -> PathBuf {
+    repository().join("examples").join(name)
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| panic!("no JSON: {text}"))
+}
+
+fn instances(node: &Running) -> Vec<Value> {
+    let list = parsed(&node.ok(&["workflow", "list", "-o", "json"]));
+    list["instances"].as_array().unwrap().clone()
+}
+
+/// Waits until the instances are as they should be.
+fn wait_for(node: &Running, what: &str, mut fits: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = instances(node);
+        if fits(&found) {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what}: {found:?}");
+    }
+}
+
+#[test]
+fn map_reduce_inside_and_over_topics() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    let said = node.ok(&["deploy", example("map-reduce").to_str().unwrap()]);
+    assert!(said.contains("word-count") && said.contains("over-mqtt"), "{said}");
+    let input = r#"{"chunks": ["the quick fox", "the lazy dog", "the end"]}"#;
+    for name in ["word-count", "over-mqtt"] {
+        let counts = parsed(&node.ok(&["invoke", name, "-d", input]));
+        assert_eq!(counts[0], json!({"word": "the", "count": 3}), "{name}: {counts}");
+        assert_eq!(counts.as_array().unwrap().len(), 6, "{name}: {counts}");
+    }
+    let (status, body) = node.http("POST", "/workflows/word-count", input);
+    assert_eq!((status, &parsed(&body)[0]["word"]), (200, &json!("the")), "{body}");
+    assert!(node.ok(&["workflow", "graph", "over-mqtt"]).contains("flowchart"));
+    let svg = home.path().join("picture.svg");
+    node.ok(&["workflow", "graph", "word-count", "--svg", svg.to_str().unwrap()]);
+    assert!(std::fs::read_to_string(svg).unwrap().contains("<svg"));
+}
+
+#[test]
+fn a_saga_takes_back_what_it_did() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    node.ok(&["deploy", example("saga").to_str().unwrap()]);
+    let order = |address: &str| json!({"pieces": 2, "amount": 30, "address": address}).to_string();
+    let shipped = parsed(&node.ok(&["invoke", "order", "-d", &order("Harbour Road 1")]));
+    assert_eq!(shipped, json!({"shippedTo": "Harbour Road 1"}));
+    let cancelled = parsed(&node.ok(&["invoke", "order", "-d", &order("the Moon")]));
+    assert_eq!(cancelled["cancelled"], true, "{cancelled}");
+    assert!(cancelled["because"].as_str().unwrap().contains("nobody ships to the Moon"), "{cancelled}");
+    // What the first one left is there, and nothing of the second.
+    let taken = parsed(&node.ok(&["invoke", "payment", "-d", r#"{"amount": 0}"#]));
+    let reserved = parsed(&node.ok(&["invoke", "stock", "-d", r#"{"pieces": 0}"#]));
+    assert_eq!((taken, reserved), (json!({"taken": 30}), json!({"reserved": 2})));
+    // An order that is none is told what is wrong with it, as a problem document with the DSL's type.
+    let (status, body) = node.http("POST", "/workflows/order", "{}");
+    let problem = parsed(&body);
+    assert_eq!(status, 400, "{body}");
+    assert_eq!(problem["type"], "https://serverlessworkflow.io/spec/1.0.0/errors/validation", "{body}");
+    assert!(problem["detail"].as_str().unwrap().contains("pieces"), "{body}");
+}
+
+#[test]
+fn silence_and_warmth_raise_alarms() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    node.ok(&["deploy", example("silence").to_str().unwrap()]);
+    let alarms = subscribe(&node, "alarms/#", 2);
+    subscribed(&node, "alarms/#");
+    publish(&node, "sensors/attic/reading", r#"{"celsius": 25}"#, "1");
+    publish(&node, "sensors/attic/reading", r#"{"celsius": 31}"#, "1");
+    publish(&node, "sensors/attic/reading", r#"{"celsius": 32}"#, "1");
+    let alarms = received(alarms);
+    let lines: Vec<&str> = alarms.lines().collect();
+    assert_eq!(lines[0], r#"alarms/attic {"celsius":31}"#);
+    assert_eq!(lines[1], r#"alarms/attic {"last":{"celsius":32},"silentForMs":5000}"#);
+}
+
+#[test]
+fn every_way_in_and_its_answers() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    let app = App::new(
+        "app = \"ways\"\nworkflows = [\"*.yaml\"]\n[functions.double]\nmain = \"double.js\"\n[functions.outer]\nmain = \
+         \"outer.js\"\npermissions = { call = [\"chain\"] }\n",
+        &[
+            ("double.js", "export default (event) => ({ n: event.json().n * 2, kind: event.kind })"),
+            ("outer.js", "export default async (event, context) => (await context.call('chain', event.json())).json()"),
+            (
+                "chain.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: chain }}\ndo:\n  - a: {{ call: double }}\n  - b: {{ call: double }}\n  - c: \
+                     {{ call: double }}\n"
+                ),
+            ),
+            (
+                "parent.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: parent }}\ndo:\n  - child: {{ run: {{ workflow: {{ namespace: test, name: \
+                     chain, version: '1.0.0', input: {{ n: '${{ .n + 1 }}' }} }} }} }}\n  - called: {{ call: chain }}\n"
+                ),
+            ),
+            (
+                "script.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: script }}\ndo:\n  - run:\n      run:\n        script:\n          language: js\n          \
+                     arguments: {{ a: '${{ .n }}', b: 4 }}\n          code: |\n            console.log('not this');\n            \
+                     return a * b;\n"
+                ),
+            ),
+        ],
+    );
+    node.ok(&["deploy", app.path()]);
+    let eight = json!({"n": 8, "kind": "workflow"});
+    assert_eq!(parsed(&node.ok(&["invoke", "chain", "-d", r#"{"n": 1}"#])), eight);
+    assert_eq!(parsed(&node.http("POST", "/workflows/chain", r#"{"n": 1}"#).1), eight);
+    // A composition is a function: for the gateway, and for functions.
+    assert_eq!(parsed(&node.http("POST", "/fn/chain", r#"{"n": 1}"#).1), eight);
+    assert_eq!(parsed(&node.ok(&["invoke", "outer", "-d", r#"{"n": 1}"#])), eight);
+    assert_eq!(parsed(&node.ok(&["invoke", "parent", "-d", r#"{"n": 0}"#]))["n"], 64);
+    assert_eq!(parsed(&node.ok(&["invoke", "script", "-d", r#"{"n": 5}"#])), json!(20));
+    let results = subscribe(&node, "$faas/wf/chain/result/+", 1);
+    subscribed(&node, "$faas/wf/chain/result/+");
+    publish(&node, "$faas/wf/chain/invoke/r1", r#"{"n": 2}"#, "0");
+    let results = received(results);
+    assert!(results.starts_with("$faas/wf/chain/result/r1 ") && results.contains("\"n\":16"), "{results}");
+
+    let (status, body) = node.http("POST", "/workflows/chian", "{}");
+    assert!(status == 404 && body.contains("`chain`"), "{status} {body}");
+    let (status, body) = node.http("GET", "/workflows/chain", "");
+    assert_eq!(status, 405, "{body}");
+    let list = node.ok(&["list"]);
+    assert!(list.contains("chain") && list.contains("parent"), "{list}");
+    // Where the time went: the workflow, its tasks, and the functions in them.
+    let (head, _) = node.exchange("POST", "/workflows/chain", r#"{"n": 1}"#);
+    let id = head.lines().find_map(|line| line.strip_prefix("invocation-id: ")).expect("an id").trim();
+    let spans = parsed(&node.ok(&["trace", id, "-o", "json"]));
+    let kinds: Vec<&str> =
+        spans["spans"].as_array().unwrap().iter().map(|span| span["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "function").count(), 3, "{spans}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == "task").count(), 3, "{spans}");
+    assert_eq!(kinds[0], "workflow", "{spans}");
+    assert!(node.ok(&["trace", id]).contains("function double"));
+}
+
+#[test]
+fn what_cannot_work_is_refused_at_the_deploy() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    let file = |text: &str| {
+        let path = home.path().join("flow.yaml");
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let refused = |path: &Path, options: &[&str]| {
+        let output = node.cli(&[&["deploy", path.to_str().unwrap()], options].concat());
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let flow = |tasks: &str| format!("document: {{ {HEAD}, name: flow }}\ndo:\n{tasks}");
+    for (tasks, expected) in [
+        ("  - a: { cal: x }\n", ":3:5: task `a` does nothing that is known"),
+        ("  - a: { set: { x: '${ .a | }' } }\n", ":3:"),
+        ("  - a: { wait: soon, then: b }\n", "there is no task `b`"),
+        ("  - a: { run: { container: { image: x } } }\n", "`run: container` is not supported"),
+        ("  - a: [\n", "this is no YAML"),
+    ] {
+        let said = refused(&file(&flow(tasks)), &[]);
+        assert!(said.contains("flow.yaml") && said.contains(expected), "{tasks}: {said}");
+    }
+    // A function that is not there is a warning, or an error where that is asked for.
+    let path = file(&flow("  - a: { call: nothing-there }\n"));
+    let said = refused(&path, &["--strict"]);
+    assert!(said.contains("calls `nothing-there`, which is not deployed"), "{said}");
+    let output = node.cli(&["deploy", path.to_str().unwrap()]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("warning"), "{output:?}");
+    let output = node.cli(&["invoke", "flow"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("nothing-there") && said.contains("404"), "{said}");
+    // One of another app needs the permission.
+    let hello = home.path().join("hello.js");
+    std::fs::write(&hello, "export default () => 'hi'").unwrap();
+    node.ok(&["deploy", hello.to_str().unwrap()]);
+    let path = file(&flow("  - a: { call: hello }\n"));
+    assert!(refused(&path, &[]).contains("--allow call=hello"));
+    node.ok(&["deploy", path.to_str().unwrap(), "--allow", "call=hello"]);
+    assert_eq!(node.ok(&["invoke", "flow"]).trim(), "\"hi\"");
+}
+
+#[test]
+fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let node = Running::start(&data, &[]);
+    let flow = |second: &str| {
+        format!(
+            "document: {{ {HEAD}, name: flow, metadata: {{ durable: true }} }}\ndo:\n  - count: {{ call: count }}\n  - go: {{ \
+             listen: {{ to: {{ one: {{ with: {{ type: mqtt.publish, subject: go }} }} }} }} }}\n  - last: {second}\n"
+        )
+    };
+    let app = App::new(
+        "app = \"flow\"\nworkflows = [\"*.yaml\"]\n[functions.count]\nmain = \"count.js\"\npermissions = { objects = [\"o\"] \
+         }\n[functions.picky]\nmain = \"picky.js\"\npermissions = { objects = [\"o\"] }\n",
+        &[
+            (
+                "count.js",
+                "export default async (event, context) => { const c = context.object('o').counter('runs'); \
+                 if (event.kind === 'workflow') await c.add(1); return { runs: await c.value() } }",
+            ),
+            (
+                "picky.js",
+                "export default async (event, context) => { const open = context.object('o').register('open'); \
+                 if (event.kind === 'call') return void await open.set('yes'); \
+                 if (!(await open.get())) throw new Error('not yet'); return 'done' }",
+            ),
+            ("flow.yaml", &flow("{ set: { version: one } }")),
+        ],
+    );
+    node.ok(&["deploy", app.path()]);
+    let start = |node: &Running| publish(node, "$faas/wf/flow/invoke", "{}", "1");
+    start(&node);
+    let found = wait_for(&node, "it waits", |found| found.len() == 1 && found[0]["status"] == "waiting");
+    assert_eq!(found[0]["tasks"], json!(["/do/1/go"]));
+    let first = found[0]["id"].as_str().unwrap().to_owned();
+
+    // The new definition is for new instances; the old one survives a kill as well.
+    app.write("flow.yaml", &flow("{ call: picky }"));
+    node.ok(&["deploy", app.path()]);
+    node.kill();
+    let node = Running::start(&data, &[]);
+    start(&node);
+    let found =
+        wait_for(&node, "both wait", |found| found.iter().filter(|one| one["status"] == "waiting").count() == 2);
+    let second = found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != first).unwrap().to_owned();
+    let third = {
+        start(&node);
+        let found = wait_for(&node, "three wait", |found| {
+            found.iter().filter(|one| one["status"] == "waiting").count() == 3
+        });
+        let id = found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != first && *id != second);
+        id.unwrap().to_owned()
+    };
+    node.ok(&["workflow", "cancel", &third]);
+    wait_for(&node, "one is cancelled", |found| found.len() == 2);
+    publish(&node, "go", "1", "1");
+    let found = wait_for(&node, "one fails", |found| found.len() == 1 && found[0]["status"] == "faulted");
+    assert_eq!(found[0]["id"], json!(second));
+    let shown = parsed(&node.ok(&["workflow", "show", &first, "-o", "json"]));
+    assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!({"version": "one"})), "{shown}");
+    let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
+    assert_eq!(shown["error"]["instance"], "/do/2/last", "{shown}");
+    assert!(shown["error"]["detail"].as_str().unwrap().contains("not yet"), "{shown}");
+    // It is there after another crash, and goes on from the task that failed.
+    node.kill();
+    let node = Running::start(&data, &[]);
+    wait_for(&node, "it is still there", |found| found.len() == 1 && found[0]["status"] == "faulted");
+    node.ok(&["invoke", "picky"]);
+    node.ok(&["workflow", "retry", &second]);
+    wait_for(&node, "it is done", <[Value]>::is_empty);
+    let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
+    assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!("done")), "{shown}");
+    // Each instance's first step has had its effect once.
+    assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 3}));
+    let output = node.cli(&["workflow", "retry", &second]);
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("no instance"));
+}
+
+/// How often the node is killed, unless `EDGEFAAS_CRASH_ROUNDS` says otherwise.
+const ROUNDS: u64 = 100;
+
+#[test]
+fn durable_steps_have_their_effect_once_whenever_the_node_is_killed() {
+    let rounds =
+        std::env::var("EDGEFAAS_CRASH_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let mut random = crate::load::Random::seeded("EDGEFAAS_CRASH_SEED");
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let app = App::new(
+        "app = \"steps\"\nworkflows = [\"*.yaml\"]\n[functions.step]\nmain = \"step.js\"\npermissions = { objects = [\"*\"], \
+         publish = [\"done/#\"] }\n[functions.read]\nmain = \"read.js\"\npermissions = { objects = [\"*\"] }\n",
+        &[
+            (
+                "step.js",
+                "export default async (event, context) => { const { id, n } = event.json(); \
+                 await context.object('i-' + id).counter('step-' + n).add(1); \
+                 await context.object('all').counter('steps').add(1); return { id } }",
+            ),
+            (
+                "read.js",
+                "export default async (event, context) => { const { id } = event.json(); const o = context.object('i-' + id); \
+                 return [await o.counter('step-1').value(), await o.counter('step-2').value(), await \
+                 o.counter('step-3').value()] }",
+            ),
+            (
+                "steps.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: steps, metadata: {{ durable: true }} }}\ndo:\n  - one: {{ call: step, with: {{ id: \
+                     '${{ .id }}', n: 1 }} }}\n  - pause: {{ wait: 5ms }}\n  - two: {{ call: step, with: {{ id: '${{ .id }}', n: 2 }} \
+                     }}\n  - three: {{ call: step, with: {{ id: '${{ .id }}', n: 3 }} }}\n"
+                ),
+            ),
+        ],
+    );
+    let mut node = Running::start(&data, &[]);
+    node.ok(&["deploy", app.path()]);
+    let mut sent = 0u64;
+    let mut acknowledged = Vec::new();
+    for _ in 0..rounds {
+        let alive = std::time::Duration::from_micros(5_000 + random.below(60_000));
+        let until = Instant::now() + alive;
+        let mut connection =
+            crate::load::Connection::open(&node.mqtt_port, "starter", true).expect("the broker is there");
+        // Started until the kill; those that were acknowledged must run.
+        let mut open = Vec::new();
+        let mut id = 0u16;
+        while Instant::now() < until {
+            sent += 1;
+            id += 1;
+            let payload = json!({"id": sent.to_string()}).to_string();
+            if connection.publish(0b0010, "$faas/wf/steps/invoke", id, payload.as_bytes()).is_err() {
+                break;
+            }
+            open.push(sent);
+            match connection.receive_within(std::time::Duration::from_millis(20)) {
+                Ok(Some((0x40, _))) => acknowledged.push(open.remove(0)),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        node.kill();
+        node = Running::start(&data, &[]);
+    }
+    wait_for(&node, "all come to their end", <[Value]>::is_empty);
+    let mut ran = 0;
+    for id in 1..=sent {
+        let counts = parsed(&node.http("POST", "/fn/read", &json!({"id": id.to_string()}).to_string()).1);
+        let all = counts == json!([1, 1, 1]);
+        let none = counts == json!([0, 0, 0]);
+        assert!(all || (none && !acknowledged.contains(&id)), "instance {id} of {sent}: {counts}");
+        ran += usize::from(all);
+    }
+    assert!(!acknowledged.is_empty() && ran >= acknowledged.len(), "{ran} of {sent} ran");
+    println!("{rounds} kills, {sent} started, {} acknowledged, {ran} ran", acknowledged.len());
+}

@@ -1,0 +1,109 @@
+//! Sending spans to an OpenTelemetry collector: OTLP over HTTP in its JSON form (OTLP 1.x, section "OTLP/HTTP").
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use edgefaas_isolates::{OutgoingRequest, Redirect};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::Dispatcher;
+use crate::manifest::HttpPattern;
+use crate::outgoing;
+use crate::trace::TraceSpan;
+
+/// Time in which spans are collected before they are sent.
+const COLLECT: Duration = Duration::from_millis(500);
+
+/// Sends spans as they come until `cancel` fires. What a collector does not take is lost: spans are kept here anyway.
+pub(crate) async fn run(dispatcher: Arc<Dispatcher>, collector: String, cancel: CancellationToken) {
+    let url = format!("{}/v1/traces", collector.trim_end_matches('/'));
+    let Some(host) = url::Url::parse(&url).ok().and_then(|url| pattern_of(&url)) else {
+        tracing::error!(collector, "traces.otlp is no http or https URL; nothing is exported");
+        return;
+    };
+    let allowed: Arc<[HttpPattern]> = Arc::from(vec![host]);
+    let mut failing = false;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = dispatcher.traces().added.notified() => {}
+        }
+        let _ = tokio::time::timeout(COLLECT, cancel.cancelled()).await;
+        let spans = dispatcher.traces().take_unexported();
+        if spans.is_empty() {
+            continue;
+        }
+        let request = OutgoingRequest {
+            method: "POST".to_owned(),
+            url: url.clone(),
+            headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+            body: Bytes::from(document(&spans).to_string()),
+            redirect: Redirect::Error,
+        };
+        let sent = match outgoing::check(request, &allowed, None) {
+            Ok(checked) => {
+                dispatcher.http().fetch(checked, allowed.clone()).await.map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let problem = match sent {
+            Ok(answer) if answer.status < 300 => None,
+            Ok(answer) => Some(format!("it answered {}", answer.status)),
+            Err(reason) => Some(reason),
+        };
+        // Said once, not with every span.
+        if let Some(reason) = problem.as_deref().filter(|_| !failing) {
+            tracing::warn!(collector, reason, "spans could not be exported");
+        }
+        failing = problem.is_some();
+    }
+}
+
+fn pattern_of(url: &url::Url) -> Option<HttpPattern> {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{}{port}", url.scheme(), url.host_str()?).parse().ok()
+}
+
+/// The request's body.
+fn document(spans: &[TraceSpan]) -> Value {
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let number = |key: &str, value: u64| json!({"key": key, "value": {"intValue": value.to_string()}});
+    let span = |span: &TraceSpan| {
+        let [queue, start, execution, state] = span.parts_us;
+        let mut attributes = vec![
+            text("edgefaas.kind", span.kind.word()),
+            text("edgefaas.id", &span.id),
+            text("edgefaas.input", &span.input),
+            text("edgefaas.output", &span.output),
+        ];
+        for (key, us) in [("queue", queue), ("start", start), ("execution", execution), ("state", state)] {
+            attributes.push(number(&format!("edgefaas.{key}_us"), us));
+        }
+        let end = span.started_unix_us + span.duration_us;
+        json!({
+            "traceId": span.trace,
+            "spanId": span_id(&span.id),
+            "parentSpanId": span.parent.as_deref().map(span_id).unwrap_or_default(),
+            "name": span.name,
+            "kind": 1,
+            "startTimeUnixNano": (span.started_unix_us * 1000).to_string(),
+            "endTimeUnixNano": (end * 1000).to_string(),
+            "attributes": attributes,
+            "status": match &span.error {
+                Some(error) => json!({"code": 2, "message": error}),
+                None => json!({"code": 1}),
+            },
+        })
+    };
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [text("service.name", "edgefaas"), text("service.version", env!("CARGO_PKG_VERSION"))]},
+        "scopeSpans": [{"scope": {"name": "edgefaas"}, "spans": spans.iter().map(span).collect::<Vec<_>>()}],
+    }]})
+}
+
+/// Eight bytes that stand for an id, in hex.
+fn span_id(id: &str) -> String {
+    blake3::hash(id.as_bytes()).to_hex().as_str().get(..16).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,438 @@
+//! Durable instances on the disk: how they started, and every event since.
+//!
+//! ```text
+//! 'w' ID 0            how it started
+//! 'w' ID 1..          the events that it was told, in order
+//! 'w' ID INBOX+n      events that were accepted and that it was not told yet
+//! 'w' ID OUTCOME      what came of it, until the instance that waits for it has it
+//! 'w' ID SNAPSHOT     itself after some of the events, which are gone then
+//! 'd' DIGEST          the definition of instances
+//! ```
+//!
+//! An instance is the sum of its events ([`Instance::advance`] is a pure function), so that what happened is all there
+//! is to write. An event and what the function that caused it has changed are one batch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use edgefaas_workflow::instance::{Action, FrameId, Instance};
+use edgefaas_workflow::{Environment, Event, WorkflowError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use ulid::Ulid;
+
+use super::drive::{Queued, child_id};
+use super::{RunState, Running, Start};
+use crate::dispatch::Dispatcher;
+use crate::journal::AnswerTo;
+use crate::registry::LiveWorkflow;
+use crate::store::{Batch, StoreError};
+
+/// What the keys of instances start with.
+const INSTANCE: u8 = b'w';
+/// What the keys of definitions start with.
+const DEFINITION: u8 = b'd';
+const START: u32 = 0;
+const INBOX: u32 = 0xF000_0000;
+const OUTCOME: u32 = 0xFFFF_FFFD;
+const SNAPSHOT: u32 = 0xFFFF_FFFE;
+/// The version of all formats here.
+const FORMAT: u8 = 1;
+/// Events after which an instance is written as it is, and they are deleted.
+const EVENTS: u32 = 64;
+
+/// How far an instance's log has got.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// The start is on the disk.
+    started: bool,
+    next: u32,
+    /// Events up to here are in the snapshot.
+    snapshot: u32,
+    next_inbox: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StartRecord {
+    format: u8,
+    workflow: String,
+    app: String,
+    digest: [u8; 32],
+    input: Value,
+    input_bytes: usize,
+    depth: u8,
+    trace_parent: Option<String>,
+    parent: Option<(u128, FrameId)>,
+    answer: Option<AnswerTo>,
+    seed: u64,
+    started_unix_ms: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EventRecord {
+    now_ms: u64,
+    unix_ms: u64,
+    event: Event,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SnapshotRecord {
+    next: u32,
+    now_ms: u64,
+    instance: String,
+}
+
+fn key(id: Ulid, number: u32) -> Vec<u8> {
+    let mut key = vec![INSTANCE];
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn parse_key(key: &[u8]) -> Option<(Ulid, u32)> {
+    let (id, number) = key.strip_prefix(&[INSTANCE])?.split_at_checked(16)?;
+    Some((Ulid(u128::from_be_bytes(id.try_into().ok()?)), u32::from_be_bytes(number.try_into().ok()?)))
+}
+
+fn definition_key(digest: &[u8; 32]) -> Vec<u8> {
+    let mut key = vec![DEFINITION];
+    key.extend_from_slice(digest);
+    key
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    // Numbers, texts and JSON only: this cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+impl Dispatcher {
+    /// What is written of a start before anybody is told that it was accepted.
+    pub(super) fn start_entries(&self, running: &Running, state: &mut RunState) -> Vec<(Vec<u8>, Vec<u8>)> {
+        if std::mem::replace(&mut state.log.started, true) {
+            return Vec::new();
+        }
+        state.log.next = 1;
+        let record = StartRecord {
+            format: FORMAT,
+            workflow: running.workflow.name.to_string(),
+            app: running.workflow.app.to_string(),
+            digest: running.workflow.digest,
+            input: (**state.instance.input()).clone(),
+            input_bytes: running.input_bytes,
+            depth: running.depth,
+            trace_parent: running.trace_parent.clone(),
+            parent: running.parent.map(|(id, frame)| (id.0, frame)),
+            answer: running.answer.clone(),
+            seed: running.id.0 as u64,
+            started_unix_ms: state.instance.started_unix_ms(),
+        };
+        let mut entries = vec![(key(running.id, START), encode(&record))];
+        // Once for all instances; it does not matter if it is there already.
+        if self.coordinator().definitions.lock().insert(running.workflow.digest) {
+            let text = running.workflow.text.as_bytes().to_vec();
+            entries.push((definition_key(&running.workflow.digest), text));
+        }
+        entries
+    }
+
+    /// An entry for an event that has been accepted, and its number.
+    pub(super) fn inbox_entry(&self, running: &Running, event: &Event) -> (u32, Vec<u8>, Vec<u8>) {
+        let mut state = running.state.lock();
+        let number = INBOX + state.log.next_inbox;
+        state.log.next_inbox += 1;
+        drop(state);
+        (number, key(running.id, number), encode(&self.event_record(event)))
+    }
+
+    fn event_record(&self, event: &Event) -> EventRecord {
+        let coordinator = self.coordinator();
+        let (now_ms, unix_ms) = (coordinator.time.now_ms(), coordinator.clock.now_unix_ms());
+        EventRecord { now_ms, unix_ms, event: event.clone() }
+    }
+
+    /// Adds an event that an instance is about to be told.
+    pub(super) fn log_event(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        event: &Event,
+        inbox: Option<u32>,
+        batch: &mut Batch,
+    ) -> (u64, u64) {
+        let space = &self.store().spaces().invocations;
+        for (key, value) in self.start_entries(running, state) {
+            batch.put(space, key, value);
+        }
+        let record = self.event_record(event);
+        batch.put(space, key(running.id, state.log.next), encode(&record));
+        state.log.next += 1;
+        if let Some(number) = inbox.filter(|number| *number >= INBOX) {
+            batch.delete(space, key(running.id, number));
+        }
+        // The one that it ran has told what came of it.
+        if let Event::Ended { frame, .. } = event
+            && state.children.iter().any(|(child, _)| child == frame)
+        {
+            batch.delete(space, key(child_id(running.id, *frame), OUTCOME));
+        }
+        (record.now_ms, record.unix_ms)
+    }
+
+    /// Adds what an instance has come to.
+    pub(super) fn log_state(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
+        let space = &self.store().spaces().invocations;
+        if state.instance.status().is_ended()
+            && state.instance.status() != edgefaas_workflow::Status::Faulted
+        {
+            for number in state.log.snapshot..state.log.next {
+                batch.delete(space, key(running.id, number));
+            }
+            batch.delete(space, key(running.id, START));
+            batch.delete(space, key(running.id, SNAPSHOT));
+            if running.parent.is_some()
+                && let Some(result) = state.instance.result()
+            {
+                batch.put(space, key(running.id, OUTCOME), encode(result));
+            }
+            return;
+        }
+        if state.log.next - state.log.snapshot <= EVENTS {
+            return;
+        }
+        let now_ms = self.coordinator().time.now_ms();
+        let Ok(bytes) = state.instance.to_bytes(now_ms) else { return };
+        let Ok(instance) = String::from_utf8(bytes) else { return };
+        let record = SnapshotRecord { next: state.log.next, now_ms, instance };
+        batch.put(space, key(running.id, SNAPSHOT), encode(&record));
+        for number in state.log.snapshot.max(1)..state.log.next {
+            batch.delete(space, key(running.id, number));
+        }
+        state.log.snapshot = state.log.next;
+    }
+
+    /// Forgets an instance that failed.
+    pub(super) async fn drop_faulted(self: &Arc<Self>, running: &Arc<Running>) {
+        let mut batch = Batch::default();
+        {
+            let state = running.state.lock();
+            let space = &self.store().spaces().invocations;
+            for number in state.log.snapshot..state.log.next {
+                batch.delete(space, key(running.id, number));
+            }
+            batch.delete(space, key(running.id, START));
+            batch.delete(space, key(running.id, SNAPSHOT));
+        }
+        match self.store().committer().commit(batch, crate::store::Durability::Written).await {
+            Ok(()) => self.forget(running),
+            Err(error) => {
+                tracing::warn!(instance = %running.id, %error, "an instance could not be forgotten")
+            }
+        }
+    }
+
+    /// Brings back the instances that had not ended. What they had asked for is asked for again.
+    pub(crate) fn recover_workflows(self: &Arc<Self>) -> Result<(), StoreError> {
+        let space = self.store().spaces().invocations.clone();
+        let mut found: BTreeMap<u128, BTreeMap<u32, Vec<u8>>> = BTreeMap::new();
+        for entry in space.prefix([INSTANCE]) {
+            let (bytes, value) = entry.into_inner()?;
+            if let Some((id, number)) = parse_key(&bytes) {
+                found.entry(id.0).or_default().insert(number, value.to_vec());
+            }
+        }
+        let mut definitions: BTreeMap<[u8; 32], Vec<u8>> = BTreeMap::new();
+        for entry in space.prefix([DEFINITION]) {
+            let (bytes, value) = entry.into_inner()?;
+            if let Ok(digest) = <[u8; 32]>::try_from(&bytes[1..]) {
+                definitions.insert(digest, value.to_vec());
+            }
+        }
+        // Their time goes on where it was.
+        let latest = |value: &Vec<u8>| {
+            serde_json::from_slice::<EventRecord>(value).map_or(0, |record| record.now_ms)
+        };
+        let last = found
+            .values()
+            .flat_map(|entries| entries.range(1..OUTCOME))
+            .map(|(_, value)| latest(value))
+            .max();
+        self.coordinator().time.not_before(last.unwrap_or(0));
+        let mut live: BTreeMap<[u8; 32], Arc<LiveWorkflow>> = BTreeMap::new();
+        for workflow in self.registry().routes().workflows() {
+            live.insert(workflow.digest, workflow.clone());
+        }
+        let mut outcomes = BTreeMap::new();
+        let mut back = Vec::new();
+        for (id, entries) in found {
+            if let Some(outcome) = entries.get(&OUTCOME) {
+                outcomes.insert(id, outcome.clone());
+            }
+            let Some(start) = entries.get(&START) else { continue };
+            match self.recover(Ulid(id), start, &entries, &definitions, &mut live) {
+                Ok(recovered) => back.push(recovered),
+                Err(reason) => {
+                    tracing::error!(instance = %Ulid(id), reason, "an instance cannot be brought back")
+                }
+            }
+        }
+        let used: std::collections::HashSet<[u8; 32]> =
+            back.iter().map(|(running, _)| running.workflow.digest).collect();
+        let mut unused = Batch::default();
+        for digest in definitions.keys().filter(|digest| !used.contains(*digest)) {
+            unused.delete(&space, definition_key(digest));
+        }
+        *self.coordinator().definitions.lock() = used;
+        let dispatcher = self.clone();
+        self.coordinator().workers.spawn(async move {
+            let committer = dispatcher.store().committer();
+            if let Err(error) = committer.commit(unused, crate::store::Durability::Written).await {
+                tracing::warn!(%error, "old definitions could not be deleted");
+            }
+        });
+        // First all of them: some wait for others.
+        for (running, queued) in back {
+            self.resume(&running, queued, &outcomes);
+        }
+        Ok(())
+    }
+
+    fn recover(
+        self: &Arc<Self>,
+        id: Ulid,
+        start: &[u8],
+        entries: &BTreeMap<u32, Vec<u8>>,
+        definitions: &BTreeMap<[u8; 32], Vec<u8>>,
+        live: &mut BTreeMap<[u8; 32], Arc<LiveWorkflow>>,
+    ) -> Result<(Arc<Running>, Vec<Queued>), String> {
+        let start: StartRecord = serde_json::from_slice(start).map_err(|error| error.to_string())?;
+        if start.format != FORMAT {
+            return Err(format!("its format {} is not known", start.format));
+        }
+        let workflow = match live.get(&start.digest) {
+            Some(workflow) => workflow.clone(),
+            None => {
+                let text = definitions.get(&start.digest).ok_or("its definition is not there")?;
+                let text = String::from_utf8_lossy(text);
+                let permissions =
+                    self.registry().routes().workflow(&start.workflow).map(|now| now.permissions.clone());
+                let app: Arc<str> = start.app.as_str().into();
+                let file = format!("{} (as it was)", start.workflow);
+                let workflow = LiveWorkflow::compile(&app, &file, &text, permissions.unwrap_or_default());
+                let workflow = Arc::new(workflow.map_err(|error| error.to_string())?);
+                live.insert(start.digest, workflow.clone());
+                workflow
+            }
+        };
+        let (running, _) = self
+            .enter_workflow(Start {
+                workflow,
+                input: Arc::new(start.input),
+                input_bytes: start.input_bytes,
+                id,
+                // Those that were there before have their places.
+                depth: start.depth.max(1),
+                trace_parent: start.trace_parent,
+                parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
+                answer: start.answer,
+            })
+            .map_err(|error| error.to_string())?;
+        let mut queued = Vec::new();
+        {
+            let mut state = running.state.lock();
+            let state = &mut *state;
+            state.waiter = None;
+            state.log.started = true;
+            state.log.next = 1;
+            let program = &running.workflow.program;
+            let coordinator = self.coordinator();
+            let secrets = self.secrets_of(program);
+            state.instance = Instance::new(
+                id.to_string().into(),
+                state.instance.input().clone(),
+                start.seed,
+                start.started_unix_ms,
+            );
+            if let Some(snapshot) = entries.get(&SNAPSHOT) {
+                let record: SnapshotRecord =
+                    serde_json::from_slice(snapshot).map_err(|error| error.to_string())?;
+                state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)?;
+                (state.log.next, state.log.snapshot) = (record.next, record.next);
+            }
+            for (number, value) in entries.range(state.log.next.max(1)..INBOX) {
+                let record: EventRecord =
+                    serde_json::from_slice(value).map_err(|error| error.to_string())?;
+                let environment = Environment {
+                    now_ms: record.now_ms,
+                    unix_ms: record.unix_ms,
+                    secrets: &secrets,
+                    runtime: &coordinator.runtime,
+                    observed: false,
+                };
+                // What it asked for then has been done, or is asked for again below.
+                let mut actions = state.instance.advance(program, record.event, &environment);
+                while actions.iter().any(|action| matches!(action, Action::Continue)) {
+                    actions = state.instance.advance(program, Event::Continue, &environment);
+                }
+                state.log.next = number + 1;
+            }
+            for (number, value) in entries.range(INBOX..OUTCOME) {
+                let record: EventRecord =
+                    serde_json::from_slice(value).map_err(|error| error.to_string())?;
+                state.log.next_inbox = number - INBOX + 1;
+                queued.push(Queued::from_inbox(record.event, *number));
+            }
+            // Its failure was told before.
+            state.told = state.instance.status() == edgefaas_workflow::Status::Faulted;
+            if state.log.next == 1 {
+                queued.insert(0, Queued::now(Event::Start));
+            }
+        }
+        Ok((running, queued))
+    }
+
+    fn resume(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: Vec<Queued>,
+        outcomes: &BTreeMap<u128, Vec<u8>>,
+    ) {
+        let actions = {
+            let mut state = running.state.lock();
+            let program = running.workflow.program.clone();
+            let coordinator = self.coordinator();
+            let secrets = self.secrets_of(&program);
+            let environment = Environment {
+                now_ms: coordinator.time.now_ms(),
+                unix_ms: coordinator.clock.now_unix_ms(),
+                secrets: &secrets,
+                runtime: &coordinator.runtime,
+                observed: false,
+            };
+            let actions = state.instance.outstanding(&program, &environment);
+            self.settle(running, &mut state);
+            actions
+        };
+        let mut rest = Vec::new();
+        for action in actions {
+            if let Action::Workflow { frame, wait: true, .. } = &action
+                && let Some(outcome) = outcomes.get(&child_id(running.id, *frame).0)
+                && let Ok(result) = serde_json::from_slice::<Result<Arc<Value>, WorkflowError>>(outcome)
+            {
+                running.state.lock().children.push((*frame, child_id(running.id, *frame)));
+                self.spawn_drive(running.clone(), Queued::now(Event::Ended { frame: *frame, result }));
+                continue;
+            }
+            rest.push(action);
+        }
+        if let Some(asked) = self.perform(running, rest, false) {
+            self.spawn_asked(running, asked);
+        }
+        for queued in queued {
+            self.spawn_drive(running.clone(), queued);
+        }
+        running.workflow.figures.started.fetch_sub(1, Relaxed);
+        // It may have been cut off between its end and the word about it.
+        self.ended_if(running);
+    }
+}

@@ -1,0 +1,323 @@
+//! What starts by itself: `schedule`'s cron, every and after, and the rules over events whose time comes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_broker::topic::TopicFilter;
+use edgefaas_workflow::Event;
+use edgefaas_workflow::instance::{FrameId, schedule_rule};
+use edgefaas_workflow::synthesizer::{Firing, Queue, Synthesizer};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use ulid::Ulid;
+
+use super::drive::Queued;
+use super::events::{has_rule, input_of_firing};
+use super::{Coordinator, Start};
+use crate::dispatch::Dispatcher;
+use crate::ingress::cron::next_after;
+use crate::registry::LiveWorkflow;
+
+/// The wall clock is looked at again at least this often.
+const RECHECK: Duration = Duration::from_secs(30);
+/// Time between two looks at the queues that rules are about.
+const QUEUE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The rules of workflows that start by several events.
+#[derive(Default)]
+pub(super) struct StartRules {
+    rules: HashMap<Arc<str>, ([u8; 32], Synthesizer)>,
+}
+
+impl StartRules {
+    /// The rule of a workflow as it is deployed now.
+    pub fn of(&mut self, workflow: &LiveWorkflow, now_ms: u64) -> Option<&mut Synthesizer> {
+        let known = self.rules.get(&workflow.name).is_some_and(|(digest, _)| *digest == workflow.digest);
+        if !known {
+            let rule = schedule_rule(workflow.program.schedule.as_ref()?).ok()?;
+            let synthesizer = Synthesizer::new(rule, now_ms);
+            self.rules.insert(workflow.name.clone(), (workflow.digest, synthesizer));
+        }
+        self.rules.get_mut(&workflow.name).map(|(_, synthesizer)| synthesizer)
+    }
+
+    /// Something was added.
+    pub fn changed(&mut self, _: &LiveWorkflow) {}
+
+    fn due_ms(&self) -> Option<u64> {
+        self.rules.values().filter_map(|(_, synthesizer)| synthesizer.due_ms()).min()
+    }
+
+    fn tick(&mut self, now_ms: u64) -> Vec<(Arc<str>, Firing)> {
+        let mut fired = Vec::new();
+        for (name, (_, synthesizer)) in &mut self.rules {
+            fired.extend(synthesizer.tick(now_ms).into_iter().map(|firing| (name.clone(), firing)));
+        }
+        fired
+    }
+}
+
+/// A queue that the rule of somebody is about.
+pub(super) struct Watched {
+    instance: Ulid,
+    frame: FrameId,
+    queue: Queue,
+}
+
+impl Coordinator {
+    pub(super) fn watch_queue(&self, instance: Ulid, frame: FrameId, queue: Queue) {
+        self.watched.lock().push(Watched { instance, frame, queue });
+        self.rules_due.notify_one();
+    }
+
+    pub(super) fn unwatch_queue(&self, instance: Ulid, frame: FrameId) {
+        self.watched.lock().retain(|watched| watched.instance != instance || watched.frame != frame);
+    }
+
+    /// An instance of a workflow has ended: the next one may be due some time after.
+    pub(super) fn after_end(&self, workflow: &Arc<str>) {
+        let mut ends = self.ends.lock();
+        if let Some(end) = ends.get_mut(workflow) {
+            *end = Some(Instant::now());
+            drop(ends);
+            self.rules_due.notify_one();
+        }
+    }
+}
+
+/// A workflow that starts by the clock.
+struct Planned {
+    workflow: Arc<LiveWorkflow>,
+    by: By,
+}
+
+enum By {
+    Cron { cron: Box<croner::Cron>, due_unix_ms: Option<u64>, planned_unix_ms: u64 },
+    Every { every: Duration, due: Instant },
+    After { after: Duration, due: Option<Instant> },
+}
+
+/// Starts what is due until `cancel` fires.
+pub(crate) async fn run(dispatcher: Arc<Dispatcher>, cancel: CancellationToken) {
+    let mut changes = dispatcher.registry().changes();
+    let mut planned: Vec<Planned> = Vec::new();
+    loop {
+        changes.borrow_and_update();
+        planned = plan(&dispatcher, planned);
+        loop {
+            let wait = next_wait(&dispatcher, &planned);
+            let coordinator = dispatcher.coordinator();
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    break;
+                }
+                () = coordinator.rules_due.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            planned.iter_mut().for_each(|planned| planned.start_if_due(&dispatcher));
+            dispatcher.rules_tick();
+            dispatcher.look_at_queues();
+        }
+    }
+}
+
+fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
+    let coordinator = dispatcher.coordinator();
+    let routes = dispatcher.registry().routes();
+    let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
+    let mut kept: Vec<Planned> = before
+        .into_iter()
+        .filter(|planned| {
+            routes
+                .workflow(&planned.workflow.name)
+                .is_some_and(|workflow| workflow.digest == planned.workflow.digest)
+        })
+        .collect();
+    let mut ends = coordinator.ends.lock();
+    ends.retain(|name, _| routes.workflow(name).is_some());
+    let now_ms = coordinator.time.now_ms();
+    let mut rules = coordinator.rules.lock();
+    rules.rules.retain(|name, _| routes.workflow(name).is_some());
+    for workflow in routes.workflows() {
+        if has_rule(&workflow.program) {
+            // Silence counts from the deploy on.
+            rules.of(workflow, now_ms);
+        }
+        let Some(schedule) = &workflow.program.schedule else { continue };
+        if kept.iter().any(|planned| planned.workflow.name == workflow.name) {
+            continue;
+        }
+        let mut add = |by: By| kept.push(Planned { workflow: workflow.clone(), by });
+        if let Some(cron) = schedule.cron.as_deref().and_then(|cron| crate::manifest::parse_cron(cron).ok())
+        {
+            let due_unix_ms = next_after(&cron, unix_ms);
+            add(By::Cron { cron: Box::new(cron), due_unix_ms, planned_unix_ms: unix_ms });
+        }
+        if let Some(every_ms) = schedule.every_ms {
+            let every = Duration::from_millis(every_ms);
+            add(By::Every { every, due: now + every });
+        }
+        if let Some(after_ms) = schedule.after_ms {
+            ends.insert(workflow.name.clone(), None);
+            add(By::After { after: Duration::from_millis(after_ms), due: Some(now) });
+        }
+    }
+    kept
+}
+
+fn next_wait(dispatcher: &Arc<Dispatcher>, planned: &[Planned]) -> Duration {
+    let coordinator = dispatcher.coordinator();
+    let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
+    let ends = coordinator.ends.lock();
+    let waits = planned.iter().filter_map(|planned| match &planned.by {
+        By::Cron { due_unix_ms, .. } => {
+            Some(Duration::from_millis((*due_unix_ms)?.saturating_sub(unix_ms)))
+        }
+        By::Every { due, .. } => Some(due.saturating_duration_since(now)),
+        By::After { after, due } => {
+            let due = due.or_else(|| Some((*ends.get(&planned.workflow.name)?)? + *after))?;
+            Some(due.saturating_duration_since(now))
+        }
+    });
+    let rules = coordinator.rules.lock().due_ms();
+    let rules = rules.map(|due| Duration::from_millis(due.saturating_sub(coordinator.time.now_ms())));
+    let watched = (!coordinator.watched.lock().is_empty() || dispatcher.start_queues().next().is_some())
+        .then_some(QUEUE_INTERVAL);
+    waits.chain(rules).chain(watched).chain([RECHECK]).min().unwrap_or(RECHECK)
+}
+
+impl Planned {
+    fn start_if_due(&mut self, dispatcher: &Arc<Dispatcher>) {
+        let coordinator = dispatcher.coordinator();
+        let now = Instant::now();
+        let is_due = match &mut self.by {
+            By::Cron { cron, due_unix_ms, planned_unix_ms } => {
+                let unix_ms = coordinator.clock.now_unix_ms();
+                let is_due = due_unix_ms.is_some_and(|due| due <= unix_ms);
+                // A clock that was set back, or ahead, costs one start and not thousands.
+                if is_due || unix_ms < *planned_unix_ms {
+                    (*due_unix_ms, *planned_unix_ms) = (next_after(cron, unix_ms), unix_ms);
+                }
+                is_due
+            }
+            By::Every { every, due } => {
+                let is_due = *due <= now;
+                if is_due {
+                    *due = (*due + *every).max(now);
+                }
+                is_due
+            }
+            By::After { after, due } => {
+                let mut ends = coordinator.ends.lock();
+                let ended = ends.get_mut(&self.workflow.name).and_then(Option::take);
+                if let Some(ended) = ended {
+                    *due = Some(ended + *after);
+                }
+                let is_due = due.is_some_and(|due| due <= now);
+                if is_due {
+                    *due = None;
+                }
+                is_due
+            }
+        };
+        if is_due {
+            dispatcher.start_alone(Start::new(self.workflow.clone(), Value::Object(Default::default()), 0));
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Starts an instance that nobody waits for.
+    pub(super) fn start_alone(self: &Arc<Self>, start: Start) {
+        let workflow = start.workflow.clone();
+        match self.enter_workflow(start) {
+            Ok((running, _)) => self.spawn_drive(running, Queued::now(Event::Start)),
+            Err(error) => {
+                workflow.figures.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let text = format!("not started: {error}");
+                self.logs().add(&workflow.name, "", edgefaas_isolates::LogLevel::Warn, text);
+                self.coordinator().after_end(&workflow.name);
+            }
+        }
+    }
+
+    fn rules_tick(self: &Arc<Self>) {
+        let coordinator = self.coordinator();
+        let fired = coordinator.rules.lock().tick(coordinator.time.now_ms());
+        self.start_fired(fired);
+    }
+
+    fn start_fired(self: &Arc<Self>, fired: Vec<(Arc<str>, Firing)>) {
+        let routes = self.registry().routes();
+        for (name, firing) in fired {
+            if let Some(workflow) = routes.workflow(&name) {
+                let input = input_of_firing(&workflow.program, &firing);
+                self.start_alone(Start::new(workflow.clone(), input, 0));
+            }
+        }
+    }
+
+    /// Workflows that a queue's length starts.
+    fn start_queues(&self) -> impl Iterator<Item = (Arc<LiveWorkflow>, Queue)> + use<> {
+        let routes = self.registry().routes();
+        let found: Vec<_> = routes
+            .workflows()
+            .filter_map(|workflow| {
+                let schedule =
+                    workflow.program.schedule.as_ref().filter(|schedule| schedule.rule.is_some())?;
+                let rule = schedule_rule(schedule).ok()?;
+                Some((workflow.clone(), rule.queue()?.0.clone()))
+            })
+            .collect();
+        found.into_iter()
+    }
+
+    fn look_at_queues(self: &Arc<Self>) {
+        let coordinator = self.coordinator();
+        let watched: Vec<_> = coordinator
+            .watched
+            .lock()
+            .iter()
+            .map(|watched| (watched.instance, watched.frame, watched.queue.clone()))
+            .collect();
+        for (id, frame, queue) in watched {
+            let (Some(running), Some(length)) = (coordinator.find(id), self.queue_length(&queue)) else {
+                continue;
+            };
+            self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
+        }
+        for (workflow, queue) in self.start_queues() {
+            let Some(length) = self.queue_length(&queue) else { continue };
+            let now_ms = coordinator.time.now_ms();
+            let mut rules = coordinator.rules.lock();
+            let Some(rule) = rules.of(&workflow, now_ms) else { continue };
+            let fired: Vec<_> = rule
+                .queue_length(length, now_ms)
+                .into_iter()
+                .map(|firing| (workflow.name.clone(), firing))
+                .collect();
+            drop(rules);
+            self.start_fired(fired);
+        }
+    }
+
+    /// How many wait: invocations of a function, or messages for subscribers of a filter.
+    fn queue_length(&self, queue: &Queue) -> Option<u64> {
+        match queue {
+            Queue::Function(name) => {
+                let routes = self.registry().routes();
+                let function = routes.function(name)?;
+                Some(u64::from(function.admission.load().1) + self.journal().pending(&function.name))
+            }
+            Queue::Filter(filter) => {
+                let filter = TopicFilter::new(filter.as_str()).ok()?;
+                self.broker().queue(&filter).map(|figures| figures.waiting)
+            }
+        }
+    }
+}

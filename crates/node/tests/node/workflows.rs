@@ -1,0 +1,257 @@
+//! Workflows inside of a node: the serverless trilemma, overload, events, lifecycle.
+
+use std::time::Instant;
+
+use edgefaas_node::control::proto;
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, TestNode, json, script};
+
+/// A manifest with functions and one workflow file, its text and the sources.
+async fn deploy(node: &mut TestNode, manifest: &str, sources: &[(&str, &str)], flows: &[&str]) -> proto::DeployResponse {
+    let workflows = flows.iter().enumerate().map(|(number, text)| proto::WorkflowFile {
+        file: format!("{number}.yaml"),
+        text: (*text).to_owned(),
+    });
+    let request = proto::DeployRequest {
+        manifest: manifest.to_owned(),
+        artifacts: sources.iter().map(|(name, source)| script(name, source)).collect(),
+        workflows: workflows.collect(),
+        ..Default::default()
+    };
+    node.control.deploy(request).await.expect("the deploy succeeds").into_inner()
+}
+
+fn flow(name: &str, rest: &str) -> String {
+    format!("document: {{ dsl: '1.0.3', namespace: test, name: {name}, version: '1.0.0' }}\n{rest}")
+}
+
+async fn isolates_running(node: &mut TestNode) -> u32 {
+    node.control.status(proto::StatusRequest {}).await.expect("a status").into_inner().isolates_running
+}
+
+async fn waiting(node: &mut TestNode, count: usize) -> Vec<proto::Instance> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let request = proto::ListInstancesRequest { workflow: String::new(), limit: 1000 };
+        let found = node.control.list_instances(request).await.expect("a list").into_inner().instances;
+        if found.iter().filter(|instance| instance.status == "waiting").count() == count {
+            return found;
+        }
+        assert!(Instant::now() < until, "{count} instances wait: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_composition_is_a_function_and_functions_are_black_boxes() {
+    let mut node = TestNode::start().await;
+    // It is the same function, deployed for nobody in particular, by whomever it is called.
+    let add = "export default (event) => ({ n: event.json().n + 1 })";
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.add]\nmain = \"add.js\"\n",
+        &[("add", add)],
+        &[
+            &flow("twice", "do:\n  - a: { call: add }\n  - b: { call: add }\n"),
+            &flow("four", "do:\n  - a: { call: twice }\n  - b: { call: twice }\n"),
+        ],
+    )
+    .await;
+    for (name, expected) in [("add", 1), ("twice", 2), ("four", 4)] {
+        let reply = node.post(&format!("/fn/{name}"), r#"{"n":0}"#).await;
+        assert_eq!((reply.status().as_u16(), json(&reply)), (200, json!({"n": expected})), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_billed_twice() {
+    let mut node = TestNode::start().await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.done]\nmain = \"done.js\"\nlimits = { concurrency = 1 }\n",
+        &[("done", "export default () => 'done'")],
+        &[&flow(
+            "patient",
+            "do:\n  - first: { call: done }\n  - pause: { listen: { to: { one: { with: { type: mqtt.publish, subject: go } } } } }\n  - \
+             last: { call: done }\n",
+        )],
+    )
+    .await;
+    // A hundred of them wait in the middle, and the one place that the function has is free, and no isolate runs.
+    let requests: Vec<_> = (0..100).map(|_| node.post("/workflows/patient", "{}")).collect();
+    let all = futures_util::future::join_all(requests);
+    tokio::pin!(all);
+    let until = Instant::now() + PATIENCE;
+    let mut control = node.control.clone();
+    loop {
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(5), &mut all).await;
+        let request = proto::ListInstancesRequest { workflow: "patient".into(), limit: 1000 };
+        let found = control.list_instances(request).await.unwrap().into_inner().instances;
+        if found.iter().filter(|instance| instance.status == "waiting").count() == 100 {
+            break;
+        }
+        assert!(Instant::now() < until, "they all wait");
+    }
+    let status = control.status(proto::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.isolates_running, 0);
+    let reply = node.post("/fn/done", "").await;
+    assert_eq!(reply.body().as_ref(), b"done");
+    publish(&node, "go", b"1").await;
+    for reply in all.await {
+        assert_eq!(json(&reply), json!("done"));
+    }
+    // What was billed is what ran: two runs each, and the one beside them.
+    let apps = control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+    assert_eq!(apps[0].functions[0].stats.as_ref().unwrap().invocations, 201);
+    assert_eq!(isolates_running(&mut node).await, 0);
+}
+
+/// Publishes with QoS 1 and waits for the acknowledgement.
+async fn publish(node: &TestNode, topic: &str, payload: &[u8]) {
+    let mut options =
+        rumqttc::v5::MqttOptions::new(format!("p-{topic}"), "127.0.0.1", node.addresses.mqtt.port());
+    options.set_keep_alive(std::time::Duration::from_secs(30));
+    let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 10);
+    client.publish(topic, rumqttc::v5::mqttbytes::QoS::AtLeastOnce, false, payload.to_vec()).await.unwrap();
+    loop {
+        let event = tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection");
+        if matches!(event, rumqttc::v5::Event::Incoming(rumqttc::v5::mqttbytes::v5::Packet::PubAck(_))) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn too_many_instances_push_back() {
+    let mut node = TestNode::start_with(|config| config.workflows.instances = 3).await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[&flow("wait", "do:\n  - pause: { wait: { hours: 1 } }\n")],
+    )
+    .await;
+    for _ in 0..3 {
+        publish(&node, "$faas/wf/wait/invoke", b"{}").await;
+    }
+    waiting(&mut node, 3).await;
+    let reply = node.post("/workflows/wait", "{}").await;
+    assert_eq!(reply.status().as_u16(), 429, "{:?}", reply.body());
+    let id = waiting(&mut node, 3).await[0].id.clone();
+    let cancel = proto::change_instance_request::Change::Cancel.into();
+    node.control.change_instance(proto::ChangeInstanceRequest { id, change: cancel }).await.unwrap();
+    publish(&node, "$faas/wf/wait/invoke", b"{}").await;
+    waiting(&mut node, 3).await;
+}
+
+#[tokio::test]
+async fn an_endless_loop_ends_and_others_are_served() {
+    let mut node = TestNode::start().await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[
+            &flow("endless", "do:\n  - a: { set: { x: 1 } }\n  - b: { set: { x: 2 }, then: a }\n"),
+            &flow("fine", "do:\n  - a: { set: { x: 1 } }\n"),
+            &flow("greedy", "do:\n  - a: { set: { x: '${ [range(1e9)] | length }' } }\n"),
+        ],
+    )
+    .await;
+    let (endless, fine) = tokio::join!(node.post("/workflows/endless", "{}"), node.post("/workflows/fine", "{}"));
+    assert_eq!(endless.status().as_u16(), 500);
+    assert!(json(&endless)["detail"].as_str().unwrap().contains("steps"), "{:?}", endless.body());
+    assert_eq!(json(&fine), json!({"x": 1}));
+    let greedy = node.post("/workflows/greedy", "{}").await;
+    let problem = json(&greedy);
+    assert!(problem["type"].as_str().unwrap().ends_with("/expression"), "{problem}");
+    assert_eq!(problem["instance"], "/do/0/a", "{problem}");
+}
+
+#[tokio::test]
+async fn errors_keep_their_type_and_place() {
+    let mut node = TestNode::start().await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.bad]\nmain = \"bad.js\"\n[functions.slow]\nmain = \
+         \"slow.js\"\nlimits = { timeout = \"50ms\" }\n",
+        &[("bad", "export default () => { throw new Error('no luck') }"), ("slow", "export default () => { for (;;); }")],
+        &[
+            &flow("fails", "do:\n  - a: { call: bad }\n"),
+            &flow("late", "do:\n  - a: { call: slow }\n"),
+            &flow("catches", "do:\n  - a:\n      try: [ { b: { call: bad } } ]\n      catch: { errors: { with: { type: runtime } }, as: e, do: [ { c: { set: { why: '${ $e.detail }' } } } ] }\n"),
+        ],
+    )
+    .await;
+    let reply = node.post("/workflows/fails", "{}").await;
+    let problem = json(&reply);
+    assert_eq!((reply.status().as_u16(), &problem["instance"]), (500, &json!("/do/0/a")), "{problem}");
+    assert!(problem["type"].as_str().unwrap().ends_with("/runtime") && problem["detail"].as_str().unwrap().contains("no luck"));
+    let reply = node.post("/workflows/late", "{}").await;
+    assert_eq!(reply.status().as_u16(), 408, "{:?}", reply.body());
+    let caught = json(&node.post("/workflows/catches", "{}").await);
+    assert!(caught["why"].as_str().unwrap().contains("no luck"), "{caught}");
+}
+
+#[tokio::test]
+async fn lifecycle_events_are_cloud_events() {
+    let mut node = TestNode::start().await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[&flow("short", "do:\n  - a: { set: { x: 1 } }\n")],
+    )
+    .await;
+    let options = rumqttc::v5::MqttOptions::new("watcher", "127.0.0.1", node.addresses.mqtt.port());
+    let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 10);
+    client.subscribe("$faas/events/workflow/#", rumqttc::v5::mqttbytes::QoS::AtLeastOnce).await.unwrap();
+    let mut seen: Vec<Value> = Vec::new();
+    let mut started = false;
+    while seen.len() < 4 {
+        use rumqttc::v5::{Event, mqttbytes::v5::Packet};
+        match tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection") {
+            Event::Incoming(Packet::SubAck(_)) if !started => {
+                started = true;
+                assert_eq!(node.post("/workflows/short", "{}").await.status().as_u16(), 200);
+            }
+            Event::Incoming(Packet::Publish(message)) => seen.push(serde_json::from_slice(&message.payload).unwrap()),
+            _ => {}
+        }
+    }
+    let types: Vec<&str> = seen.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(types, [
+        "io.serverlessworkflow.workflow.started.v1",
+        "io.serverlessworkflow.task.started.v1",
+        "io.serverlessworkflow.task.completed.v1",
+        "io.serverlessworkflow.workflow.completed.v1",
+    ]);
+    assert_eq!(seen[2]["data"]["output"], json!({"x": 1}));
+}
+
+#[tokio::test]
+async fn schedules_start_by_themselves() {
+    let mut node = TestNode::start().await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[
+            &flow("often", "schedule: { every: 20ms }\ndo:\n  - a: { set: { x: 1 } }\n"),
+            &flow("after", "schedule: { after: 10ms }\ndo:\n  - a: { wait: 5ms }\n"),
+            &flow("tick", "schedule: { cron: '* * * * * *' }\ndo:\n  - a: { set: { x: 1 } }\n"),
+        ],
+    )
+    .await;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        let completed = |name: &str| {
+            apps[0].workflows.iter().find(|workflow| workflow.name == name).map_or(0, |workflow| workflow.completed)
+        };
+        if completed("often") >= 3 && completed("after") >= 3 && completed("tick") >= 1 {
+            break;
+        }
+        assert!(Instant::now() < until, "{apps:?}");
+    }
+}

@@ -1,0 +1,35 @@
+//! Meaning, limits and messages of expressions.
+
+mod differential;
+mod limits;
+mod messages;
+mod semantics;
+mod templates;
+mod timing;
+
+use serde_json::Value;
+
+use super::*;
+
+/// Variables from an object's keys.
+struct Object<'a>(&'a Value);
+
+impl Variables for Object<'_> {
+    fn value(&self, name: &str) -> Option<Cow<'_, Value>> {
+        self.0.get(name).map(Cow::Borrowed)
+    }
+}
+
+/// 2001-09-09T01:46:40.5Z.
+const NOW_UNIX_MS: u64 = 1_000_000_000_500;
+
+fn eval_with(text: &str, input: &Value, variables: &Value) -> Result<Value, EvalError> {
+    let names: Vec<&str> =
+        variables.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+    let expression = Expression::parse(text, &names).unwrap_or_else(|error| panic!("{text}: {error}"));
+    expression.eval(input, &Object(variables), NOW_UNIX_MS)
+}
+
+fn eval(text: &str, input: &Value) -> Result<Value, EvalError> {
+    eval_with(text, input, &Value::Null)
+}
