@@ -22,4 +22,5 @@ pub mod synthesizer;
 pub use document::DefinitionError;
 pub use error::{ErrorKind, WorkflowError};
 pub use instance::{Action, Environment, Event, Instance, Status};
+pub use picture::picture;
 pub use program::{Compiled, Program, compile};

@@ -1,6 +1,6 @@
 //! YAML 1.2 (and so JSON) as a tree in which everything knows its line and column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use saphyr::Scalar;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
@@ -170,6 +170,7 @@ struct Open {
     anchor: usize,
     value: Located,
     key: Option<Key>,
+    keys: HashSet<String>,
 }
 
 impl Reader {
@@ -230,7 +231,7 @@ impl Reader {
         if self.open.len() >= MAX_DEPTH {
             return Err(format!("it is nested more than {MAX_DEPTH} deep"));
         }
-        self.open.push(Open { anchor, value: Located { place, node }, key: None });
+        self.open.push(Open { anchor, value: Located { place, node }, key: None, keys: HashSet::new() });
         Ok(())
     }
 
@@ -268,7 +269,7 @@ impl Reader {
                         Node::Scalar(other) => other.to_string(),
                         _ => return Err("a key is a list or an object; keys are text".into()),
                     };
-                    if entries.iter().any(|(key, _)| key.text == text) {
+                    if !open.keys.insert(text.clone()) {
                         return Err(format!("the key `{text}` comes twice"));
                     }
                     open.key = Some(Key { place: value.place, text });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::scope::Scope;
+use super::scope::{Scope, check_depth};
 use super::{
     Action, Content, Environment, Event, Fault, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase,
     State, Status, Then, Trying, Work,
@@ -61,8 +61,8 @@ pub(super) struct Run<'a> {
 impl<'a> Run<'a> {
     fn event(&mut self, event: Event) {
         match event {
-            Event::Retry => return self.retry_fault(),
-            _ if self.instance.status.is_ended() => return,
+            Event::Retry => self.retry_fault(),
+            _ if self.instance.status.is_ended() => {}
             Event::Start => {
                 if self.instance.status == Status::Pending {
                     self.start();
@@ -110,6 +110,10 @@ impl<'a> Run<'a> {
         let raw = self.instance.input.clone();
         self.note(NoteKind::Started, 0, None, &raw);
         let data = &self.program.data;
+        if self.instance.refused {
+            let error = WorkflowError::new(ErrorKind::Validation, "the input nests too deep");
+            return self.fault(error.at("/input"), None);
+        }
         let input = match self.incoming(None, None, data, &raw) {
             Ok(input) => input,
             Err(error) => return self.fault(error.at("/input"), None),
@@ -403,7 +407,7 @@ impl<'a> Run<'a> {
                             Arc::new(outputs.iter().map(|output| output.as_deref().cloned()).collect())
                         }
                     };
-                    self.finish_frame(id, output, None);
+                    self.finish_composed(id, output);
                 }
                 break;
             };
@@ -527,7 +531,7 @@ impl<'a> Run<'a> {
         let Some(frame) = self.frame(id).filter(|frame| matches!(frame.state, State::Call)) else { return };
         let (Some(parent), Some(node)) = (frame.parent, frame.node) else { return };
         let (slot, raw) = (frame.slot, frame.raw.clone());
-        match result {
+        match result.and_then(|output| check_depth(&output).map(|()| output)) {
             Ok(output) => self.finish_frame(id, output, None),
             Err(error) => {
                 self.instance.frames.remove(&id);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::advance::{Run, then};
+use super::scope::check_depth;
 use super::{Frame, FrameId, NoteKind, Phase, State, Status, Then, Work};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::{DataFlow, Kind, Node, NodeId};
@@ -56,6 +57,14 @@ impl Run<'_> {
         let flow = flow.unwrap_or_else(|| then(self.program.node(node).then));
         if let Err(error) = self.finish(parent, slot, node, started_unix_ms, input, output, flow) {
             self.push(Work::Fail { parent, slot, node, raw, error });
+        }
+    }
+
+    /// A task has ended whose output is made of those of several.
+    pub(super) fn finish_composed(&mut self, id: FrameId, output: Arc<Value>) {
+        match check_depth(&output) {
+            Ok(()) => self.finish_frame(id, output, None),
+            Err(error) => self.rethrow(id, error),
         }
     }
 
@@ -111,7 +120,7 @@ impl Run<'_> {
                     }
                     (false, 0) => {
                         let all = outputs.iter().map(|output| output.as_deref().cloned()).collect();
-                        self.finish_frame(parent, Arc::new(all), None);
+                        self.finish_composed(parent, Arc::new(all));
                     }
                     (false, _) => {}
                 }
@@ -223,7 +232,7 @@ impl Run<'_> {
         self.fault(error, Some(Work::Enter { parent, slot, node, raw }));
     }
 
-    /// A `try` fails itself.
+    /// A task with a frame, and nothing below it, fails itself.
     pub(super) fn rethrow(&mut self, id: FrameId, error: WorkflowError) {
         let Some(frame) = self.instance.frames.remove(&id) else { return };
         let Frame { parent: Some(parent), node: Some(node), slot, raw, .. } = *frame else { return };

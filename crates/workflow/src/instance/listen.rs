@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::advance::Run;
+use super::scope::can_be_kept;
 use super::{Action, Frame, FrameId, Instance, State};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset, topic_matches};
@@ -179,8 +180,11 @@ impl Run<'_> {
         }
     }
 
-    /// An event has come that a filter may take.
+    /// An event has come that a filter may take. One that nests too deep to be kept is none that is waited for.
     pub(super) fn message(&mut self, id: FrameId, source: u32, event: Arc<Value>) {
+        if !can_be_kept(&event) {
+            return;
+        }
         match self.take(id, source, &event) {
             Ok(true) => {}
             Ok(false) => return,
@@ -358,7 +362,7 @@ impl Run<'_> {
             if listening.ending {
                 let output = Value::Array(std::mem::take(&mut listening.events));
                 self.actions.push(Action::Unlisten { frame: id });
-                self.finish_frame(id, Arc::new(output), None);
+                self.finish_composed(id, Arc::new(output));
             }
             return;
         };

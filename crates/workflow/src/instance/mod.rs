@@ -260,6 +260,8 @@ pub struct Instance {
     id: Arc<str>,
     status: Status,
     input: Arc<Value>,
+    /// The input could not be kept.
+    refused: bool,
     context: Arc<Value>,
     started_unix_ms: u64,
     frames: BTreeMap<FrameId, Box<Frame>>,
@@ -361,12 +363,16 @@ enum Then {
 }
 
 impl Instance {
-    /// An instance that has not started. `seed` decides what is left to chance.
+    /// An instance that has not started. `seed` decides what is left to chance. An input that nests more than 100 levels
+    /// deep is let go, and the instance fails when it starts.
     pub fn new(id: Arc<str>, input: Arc<Value>, seed: u64, unix_ms: u64) -> Self {
+        let refused = scope::check_depth(&input).is_err();
+        let input = if refused { Arc::new(Value::Null) } else { input };
         Self {
             id,
             status: Status::Pending,
             input,
+            refused,
             context: Arc::new(Value::Null),
             started_unix_ms: unix_ms,
             frames: BTreeMap::new(),

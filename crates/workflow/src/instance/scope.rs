@@ -10,6 +10,11 @@ use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{EvalError, Expression, Template, Variables};
 use crate::program::{Node, Program};
 
+/// Values nest at most so deep: what reads the journal takes 128 levels, and an instance has some around each value.
+const MAX_DEPTH: u32 = 100;
+/// What a listen makes of an event, and a rule of several, has some levels more.
+const EVENT_DEPTH: u32 = MAX_DEPTH - 8;
+
 /// The variables at one place of an instance.
 pub(super) struct Scope<'a> {
     pub program: &'a Program,
@@ -27,11 +32,11 @@ pub(super) struct Scope<'a> {
 
 impl Scope<'_> {
     pub fn template(&self, template: &Template, input: &Value) -> Result<Value, WorkflowError> {
-        template.eval(input, self, self.environment.unix_ms).map_err(expression_error)
+        bounded(template.eval(input, self, self.environment.unix_ms).map_err(expression_error)?)
     }
 
     pub fn expression(&self, expression: &Expression, input: &Value) -> Result<Value, WorkflowError> {
-        expression.eval(input, self, self.environment.unix_ms).map_err(expression_error)
+        bounded(expression.eval(input, self, self.environment.unix_ms).map_err(expression_error)?)
     }
 
     pub fn is_true(&self, expression: &Expression, input: &Value) -> Result<bool, WorkflowError> {
@@ -88,6 +93,36 @@ impl Scope<'_> {
             "output": self.output,
             "startedAt": moment(self.started_unix_ms),
         })
+    }
+}
+
+/// The value, or an error if it nests too deep to be kept.
+pub(super) fn bounded(value: Value) -> Result<Value, WorkflowError> {
+    match nests_within(&value, MAX_DEPTH) {
+        true => Ok(value),
+        false => Err(too_deep()),
+    }
+}
+
+/// As [`bounded`], of what is not to be changed.
+pub(super) fn check_depth(value: &Value) -> Result<(), WorkflowError> {
+    if nests_within(value, MAX_DEPTH) { Ok(()) } else { Err(too_deep()) }
+}
+
+/// Whether an event can be kept.
+pub(super) fn can_be_kept(event: &Value) -> bool {
+    nests_within(event, EVENT_DEPTH)
+}
+
+fn too_deep() -> WorkflowError {
+    WorkflowError::new(ErrorKind::Runtime, format!("a value nests more than {MAX_DEPTH} levels deep"))
+}
+
+fn nests_within(value: &Value, levels: u32) -> bool {
+    match value {
+        Value::Array(items) => levels > 0 && items.iter().all(|item| nests_within(item, levels - 1)),
+        Value::Object(fields) => levels > 0 && fields.values().all(|field| nests_within(field, levels - 1)),
+        _ => true,
     }
 }
 

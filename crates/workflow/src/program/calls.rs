@@ -13,9 +13,9 @@ const MAX_SCRIPT_BYTES: usize = 256 << 10;
 const MAX_ALIASES: usize = 8;
 
 impl Compiler {
-    pub(super) fn call(&mut self, value: &Located, task: &Located, path: &str) -> Option<Kind> {
+    pub(super) fn call(&mut self, value: &Located, task: &Located) -> Option<Kind> {
         let name = self.reader.text(value, "`call`")?;
-        self.called(&name, value, task.get("with"), path, 0)
+        self.called(&name, value, task.get("with"), 0)
     }
 
     fn called(
@@ -23,7 +23,6 @@ impl Compiler {
         name: &str,
         value: &Located,
         with: Option<&Located>,
-        path: &str,
         depth: usize,
     ) -> Option<Kind> {
         let unsupported =
@@ -47,7 +46,7 @@ impl Compiler {
                 }
                 Some(_) if depth >= MAX_ALIASES => (
                     format!("functions of `use.functions` stand for one another in a circle: `{name}`"),
-                    String::new(),
+                    "let one of them call a function of the node".to_owned(),
                 ),
                 Some(function) => {
                     self.reader.check_keys(
@@ -58,7 +57,7 @@ impl Compiler {
                     let target = self.reader.required(&function, "call", "a function")?;
                     let target_name = self.reader.text(target, "`call`")?;
                     let with = merged(function.get("with"), with);
-                    return self.called(&target_name, target, with.as_ref(), path, depth + 1);
+                    return self.called(&target_name, target, with.as_ref(), depth + 1);
                 }
             },
         };

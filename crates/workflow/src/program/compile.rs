@@ -196,7 +196,7 @@ impl Compiler {
             ("extensions", "tasks run as they are written"),
         ] {
             if let Some(found) = uses.get(key)
-                && !found.entries().is_empty()
+                && (!found.entries().is_empty() || found.items().is_some_and(|items| !items.is_empty()))
             {
                 self.reader.problems.add_with_help(
                     found.place,

@@ -237,7 +237,7 @@ impl Compiler {
             "raise" => self.raise(value).map(Kind::Raise),
             "emit" => self.emit(value, metadata).map(Kind::Emit),
             "listen" => self.listen(value, task, path, depth).map(Kind::Listen),
-            "call" => self.call(value, task, path),
+            "call" => self.call(value, task),
             "run" => self.run(value),
             _ => None,
         }
@@ -559,7 +559,7 @@ impl Compiler {
         match crate::synthesizer::Rule::parse(&rule, strategy.filters.len().max(1), &compile) {
             Ok(_) => Some(rule),
             Err(error) => {
-                let place = value.place_of(&error.pointer());
+                let place = value.place_of(error.pointer());
                 self.reader.problems.add(place, format!("`metadata.events`: {error}"));
                 None
             }

@@ -219,3 +219,38 @@ fn bytes_that_are_no_instance() {
     let bytes = longer.instance.to_bytes(0).unwrap();
     assert!(Instance::from_bytes(&bytes, &host.program, 0).is_err());
 }
+
+/// A value that nests so deep.
+fn nested(levels: usize) -> serde_json::Value {
+    (0..levels).fold(json!(1), |value, _| json!([value]))
+}
+
+#[test]
+fn values_nest_so_deep_and_no_deeper() {
+    for tasks in [
+        "do: [a: {set: ['${ . }'], then: a}]",
+        "do: [a: {set: '${ {x: .} }', then: a}]",
+        "do: [a: {fork: {branches: [b: {do: [c: {set: '${ . }'}]}]}, then: a}]",
+        "do: [a: {for: {in: '[1]'}, metadata: {parallel: 1}, do: [b: {set: '${ . }'}], then: a}]",
+        "do: [a: {set: {}, export: {as: '[$context]'}, then: a}]",
+    ] {
+        let fault = Host::run(tasks, json!({})).fault();
+        let detail = fault.detail.as_deref().unwrap_or_default();
+        assert!(detail.contains("levels deep"), "{tasks}: {fault}");
+        assert!(fault.instance.as_deref().unwrap_or_default().starts_with("/do/0/a"), "{tasks}: {fault}");
+    }
+}
+
+#[test]
+fn what_comes_from_outside_nests_so_deep_and_no_deeper() {
+    let mut host = Host::run("do: [a: {call: f}, b: {call: g}]", nested(100));
+    host.answer("f", Ok(nested(101)));
+    assert_eq!(host.fault().short_kind(), "runtime");
+    assert_eq!(Host::run("do: [a: {set: {}}]", nested(101)).fault().instance.as_deref(), Some("/input"));
+
+    let mut host = Host::run("do: [a: {listen: {to: {one: {with: {type: a}}}}}]", json!({}));
+    host.send_event("a", nested(100));
+    assert_eq!(host.status(), Status::Waiting);
+    host.send_event("a", nested(90));
+    assert_eq!(host.output(), json!([nested(90)]));
+}
