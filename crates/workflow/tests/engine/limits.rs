@@ -228,7 +228,7 @@ fn nested(levels: usize) -> serde_json::Value {
 #[test]
 fn values_nest_so_deep_and_no_deeper() {
     for tasks in [
-        "do: [a: {set: ['${ . }'], then: a}]",
+        "do: [a: {set: {x: ['${ . }']}, then: a}]",
         "do: [a: {set: '${ {x: .} }', then: a}]",
         "do: [a: {fork: {branches: [b: {do: [c: {set: '${ . }'}]}]}, then: a}]",
         "do: [a: {for: {in: '[1]'}, metadata: {parallel: 1}, do: [b: {set: '${ . }'}], then: a}]",
