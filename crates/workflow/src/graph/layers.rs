@@ -45,14 +45,14 @@ pub(super) fn place(sizes: &[(f64, f64)], edges: &[(usize, usize)]) -> Placed {
         let mut chain = Vec::new();
         if !back {
             let mut last = *from;
-            for layer in layer_of[*from] + 1..layer_of[*to] {
+            for layer in layers.iter_mut().take(layer_of[*to]).skip(layer_of[*from] + 1) {
                 if cells.len() - sizes.len() >= MOST_BENDS {
                     break;
                 }
                 let bend = cells.len();
                 cells.push(Cell { width: 4.0, up: vec![last], down: vec![] });
                 cells[last].down.push(bend);
-                layers[layer].push(bend);
+                layer.push(bend);
                 chain.push(bend);
                 last = bend;
             }

@@ -566,7 +566,9 @@ impl<'a> Run<'a> {
             }
             self.work();
         }
-        self.tick_rules();
+        if !self.instance.status.is_ended() {
+            self.tick_rules();
+        }
     }
 
     fn timed_out(&mut self, id: FrameId) {
@@ -637,8 +639,29 @@ impl<'a> Run<'a> {
         if fault.work.is_empty() {
             self.renew_timeout();
         }
+        self.renew_calls();
+        self.restore_rules(fault.rules);
         self.instance.work = fault.work;
         self.issue_all();
+    }
+
+    /// What is asked for again gets its time again.
+    fn renew_calls(&mut self) {
+        let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
+        for id in frames {
+            let Some(frame) = self.frame(id).filter(|frame| matches!(frame.state, State::Call)) else {
+                continue;
+            };
+            let timeout = frame.node.and_then(|node| self.program.node(node).timeout.as_ref());
+            let Some(Ok(ms)) = timeout.map(|timeout| self.duration(timeout, frame.parent, &frame.input))
+            else {
+                continue;
+            };
+            let timeout_ms = Some(self.environment.now_ms.saturating_add(ms));
+            if let Some(frame) = self.frame_mut(id) {
+                frame.timeout_ms = timeout_ms;
+            }
+        }
     }
 
     /// The whole took too long: it gets its time again.
@@ -658,7 +681,10 @@ impl<'a> Run<'a> {
         // What was not begun yet comes after what failed.
         let mut open = mem::take(&mut self.instance.work);
         open.extend(work);
-        self.instance.fault = Some(Box::new(Fault { work: open, at_ms: self.environment.now_ms }));
+        let now_ms = self.environment.now_ms;
+        let rules = mem::take(&mut self.instance.synthesizers);
+        let rules = rules.into_iter().map(|(id, rule)| (id, rule.state(now_ms))).collect();
+        self.instance.fault = Some(Box::new(Fault { work: open, at_ms: now_ms, rules }));
         self.end(Status::Faulted, Some(Err(error)));
     }
 

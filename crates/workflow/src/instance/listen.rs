@@ -279,6 +279,15 @@ impl Run<'_> {
         }
     }
 
+    /// Rules go on from what they were when the instance failed.
+    pub(super) fn restore_rules(&mut self, rules: BTreeMap<FrameId, crate::synthesizer::State>) {
+        for (id, state) in rules {
+            let Some(rule) = self.instance.rule_of(id, self.program) else { continue };
+            let synthesizer = Synthesizer::restore(rule, state, self.environment.now_ms);
+            self.instance.synthesizers.insert(id, synthesizer);
+        }
+    }
+
     /// Rules whose time has come.
     pub(super) fn tick_rules(&mut self) {
         let now_ms = self.environment.now_ms;

@@ -286,6 +286,8 @@ struct Fault {
     /// What is to be done again, and what was not begun.
     work: Vec<Work>,
     at_ms: u64,
+    /// Of listens with a rule, as they were.
+    rules: BTreeMap<FrameId, crate::synthesizer::State>,
 }
 
 /// A task that runs, or what holds tasks.

@@ -228,7 +228,7 @@ fn nested(levels: usize) -> serde_json::Value {
 #[test]
 fn values_nest_so_deep_and_no_deeper() {
     for tasks in [
-        "do: [a: {set: ['${ . }'], then: a}]",
+        "do: [a: {set: {x: ['${ . }']}, then: a}]",
         "do: [a: {set: '${ {x: .} }', then: a}]",
         "do: [a: {fork: {branches: [b: {do: [c: {set: '${ . }'}]}]}, then: a}]",
         "do: [a: {for: {in: '[1]'}, metadata: {parallel: 1}, do: [b: {set: '${ . }'}], then: a}]",
@@ -253,4 +253,43 @@ fn what_comes_from_outside_nests_so_deep_and_no_deeper() {
     assert_eq!(host.status(), Status::Waiting);
     host.send_event("a", nested(90));
     assert_eq!(host.output(), json!([nested(90)]));
+}
+
+#[test]
+fn what_is_asked_for_again_has_its_time_again() {
+    let tasks = "
+do:
+  - all:
+      fork:
+        branches:
+          - a: {call: a, timeout: {after: 3s}}
+          - b: {call: b, timeout: {after: 3s}}
+          - c: {listen: {to: {any: [{with: {type: x}}]}}, metadata: {events: {silence: 5s}}}
+";
+    let mut host = Host::run(tasks, json!({}));
+    host.until(3_000);
+    assert_eq!(host.fault().instance.as_deref(), Some("/do/0/all/fork/branches/0/a"));
+    host.until(60_000);
+    host.event(Event::Retry);
+    assert_eq!((host.asks(), host.instance.due_ms()), (vec!["b", "a"], Some(62_000)));
+    host.until(62_999);
+    host.answer("a", Ok(json!(1)));
+    host.answer("b", Ok(json!(2)));
+    assert_eq!(host.output()[2][0]["kind"], json!("silence"));
+}
+
+#[test]
+fn a_rule_that_is_due_when_all_ends_says_nothing_more() {
+    let tasks = "
+do:
+  - all:
+      fork:
+        branches:
+          - c: {listen: {to: {any: [{with: {type: x}}]}}, metadata: {events: {silence: 3s}}}
+          - a: {call: a, timeout: {after: 3s}}
+";
+    let mut host = Host::run(tasks, json!({}));
+    host.until(3_000);
+    assert_eq!(host.fault().short_kind(), "timeout");
+    assert!(host.listens.is_empty());
 }
