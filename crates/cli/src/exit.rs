@@ -74,7 +74,8 @@ pub fn show(error: &anyhow::Error) {
 pub fn code(error: &anyhow::Error) -> Exit {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         failure.exit
-    } else if error.is::<ManifestError>() || error.is::<SingleFileError>() || error.is::<DefinitionError>() {
+    } else if error.is::<ManifestError>() || error.is::<SingleFileError>() || error.is::<DefinitionError>()
+    {
         Exit::Invalid
     } else if let Some(error) = error.downcast_ref::<UsersError>() {
         // As a node would answer.

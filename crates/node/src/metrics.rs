@@ -214,7 +214,11 @@ impl Default for Metrics {
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
-            ("workflow_instances", "Instances that have not ended, or failed and can be retried", &node.workflow_instances),
+            (
+                "workflow_instances",
+                "Instances that have not ended, or failed and can be retried",
+                &node.workflow_instances,
+            ),
             ("workflow_instances_running", "Those of them that run something", &node.workflow_running),
             ("durable_pending", "Durable invocations that have not ended", &node.durable_pending),
             ("durable_outcomes_kept", "Outcomes that may be asked for", &node.durable_kept),

@@ -209,11 +209,26 @@ pub(crate) fn of_invocation(
 /// The tasks of an instance that have begun and not ended.
 #[derive(Default)]
 pub(crate) struct OpenSpans {
-    open: Vec<(Option<u32>, u32, u64, String)>,
+    open: Vec<OpenSpan>,
     count: u64,
 }
 
+struct OpenSpan {
+    node: Option<u32>,
+    /// The task's place in the definition; empty for the workflow.
+    path: String,
+    id: String,
+    parent: Option<String>,
+    started_unix_us: u64,
+    input: String,
+}
+
 impl OpenSpans {
+    /// The span of a task that runs.
+    pub fn of_task(&self, node: u32) -> Option<String> {
+        self.open.iter().rev().find(|span| span.node == Some(node)).map(|span| span.id.clone())
+    }
+
     /// Takes a note; gives a span when something has ended.
     pub fn note(
         &mut self,
@@ -225,25 +240,18 @@ impl OpenSpans {
         let trace = trace_id(running.trace_parent.as_deref()?)?.to_owned();
         let data = || cut(&note.value.to_string());
         if note.kind == NoteKind::Started {
-            self.open.push((note.node, note.frame, unix_us, data()));
+            self.begin(running, note, node, unix_us, data());
             return None;
         }
         if matches!(note.kind, NoteKind::Retried | NoteKind::Skipped) {
             return None;
         }
-        let at = self.open.iter().rposition(|(open, _, _, _)| *open == note.node)?;
-        let (_, _, started_unix_us, input) = self.open.swap_remove(at);
-        self.count += 1;
+        let at = self.open.iter().rposition(|open| open.node == note.node)?;
+        let OpenSpan { id, parent, started_unix_us, input, .. } = self.open.remove(at);
         let failed = note.kind != NoteKind::Completed;
-        let instance = running.id.to_string();
-        let (id, parent, kind, name) = match node {
-            None => {
-                (instance, running.parent_span(), SpanKind::Workflow, running.workflow.name.to_string())
-            }
-            Some(node) => {
-                let name = format!("{} {}", node.kind.word(), node.name);
-                (format!("{instance}{}#{}", node.path, self.count), Some(instance), SpanKind::Task, name)
-            }
+        let (kind, name) = match node {
+            None => (SpanKind::Workflow, running.workflow.name.to_string()),
+            Some(node) => (SpanKind::Task, format!("{} {}", node.kind.word(), node.name)),
         };
         Some(TraceSpan {
             trace,
@@ -261,6 +269,25 @@ impl OpenSpans {
                 _ => data(),
             }),
         })
+    }
+
+    fn begin(&mut self, running: &Running, note: &Note, node: Option<&Node>, unix_us: u64, input: String) {
+        let instance = running.id.to_string();
+        let path = node.map(|node| node.path.clone()).unwrap_or_default();
+        let (id, parent) = match node {
+            None => (instance, running.parent_span()),
+            Some(_) => {
+                self.count += 1;
+                // The innermost of those that are around it.
+                let is_around = |span: &&OpenSpan| {
+                    path.strip_prefix(span.path.as_str()).is_some_and(|rest| rest.starts_with('/'))
+                };
+                let around = self.open.iter().filter(is_around).max_by_key(|span| span.path.len());
+                let parent = around.map_or(instance.clone(), |span| span.id.clone());
+                (format!("{instance}{path}#{}", self.count), Some(parent))
+            }
+        };
+        self.open.push(OpenSpan { node: note.node, path, id, parent, started_unix_us: unix_us, input });
     }
 }
 

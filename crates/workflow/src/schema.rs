@@ -1,16 +1,23 @@
 //! JSON Schema of inputs, outputs and exports.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use boon::{Compiler, SchemaIndex, Schemas, UrlLoader};
 use serde_json::Value;
 
-/// Errors of one value that are told.
-const TOLD: usize = 5;
+/// What schemas call themselves while they are compiled.
+const NAME: &str = "workflow:schema";
+/// Characters of what is wrong with a value that are told.
+const TOLD_CHARS: usize = 1000;
 
 /// A schema that values are held against.
 #[derive(Clone)]
-pub struct Schema(Arc<jsonschema::Validator>);
+pub struct Schema {
+    schemas: Arc<Schemas>,
+    index: SchemaIndex,
+}
 
 impl fmt::Debug for Schema {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,30 +26,81 @@ impl fmt::Debug for Schema {
 }
 
 impl Schema {
-    /// Compiles a schema. References lead into the schema itself only: nothing is fetched.
+    /// Compiles a schema (JSON Schema, 2020-12 unless it says otherwise). References lead into the schema itself only: nothing
+    /// is fetched or read.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn compile(schema: &Value) -> Result<Self, String> {
-        let options = jsonschema::options();
-        options.build(schema).map(|validator| Self(Arc::new(validator))).map_err(|error| error.to_string())
+        let mut compiler = Compiler::new();
+        compiler.use_loader(Box::new(Nowhere));
+        compiler.add_resource(NAME, schema.clone()).map_err(|error| error.to_string())?;
+        let mut schemas = Schemas::new();
+        let index =
+            compiler.compile(NAME, &mut schemas).map_err(|error| one_line(&format!("{error:#}")))?;
+        Ok(Self { schemas: Arc::new(schemas), index })
     }
 
     /// Whether a value fits.
     ///
     /// # Errors
-    /// The first few places where it does not.
+    /// The places where it does not, and why.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        if self.0.is_valid(value) {
-            return Ok(());
+        self.schemas.validate(value, self.index).map_err(|error| {
+            let mut told: Vec<String> = Vec::new();
+            leaves(&error, &mut told);
+            told.join("; ").chars().take(TOLD_CHARS).collect()
+        })
+    }
+}
+
+/// What is wrong, without the parts of the schema that it is wrong for.
+fn leaves(error: &boon::ValidationError<'_, '_>, told: &mut Vec<String>) {
+    if error.causes.is_empty() {
+        let place = error.instance_location.to_string();
+        let what = one_line(&error.kind.to_string());
+        told.push(if place.is_empty() { what } else { format!("{place}: {what}") });
+    }
+    error.causes.iter().for_each(|cause| leaves(cause, told));
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Where other schemas would come from.
+struct Nowhere;
+
+impl UrlLoader for Nowhere {
+    fn load(&self, url: &str) -> Result<Value, Box<dyn Error>> {
+        Err(format!("a schema is not fetched from elsewhere ({url}); put it into this one, under $defs")
+            .into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_with_its_place() {
+        let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 1}}});
+        let schema = Schema::compile(&schema).unwrap();
+        assert_eq!(schema.check(&json!({"a": 1})), Ok(()));
+        let said = schema.check(&json!({"a": 0})).unwrap_err();
+        assert!(said.starts_with("/a: "), "{said}");
+        let said = schema.check(&json!({})).unwrap_err();
+        assert!(said.contains("'a'"), "{said}");
+    }
+
+    #[test]
+    fn nothing_is_fetched_or_read() {
+        for reference in ["file:///etc/passwd", "http://127.0.0.1:1/x", "other.json"] {
+            assert!(Schema::compile(&json!({"$ref": reference})).is_err(), "{reference}");
         }
-        let told = self.0.iter_errors(value).take(TOLD).map(|error| {
-            let message: String = error.to_string().chars().take(200).collect();
-            match error.instance_path().to_string() {
-                path if path.is_empty() => message,
-                path => format!("{path}: {message}"),
-            }
-        });
-        Err(told.collect::<Vec<_>>().join("; "))
+        assert!(Schema::compile(&json!({"type": 5})).is_err());
+        assert!(Schema::compile(&json!({"$defs": {"n": {"type": "number"}}, "$ref": "#/$defs/n"})).is_ok());
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::{PATIENCE, Running, edgefaas, skipped};
 
 /// Looks again and again until it is there.
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -25,15 +25,15 @@ fn free_port() -> String {
 }
 
 /// mosquitto with what it keeps in a folder; it may be stopped and started again.
-struct Mosquitto {
+pub struct Mosquitto {
     folder: PathBuf,
-    port: String,
+    pub port: String,
     child: Option<Child>,
 }
 
 impl Mosquitto {
     /// None if it is not installed.
-    fn start(folder: &Path) -> Option<Self> {
+    pub fn start(folder: &Path) -> Option<Self> {
         Command::new("mosquitto").arg("-h").output().ok()?;
         let mut this = Self { folder: folder.to_owned(), port: free_port(), child: None };
         std::fs::create_dir_all(folder).unwrap();

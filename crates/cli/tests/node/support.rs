@@ -34,8 +34,18 @@ impl Running {
 
     /// With its addresses among the options, and variables in its environment.
     pub fn start_in(data_dir: &Path, options: &[&str], environment: &[(&str, &Path)]) -> Self {
+        Self::spawn("run", data_dir, options, environment)
+    }
+
+    /// A running `edgefaas coordinator`.
+    pub fn coordinator(data_dir: &Path, options: &[&str]) -> Self {
+        let any = "127.0.0.1:0";
+        Self::spawn("coordinator", data_dir, &[&["--http", any, "--control", any], options].concat(), &[])
+    }
+
+    fn spawn(command: &str, data_dir: &Path, options: &[&str], environment: &[(&str, &Path)]) -> Self {
         let mut child = edgefaas(data_dir)
-            .arg("run")
+            .arg(command)
             .args(options)
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())

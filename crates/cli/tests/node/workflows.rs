@@ -34,7 +34,19 @@ impl App {
 
 fn subscribe(node: &Running, topic: &str, count: u32) -> Child {
     Command::new("mosquitto_sub")
-        .args(["-p", &node.mqtt_port, "-t", topic, "-C", &count.to_string(), "-W", "120", "-v", "-V", "mqttv5"])
+        .args([
+            "-p",
+            &node.mqtt_port,
+            "-t",
+            topic,
+            "-C",
+            &count.to_string(),
+            "-W",
+            "120",
+            "-v",
+            "-V",
+            "mqttv5",
+        ])
         .stdout(Stdio::piped())
         .spawn()
         .expect("mosquitto_sub is installed")
@@ -153,7 +165,10 @@ fn every_way_in_and_its_answers() {
          \"outer.js\"\npermissions = { call = [\"chain\"] }\n",
         &[
             ("double.js", "export default (event) => ({ n: event.json().n * 2, kind: event.kind })"),
-            ("outer.js", "export default async (event, context) => (await context.call('chain', event.json())).json()"),
+            (
+                "outer.js",
+                "export default async (event, context) => (await context.call('chain', event.json())).json()",
+            ),
             (
                 "chain.yaml",
                 &format!(
@@ -298,15 +313,18 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     node.kill();
     let node = Running::start(&data, &[]);
     start(&node);
-    let found =
-        wait_for(&node, "both wait", |found| found.iter().filter(|one| one["status"] == "waiting").count() == 2);
-    let second = found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != first).unwrap().to_owned();
+    let found = wait_for(&node, "both wait", |found| {
+        found.iter().filter(|one| one["status"] == "waiting").count() == 2
+    });
+    let second =
+        found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != first).unwrap().to_owned();
     let third = {
         start(&node);
         let found = wait_for(&node, "three wait", |found| {
             found.iter().filter(|one| one["status"] == "waiting").count() == 3
         });
-        let id = found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != first && *id != second);
+        let id =
+            found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != first && *id != second);
         id.unwrap().to_owned()
     };
     node.ok(&["workflow", "cancel", &third]);
@@ -315,7 +333,11 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     let found = wait_for(&node, "one fails", |found| found.len() == 1 && found[0]["status"] == "faulted");
     assert_eq!(found[0]["id"], json!(second));
     let shown = parsed(&node.ok(&["workflow", "show", &first, "-o", "json"]));
-    assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!({"version": "one"})), "{shown}");
+    assert_eq!(
+        (&shown["status"], &shown["output"]),
+        (&json!("completed"), &json!({"version": "one"})),
+        "{shown}"
+    );
     let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
     assert_eq!(shown["error"]["instance"], "/do/2/last", "{shown}");
     assert!(shown["error"]["detail"].as_str().unwrap().contains("not yet"), "{shown}");
@@ -410,4 +432,44 @@ fn durable_steps_have_their_effect_once_whenever_the_node_is_killed() {
     }
     assert!(!acknowledged.is_empty() && ran >= acknowledged.len(), "{ran} of {sent} ran");
     println!("{rounds} kills, {sent} started, {} acknowledged, {ran} ran", acknowledged.len());
+}
+
+#[test]
+fn a_coordinator_serves_a_broker_that_stays() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(mosquitto) = crate::bridging::Mosquitto::start(&home.path().join("mosquitto")) else {
+        return crate::support::skipped("mosquitto");
+    };
+    let broker = format!("mqtt://127.0.0.1:{}", mosquitto.port);
+    let options = ["--broker", &broker, "--in", "orders/+", "--out", "bills/+"];
+    let node = Running::coordinator(&home.path().join("data"), &options);
+    let app = App::new(
+        "app = \"bills\"\n[workflows]\nfiles = [\"*.yaml\"]\n[workflows.bill.permissions]\npublish = [\"bills/+\"]\n",
+        &[(
+            "bill.yaml",
+            &format!(
+                "document: {{ {HEAD}, name: bill }}\nschedule: {{ on: {{ one: {{ with: {{ type: mqtt.publish, subject: orders/+ }} }} }} \
+                 }}\ninput: {{ from: '.[0].data' }}\ndo:\n  - send: {{ call: asyncapi, with: {{ channel: '${{ \"bills/\" + .id }}', \
+                 message: {{ payload: {{ amount: '${{ .price * .pieces }}' }} }} }} }}\n"
+            ),
+        )],
+    );
+    node.ok(&["deploy", app.path()]);
+    let bills = Command::new("mosquitto_sub")
+        .args(["-p", &mosquitto.port, "-t", "bills/+", "-C", "1", "-W", "120", "-v", "-q", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Neither the subscriber nor the bridge may be there yet: one order after another until a bill comes.
+    let bill = std::thread::scope(|scope| {
+        let bill = scope.spawn(|| received(bills));
+        crate::bridging::eventually("a bill", || {
+            let order = r#"{"id": "7", "price": 3, "pieces": 4}"#;
+            let pub_args = ["-p", &mosquitto.port, "-t", "orders/7", "-q", "1", "-m", order];
+            assert!(Command::new("mosquitto_pub").args(pub_args).status().unwrap().success());
+            bill.is_finished().then_some(())
+        });
+        bill.join().unwrap()
+    });
+    assert_eq!(bill.trim(), r#"bills/7 {"amount":12}"#);
 }

@@ -309,13 +309,17 @@ fn what_is_not_there_yet_is_refused_with_its_line() {
 fn workflows_are_files_and_permissions() {
     let list = Manifest::parse("app = \"a\"\nworkflows = [\"workflows/*.yaml\"]", "m").unwrap();
     assert_eq!(list.workflows.files, ["workflows/*.yaml"]);
-    let text = "app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w.permissions]\npublish = [\"a/#\"]";
+    let text =
+        "app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w.permissions]\npublish = [\"a/#\"]";
     let table = Manifest::parse(text, "m").unwrap();
     assert_eq!(table.workflows.files, ["a.yaml"]);
     assert!(table.workflows.permissions["w"].allows_publish("a/b"));
     assert!(!table.workflows.permissions["w"].allows_call("f"));
     for (text, expected) in [
-        ("app = \"a\"\nworkflows = [\"../a.yaml\"]", "2:14 `../a.yaml` in `workflows`: it is no path inside of the app folder"),
+        (
+            "app = \"a\"\nworkflows = [\"../a.yaml\"]",
+            "2:14 `../a.yaml` in `workflows`: it is no path inside of the app folder",
+        ),
         ("app = \"a\"\n[workflows.w]\npermissions = {}", "2:2 `workflows` names no files"),
         ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.W]\n", "4:12 `W` is no name"),
         ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w]\nlimits = {}", "5:1 "),

@@ -26,6 +26,9 @@ use crate::trace::new_trace_parent;
 /// How long a full disk is waited for.
 const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
+/// Instances that failed and are kept to be retried.
+const MAX_FAULTED: usize = 1000;
+
 /// The output of a workflow, or its error.
 pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
 
@@ -586,7 +589,10 @@ impl Dispatcher {
         let id = invocation.id.clone();
         let mut invocation = invocation;
         // Whether the instance is recorded has been decided at its start.
-        let traced = running.trace_parent.as_ref().and_then(|_| self.begin_trace(&mut invocation));
+        let mut traced = running.trace_parent.as_ref().and_then(|_| self.begin_trace(&mut invocation));
+        if let Some((invocation, _)) = &mut traced {
+            invocation.parent = running.state.lock().spans.of_task(node);
+        }
         let admitted = match self.admit_durable(function.clone(), invocation) {
             Ok(admitted) => admitted,
             Err(error) => return (Err(error_of(&error)), None),
@@ -663,7 +669,7 @@ impl Dispatcher {
     /// Tells whoever waits that an instance has ended, if it has.
     pub(super) fn ended_if(self: &Arc<Self>, running: &Arc<Running>) {
         let coordinator = self.coordinator();
-        let (status, result, waiter, since) = {
+        let (status, result, waiter, since, steps) = {
             let mut state = running.state.lock();
             let status = state.instance.status();
             if !status.is_ended() || std::mem::replace(&mut state.told, true) {
@@ -672,7 +678,7 @@ impl Dispatcher {
             let cancelled =
                 || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
             let result = state.instance.result().cloned().unwrap_or_else(|| Err(cancelled()));
-            (status, result, state.waiter.take(), state.started)
+            (status, result, state.waiter.take(), state.started, state.instance.steps())
         };
         let figures = &running.workflow.figures;
         let (own, all) = match status {
@@ -683,9 +689,13 @@ impl Dispatcher {
         own.fetch_add(1, Relaxed);
         all.fetch_add(1, Relaxed);
         figures.duration_us.fetch_add(since.elapsed().as_micros() as u64, Relaxed);
-        // One that failed and can be retried stays.
+        // One that failed and can be retried stays; what was no input for it will be none later.
         let stays = status == Status::Faulted && running.is_durable();
-        if !stays {
+        if stays && steps > 0 {
+            self.keep_faulted(running);
+        } else if stays {
+            self.spawn_drop(running.clone());
+        } else {
             self.forget(running);
         }
         coordinator.ended.lock().add(running, &result);
@@ -703,6 +713,29 @@ impl Dispatcher {
             self.spawn_drive(parent, Queued::now(Event::Ended { frame, result }));
         }
         coordinator.after_end(&running.workflow.name);
+    }
+
+    /// Keeps an instance that failed, in place of the one that failed first of too many.
+    fn keep_faulted(self: &Arc<Self>, running: &Running) {
+        let coordinator = self.coordinator();
+        let mut faulted = coordinator.faulted.lock();
+        faulted.push_back(running.id);
+        if faulted.len() <= MAX_FAULTED {
+            return;
+        }
+        let oldest = faulted.pop_front().and_then(|id| coordinator.find(id));
+        drop(faulted);
+        // It may have been retried meanwhile.
+        if let Some(oldest) =
+            oldest.filter(|oldest| oldest.state.lock().instance.status() == Status::Faulted)
+        {
+            self.spawn_drop(oldest);
+        }
+    }
+
+    fn spawn_drop(self: &Arc<Self>, running: Arc<Running>) {
+        let dispatcher = self.clone();
+        self.coordinator().workers.spawn(async move { dispatcher.drop_faulted(&running).await });
     }
 
     /// Takes an instance out of memory.

@@ -271,7 +271,12 @@ impl Dispatcher {
             }
             let Some(start) = entries.get(&START) else {
                 // Events that came too late for it.
-                stray.extend(entries.keys().filter(|number| **number != OUTCOME).map(|number| key(Ulid(id), *number)));
+                stray.extend(
+                    entries
+                        .keys()
+                        .filter(|number| **number != OUTCOME)
+                        .map(|number| key(Ulid(id), *number)),
+                );
                 continue;
             };
             match self.recover(Ulid(id), start, &entries, &definitions, &mut live) {
@@ -438,6 +443,9 @@ impl Dispatcher {
             self.spawn_drive(running.clone(), queued);
         }
         running.workflow.figures.started.fetch_sub(1, Relaxed);
+        if running.state.lock().told {
+            self.coordinator().faulted.lock().push_back(running.id);
+        }
         // It may have been cut off between its end and the word about it.
         self.ended_if(running);
     }

@@ -21,7 +21,7 @@ mod schedule;
 mod script;
 mod timers;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -84,6 +84,8 @@ pub struct Coordinator {
     room: Arc<Notify>,
     runtime: Value,
     ended: Mutex<inspect::Ended>,
+    /// Those that failed and are kept, the one that failed first in front.
+    faulted: Mutex<VecDeque<Ulid>>,
     /// How certain a step is before the next one begins.
     durability: Durability,
     /// Definitions that are on the disk.
@@ -237,6 +239,7 @@ impl Coordinator {
             room: Arc::default(),
             runtime,
             ended: Mutex::default(),
+            faulted: Mutex::default(),
             durability,
             definitions: Mutex::default(),
             script: tokio::sync::OnceCell::new(),

@@ -90,7 +90,8 @@ impl TestNode {
         sources: &[(&str, &str)],
     ) -> Result<proto::DeployResponse, tonic::Status> {
         let artifacts = sources.iter().map(|(name, source)| script(name, source)).collect();
-        let request = proto::DeployRequest { manifest: manifest.to_owned(), artifacts, ..Default::default() };
+        let request =
+            proto::DeployRequest { manifest: manifest.to_owned(), artifacts, ..Default::default() };
         self.control.deploy(request).await.map(|response| response.into_inner())
     }
 

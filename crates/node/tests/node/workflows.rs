@@ -8,7 +8,12 @@ use serde_json::{Value, json};
 use crate::support::{PATIENCE, TestNode, json, script};
 
 /// A manifest with functions and one workflow file, its text and the sources.
-async fn deploy(node: &mut TestNode, manifest: &str, sources: &[(&str, &str)], flows: &[&str]) -> proto::DeployResponse {
+async fn deploy(
+    node: &mut TestNode,
+    manifest: &str,
+    sources: &[(&str, &str)],
+    flows: &[&str],
+) -> proto::DeployResponse {
     let workflows = flows.iter().enumerate().map(|(number, text)| proto::WorkflowFile {
         file: format!("{number}.yaml"),
         text: (*text).to_owned(),
@@ -114,7 +119,8 @@ async fn publish(node: &TestNode, topic: &str, payload: &[u8]) {
     let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 10);
     client.publish(topic, rumqttc::v5::mqttbytes::QoS::AtLeastOnce, false, payload.to_vec()).await.unwrap();
     loop {
-        let event = tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection");
+        let event =
+            tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection");
         if matches!(event, rumqttc::v5::Event::Incoming(rumqttc::v5::mqttbytes::v5::Packet::PubAck(_))) {
             return;
         }
@@ -158,7 +164,8 @@ async fn an_endless_loop_ends_and_others_are_served() {
         ],
     )
     .await;
-    let (endless, fine) = tokio::join!(node.post("/workflows/endless", "{}"), node.post("/workflows/fine", "{}"));
+    let (endless, fine) =
+        tokio::join!(node.post("/workflows/endless", "{}"), node.post("/workflows/fine", "{}"));
     assert_eq!(endless.status().as_u16(), 500);
     assert!(json(&endless)["detail"].as_str().unwrap().contains("steps"), "{:?}", endless.body());
     assert_eq!(json(&fine), json!({"x": 1}));
@@ -186,7 +193,10 @@ async fn errors_keep_their_type_and_place() {
     let reply = node.post("/workflows/fails", "{}").await;
     let problem = json(&reply);
     assert_eq!((reply.status().as_u16(), &problem["instance"]), (500, &json!("/do/0/a")), "{problem}");
-    assert!(problem["type"].as_str().unwrap().ends_with("/runtime") && problem["detail"].as_str().unwrap().contains("no luck"));
+    assert!(
+        problem["type"].as_str().unwrap().ends_with("/runtime")
+            && problem["detail"].as_str().unwrap().contains("no luck")
+    );
     let reply = node.post("/workflows/late", "{}").await;
     assert_eq!(reply.status().as_u16(), 408, "{:?}", reply.body());
     let caught = json(&node.post("/workflows/catches", "{}").await);
@@ -215,17 +225,22 @@ async fn lifecycle_events_are_cloud_events() {
                 started = true;
                 assert_eq!(node.post("/workflows/short", "{}").await.status().as_u16(), 200);
             }
-            Event::Incoming(Packet::Publish(message)) => seen.push(serde_json::from_slice(&message.payload).unwrap()),
+            Event::Incoming(Packet::Publish(message)) => {
+                seen.push(serde_json::from_slice(&message.payload).unwrap())
+            }
             _ => {}
         }
     }
     let types: Vec<&str> = seen.iter().map(|event| event["type"].as_str().unwrap()).collect();
-    assert_eq!(types, [
-        "io.serverlessworkflow.workflow.started.v1",
-        "io.serverlessworkflow.task.started.v1",
-        "io.serverlessworkflow.task.completed.v1",
-        "io.serverlessworkflow.workflow.completed.v1",
-    ]);
+    assert_eq!(
+        types,
+        [
+            "io.serverlessworkflow.workflow.started.v1",
+            "io.serverlessworkflow.task.started.v1",
+            "io.serverlessworkflow.task.completed.v1",
+            "io.serverlessworkflow.workflow.completed.v1",
+        ]
+    );
     assert_eq!(seen[2]["data"]["output"], json!({"x": 1}));
 }
 
@@ -247,9 +262,57 @@ async fn schedules_start_by_themselves() {
     loop {
         let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
         let completed = |name: &str| {
-            apps[0].workflows.iter().find(|workflow| workflow.name == name).map_or(0, |workflow| workflow.completed)
+            apps[0]
+                .workflows
+                .iter()
+                .find(|workflow| workflow.name == name)
+                .map_or(0, |workflow| workflow.completed)
         };
         if completed("often") >= 3 && completed("after") >= 3 && completed("tick") >= 1 {
+            break;
+        }
+        assert!(Instant::now() < until, "{apps:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_poisoned_event_goes_to_the_dead_letters() {
+    let mut node = TestNode::start().await;
+    let on = "schedule: { on: { one: { with: { type: mqtt.publish, subject: orders/+ } } } }\ninput: { from: '.[0].data' }\n";
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[&flow("picky", &format!("{on}do:\n  - a: {{ set: {{ next: '${{ .number + 1 }}' }} }}\n"))],
+    )
+    .await;
+    let options = rumqttc::v5::MqttOptions::new("undertaker", "127.0.0.1", node.addresses.mqtt.port());
+    let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 10);
+    client.subscribe("$faas/dead/picky", rumqttc::v5::mqttbytes::QoS::AtLeastOnce).await.unwrap();
+    use rumqttc::v5::{Event, mqttbytes::v5::Packet};
+    let letter = loop {
+        match tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection") {
+            Event::Incoming(Packet::SubAck(_)) => {
+                publish(&node, "orders/1", br#"{"number": 1}"#).await;
+                publish(&node, "orders/2", br#"{"number": ["poison"]}"#).await;
+                publish(&node, "orders/3", br#"{"number": 3}"#).await;
+            }
+            Event::Incoming(Packet::Publish(message)) => break message,
+            _ => {}
+        }
+    };
+    let event: Value = serde_json::from_slice(&letter.payload).unwrap();
+    assert_eq!(event[0]["subject"], "orders/2", "{event}");
+    let user = letter.properties.unwrap().user_properties;
+    assert!(
+        user.iter().any(|(name, reason)| name == "reason" && reason.contains("Expression")),
+        "{user:?}"
+    );
+    // The others were handled.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        if (apps[0].workflows[0].completed, apps[0].workflows[0].faulted) == (2, 1) {
             break;
         }
         assert!(Instant::now() < until, "{apps:?}");
