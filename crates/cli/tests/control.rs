@@ -52,6 +52,7 @@ fn app(name: &str) -> proto::App {
         deployed_unix_ms: 1_700_000_000_000,
         functions: vec![function],
         previous_revisions: vec!["fedcba".into()],
+        workflows: vec![],
     }
 }
 
@@ -136,6 +137,39 @@ impl Control for Server {
         let status =
             proto::StatusResponse { version: "9.9.9".into(), uptime_ms: 61_000, ..Default::default() };
         Ok(Response::new(status))
+    }
+
+    async fn list_instances(
+        &self,
+        request: Request<proto::ListInstancesRequest>,
+    ) -> Answer<proto::ListInstancesResponse> {
+        let instance = proto::Instance {
+            id: "01".into(),
+            workflow: request.into_inner().workflow,
+            status: "waiting".into(),
+            tasks: vec![FORGED.into()],
+            ..Default::default()
+        };
+        Ok(Response::new(proto::ListInstancesResponse { instances: vec![instance], more: 3 }))
+    }
+
+    async fn get_instance(&self, request: Request<proto::GetInstanceRequest>) -> Answer<proto::Instance> {
+        Err(Status::not_found(format!("there is no instance {}", request.into_inner().id)))
+    }
+
+    async fn change_instance(
+        &self,
+        request: Request<proto::ChangeInstanceRequest>,
+    ) -> Answer<proto::ChangeInstanceResponse> {
+        Err(Status::failed_precondition(format!("instance {} is waiting", request.into_inner().id)))
+    }
+
+    async fn graph(&self, _: Request<proto::GraphRequest>) -> Answer<proto::GraphResponse> {
+        Ok(Response::new(proto::GraphResponse { mermaid: "flowchart TD\n".into(), svg: "<svg/>".into() }))
+    }
+
+    async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {
+        Err(Status::not_found(format!("nothing is remembered of `{}`", request.into_inner().id)))
     }
 
     async fn set_secret(

@@ -698,7 +698,10 @@ impl Dispatcher {
         } else {
             self.forget(running);
         }
-        coordinator.ended.lock().add(running, &result);
+        // Of many at a time nobody asks for each.
+        if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
+            coordinator.ended.lock().add(running, &result);
+        }
         if let Err(error) = &result
             && status == Status::Faulted
         {

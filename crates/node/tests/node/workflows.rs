@@ -31,10 +31,6 @@ fn flow(name: &str, rest: &str) -> String {
     format!("document: {{ dsl: '1.0.3', namespace: test, name: {name}, version: '1.0.0' }}\n{rest}")
 }
 
-async fn isolates_running(node: &mut TestNode) -> u32 {
-    node.control.status(proto::StatusRequest {}).await.expect("a status").into_inner().isolates_running
-}
-
 async fn waiting(node: &mut TestNode, count: usize) -> Vec<proto::Instance> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -108,7 +104,8 @@ async fn nothing_is_billed_twice() {
     // What was billed is what ran: two runs each, and the one beside them.
     let apps = control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
     assert_eq!(apps[0].functions[0].stats.as_ref().unwrap().invocations, 201);
-    assert_eq!(isolates_running(&mut node).await, 0);
+    let status = control.status(proto::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.isolates_running, 0);
 }
 
 /// Publishes with QoS 1 and waits for the acknowledgement.
