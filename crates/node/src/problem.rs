@@ -12,12 +12,9 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 /// A problem document. Where `type` is left out, which means `about:blank`, status and title say what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The URI of a workflow's error.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// The task that raised it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance: Option<String>,
+    /// Of a workflow's error.
+    #[serde(flatten)]
+    pub fault: Option<Box<Fault>>,
     /// A few words, the same for every problem of the kind.
     pub title: Cow<'static, str>,
     /// The HTTP status code.
@@ -32,12 +29,22 @@ pub struct Problem {
     pub near: Vec<String>,
 }
 
+/// What only a workflow's error has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// The URI of its kind.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The task that raised it: a JSON pointer into the definition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+}
+
 impl Problem {
     /// A problem that is no invocation's.
     pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Self {
         Self {
-            kind: None,
-            instance: None,
+            fault: None,
             title: title.into(),
             status,
             detail: detail.into(),
@@ -54,8 +61,7 @@ impl Problem {
         };
         if let InvocationError::Workflow { error, .. } = error {
             return Self {
-                kind: Some(error.kind.clone()),
-                instance: error.instance.clone(),
+                fault: Some(Box::new(Fault { kind: error.kind.clone(), instance: error.instance.clone() })),
                 title: error.title.clone().unwrap_or_else(|| error.short_kind().to_owned()).into(),
                 status: error.status,
                 detail: error.detail.clone().unwrap_or_default(),
@@ -64,8 +70,7 @@ impl Problem {
             };
         }
         Self {
-            kind: None,
-            instance: None,
+            fault: None,
             title: error.title().into(),
             status: error.status(),
             detail: error.detail(),

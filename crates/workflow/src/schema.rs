@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use boon::{Compiler, SchemaIndex, Schemas, UrlLoader};
+use boon::{CompileError, Compiler, SchemaIndex, Schemas, UrlLoader};
 use serde_json::Value;
 
 /// What schemas call themselves while they are compiled.
@@ -36,8 +36,7 @@ impl Schema {
         compiler.use_loader(Box::new(Nowhere));
         compiler.add_resource(NAME, schema.clone()).map_err(|error| error.to_string())?;
         let mut schemas = Schemas::new();
-        let index =
-            compiler.compile(NAME, &mut schemas).map_err(|error| one_line(&format!("{error:#}")))?;
+        let index = compiler.compile(NAME, &mut schemas).map_err(problem)?;
         Ok(Self { schemas: Arc::new(schemas), index })
     }
 
@@ -46,12 +45,22 @@ impl Schema {
     /// # Errors
     /// The places where it does not, and why.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        self.schemas.validate(value, self.index).map_err(|error| {
-            let mut told: Vec<String> = Vec::new();
-            leaves(&error, &mut told);
-            told.join("; ").chars().take(TOLD_CHARS).collect()
-        })
+        self.schemas.validate(value, self.index).map_err(|error| told(&error))
     }
+}
+
+fn problem(error: CompileError) -> String {
+    match error {
+        CompileError::ValidationError { src, .. } => told(&src),
+        CompileError::LoadUrlError { src, .. } => src.to_string(),
+        other => one_line(&other.to_string()),
+    }
+}
+
+fn told(error: &boon::ValidationError<'_, '_>) -> String {
+    let mut all: Vec<String> = Vec::new();
+    leaves(error, &mut all);
+    all.join("; ").chars().take(TOLD_CHARS).collect()
 }
 
 /// What is wrong, without the parts of the schema that it is wrong for.

@@ -153,7 +153,7 @@ fn silence_and_warmth_raise_alarms() {
     let alarms = received(alarms);
     let lines: Vec<&str> = alarms.lines().collect();
     assert_eq!(lines[0], r#"alarms/attic {"celsius":31}"#);
-    assert_eq!(lines[1], r#"alarms/attic {"last":{"celsius":32},"silentForMs":5000}"#);
+    assert_eq!(lines[1], r#"alarms/attic {"silentForMs":5000,"last":{"celsius":32}}"#);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn every_way_in_and_its_answers() {
             ("double.js", "export default (event) => ({ n: event.json().n * 2, kind: event.kind })"),
             (
                 "outer.js",
-                "export default async (event, context) => (await context.call('chain', event.json())).json()",
+                "export default async (event, context) => await context.call('chain', event.json())",
             ),
             (
                 "chain.yaml",

@@ -242,8 +242,7 @@ impl StoredOutcome {
     pub fn into_result(self, id: Ulid) -> (Result<Reply, Problem>, Timing) {
         let [queue, start, execution] = self.timing_us.map(Duration::from_micros);
         let result = self.result.map_err(|stored| Problem {
-            kind: None,
-            instance: None,
+            fault: None,
             title: stored.title.into(),
             status: stored.status,
             detail: stored.detail,
