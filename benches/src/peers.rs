@@ -18,10 +18,10 @@ use std::process::Command;
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
+pub use self::redis::{Redis, Stage, start_redis_stage};
 pub use mosquitto::{Mosquitto, Persistence};
 pub use nats::Nats;
 pub use nodejs::start_nodejs;
-pub use self::redis::{Redis, Stage, start_redis_stage};
 pub use rumqttd::Rumqttd;
 pub use wasmtime_serve::{VERSION as WASMTIME_VERSION, WasmtimeServe};
 pub use workerd::{VERSION as WORKERD_VERSION, Workerd};

@@ -51,9 +51,7 @@ pub enum Pace {
 pub struct Answers {
     /// From sending to the answer, without the warm-up.
     pub latency: Samples,
-    /// Requests, the warm-up included.
-    pub sent: u64,
-    /// Answers that should have come.
+    /// Answers that should have come, in the warm-up too.
     pub expected: u64,
     /// Answers that came.
     pub answered: u64,
@@ -101,7 +99,7 @@ pub fn load(way: &dyn Way, pace: Pace) -> anyhow::Result<Answers> {
     let epoch = Instant::now();
     // Whatever comes after the warm-up counts, however late.
     let window = Window { from: epoch + warm_up, to: epoch + Duration::from_secs(1 << 24) };
-    let mut answers = Answers { sent: total, expected: total / way.group(), ..Answers::default() };
+    let mut answers = Answers { expected: total / way.group(), ..Answers::default() };
     scope(|threads| -> anyhow::Result<()> {
         let (sent_at, all_sent) = (&sent_at, &all_sent);
         let sender = threads.spawn(move || -> anyhow::Result<Duration> {

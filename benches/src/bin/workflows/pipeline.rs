@@ -1,6 +1,7 @@
 //! The peer of a chain: a process for each step, and a Redis stream before each and behind the last.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use edgefaas_benches::peers::redis::{add, connect, read};
 use edgefaas_benches::peers::{Redis, Stage, start_redis_stage};
@@ -10,6 +11,9 @@ use crate::load::{Receiver, Sender, Way, number, payload};
 
 /// What the client waits for results at a time.
 const BLOCK_MS: usize = 100;
+
+/// Pipelines so far, each of which has streams of its own.
+static PIPELINES: AtomicU64 = AtomicU64::new(0);
 
 /// Steps that run. Dropping it ends them.
 pub struct Pipeline {
@@ -23,7 +27,7 @@ impl Pipeline {
     /// Starts so many steps, each of which takes `count` entries at a time at most and works for `turns` on each. Without
     /// steps it is a stream that is written and read.
     pub fn start(redis: &Redis, steps: usize, count: usize, turns: u64) -> anyhow::Result<Self> {
-        let name = format!("pipeline-{steps}-{count}");
+        let name = format!("pipeline-{}", PIPELINES.fetch_add(1, Ordering::Relaxed));
         let stage = |step: usize| {
             let (from, to) = (stream(&name, step), stream(&name, step + 1));
             start_redis_stage(&Stage { server: redis.address, from, to, count, turns })
