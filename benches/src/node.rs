@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::functions::{ECHO_JS, Guest};
 use crate::process::Process;
@@ -71,12 +72,35 @@ impl Node {
         Self::start_logging(binary, data_dir, settings, "error")
     }
 
+    /// Starts a coordinator: a node that sees what is published on `inward` at another broker, which sees what is published
+    /// on `outward` here.
+    pub fn start_coordinator(
+        binary: &Path,
+        data_dir: &Path,
+        broker: SocketAddr,
+        [inward, outward]: [&str; 2],
+    ) -> anyhow::Result<Self> {
+        let broker = format!("mqtt://{broker}");
+        let words = ["coordinator", "--broker", &broker, "--in", inward, "--out", outward];
+        Self::start_as(&words, binary, data_dir, "", "error")
+    }
+
     fn start_logging(binary: &Path, data_dir: &Path, settings: &str, log: &str) -> anyhow::Result<Self> {
+        Self::start_as(&["run"], binary, data_dir, settings, log)
+    }
+
+    fn start_as(
+        words: &[&str],
+        binary: &Path,
+        data_dir: &Path,
+        settings: &str,
+        log: &str,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("node.toml");
         std::fs::write(&file, settings)?;
         let mut command = Command::new(binary);
-        command.arg("run").arg("--config").arg(&file);
+        command.args(words).arg("--config").arg(&file);
         command.args(["-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", log);
         for listener in ["--http", "--mqtt", "--control"] {
             command.args([listener, "127.0.0.1:0"]);
@@ -116,6 +140,19 @@ impl Node {
             bail!("deploy failed: {}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(())
+    }
+
+    /// What the command line says as JSON.
+    pub fn said(&self, binary: &Path, data_dir: &Path, words: &[&str]) -> anyhow::Result<Value> {
+        let output = Command::new(binary)
+            .args(words)
+            .args(["-o", "json", "--node", &format!("http://{}", self.control), "--data-dir"])
+            .arg(data_dir)
+            .output()?;
+        if !output.status.success() {
+            bail!("{words:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
     }
 
     /// The figure of `/metrics` with this name, without labels.

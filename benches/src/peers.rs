@@ -7,6 +7,7 @@ mod hyper_server;
 mod mosquitto;
 mod nats;
 mod nodejs;
+pub mod redis;
 mod rumqttd;
 mod wasmtime_serve;
 mod workerd;
@@ -17,6 +18,7 @@ use std::process::Command;
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
+pub use self::redis::{Redis, Stage, start_redis_stage};
 pub use mosquitto::{Mosquitto, Persistence};
 pub use nats::Nats;
 pub use nodejs::start_nodejs;
@@ -43,6 +45,8 @@ pub enum Peer {
         /// How the function is run
         kind: FunctionKind,
     },
+    /// Works on the entries of one stream and adds them to the next
+    RedisStage(Stage),
 }
 
 /// How a client of mosquitto runs the function.
@@ -75,6 +79,7 @@ pub fn run(peer: &Peer) -> anyhow::Result<()> {
         Peer::ProcessPerRequest => hyper_server::run(Answers::Process),
         Peer::FunctionClient { broker, kind: FunctionKind::Plain } => function_client::run_plain(*broker),
         Peer::FunctionClient { broker, kind } => function_client::run_isolates(*broker, *kind),
+        Peer::RedisStage(stage) => self::redis::run_stage(stage),
     }
 }
 

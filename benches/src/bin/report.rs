@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 16] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -27,6 +27,11 @@ const ORDER: [&str; 11] = [
     "neighbours",
     "soak",
     "photons",
+    "workflows-chains",
+    "workflows-burst",
+    "workflows-inside",
+    "workflows-waiting",
+    "workflows-durable",
 ];
 
 const INTRODUCTION: &str = "\
@@ -42,6 +47,7 @@ cargo build --release --workspace --bins  # together, so that they share their d
 target/release/end-to-end                 # --quick for a first look
 target/release/soak                       # ten minutes; the same
 target/release/photons                    # needs Node.js; the same
+target/release/workflows                  # needs redis-server; the same
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/report --collect           # makes this page of benches/results/*.json
 ```
