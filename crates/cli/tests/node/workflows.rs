@@ -473,3 +473,42 @@ fn a_coordinator_serves_a_broker_that_stays() {
     });
     assert_eq!(bill.trim(), r#"bills/7 {"amount":12}"#);
 }
+
+#[test]
+fn events_come_in_the_order_of_their_publisher() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    let flow = |name: &str, durable: bool| {
+        format!(
+            "document: {{ {HEAD}, name: {name}, metadata: {{ durable: {durable} }} }}\ndo:\n  - all: {{ listen: {{ to: {{ any: [ {{ with: {{ \
+             type: mqtt.publish, subject: 'ord/#' }} }} ], until: '.[-1] == \"end\"' }} }} }}\n"
+        )
+    };
+    let app = App::new(
+        "app = \"order\"\nworkflows = [\"*.yaml\"]\n",
+        &[("a.yaml", &flow("plain", false)), ("b.yaml", &flow("kept", true))],
+    );
+    node.ok(&["deploy", app.path()]);
+    publish(&node, "$faas/wf/plain/invoke/p", "{}", "1");
+    publish(&node, "$faas/wf/kept/invoke/k", "{}", "1");
+    wait_for(&node, "both listen", |found| {
+        found.iter().filter(|one| one["status"] == "waiting").count() == 2
+    });
+    let results = subscribe(&node, "$faas/wf/+/result/+", 2);
+    subscribed(&node, "$faas/wf/+/result/+");
+    let mut publisher = Command::new("mosquitto_pub")
+        .args(["-p", &node.mqtt_port, "-t", "ord/a", "-q", "1", "-l"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines: String = (1..=500).map(|number| format!("{number}\n")).collect();
+    lines.push_str("\"end\"\n");
+    std::io::Write::write_all(&mut publisher.stdin.take().unwrap(), lines.as_bytes()).unwrap();
+    assert!(publisher.wait().unwrap().success());
+    let mut expected: Vec<Value> = (1..=500).map(|number| json!(number)).collect();
+    expected.push(json!("end"));
+    for line in received(results).lines() {
+        let (topic, output) = line.split_once(' ').unwrap();
+        assert_eq!(parsed(output), json!(expected), "{topic}");
+    }
+}

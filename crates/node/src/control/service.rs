@@ -127,7 +127,7 @@ impl Control for ControlService {
         let function = (!function.is_empty()).then_some(function);
         if let Some(name) = &function {
             let routes = self.parts.registry.routes();
-            if routes.function(name).is_none() {
+            if routes.function(name).is_none() && routes.workflow(name).is_none() {
                 let near = routes.near_functions(name);
                 let error = InvocationError::UnknownFunction { name: name.clone(), near };
                 return Err(invoke_status(&error));

@@ -182,12 +182,52 @@ impl Dispatcher {
         self.coordinator().workers.spawn(drive);
     }
 
+    /// Tells an instance of events in the order of these calls.
+    pub(crate) fn tell_in_order(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+        {
+            let mut state = running.state.lock();
+            state.arrivals.push(queued);
+            if std::mem::replace(&mut state.draining, true) {
+                return;
+            }
+        }
+        let (dispatcher, running) = (self.clone(), running.clone());
+        let drain: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { dispatcher.tell_arrivals(&running).await });
+        self.coordinator().workers.spawn(drain);
+    }
+
+    async fn tell_arrivals(self: &Arc<Self>, running: &Arc<Running>) {
+        loop {
+            let arrivals = {
+                let mut state = running.state.lock();
+                if state.arrivals.is_empty() {
+                    state.draining = false;
+                    return;
+                }
+                std::mem::take(&mut state.arrivals)
+            };
+            // What they make it do is not to hold up those behind them.
+            if running.is_durable() {
+                if let Some(asked) = self.step_durable(running, arrivals).await {
+                    self.spawn_asked(running, asked);
+                }
+                continue;
+            }
+            for queued in arrivals {
+                if let Some(asked) = self.step(running, queued) {
+                    self.spawn_asked(running, asked);
+                }
+            }
+        }
+    }
+
     /// Tells an instance of an event, and goes on with it as far as this task can.
     pub(crate) async fn drive(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
         let mut next = Some(queued);
         while let Some(queued) = next {
             let asked = match running.is_durable() {
-                true => self.step_durable(running, queued).await,
+                true => self.step_durable(running, [queued]).await,
                 false => self.step(running, queued),
             };
             next = match asked {
@@ -198,14 +238,20 @@ impl Dispatcher {
     }
 
     fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
-        let actions = self.advance(running, &mut running.state.lock(), queued.event);
+        let actions = self.advance(running, &mut running.state.lock(), queued.event, None);
         let asked = self.perform(running, actions, true);
         self.ended_if(running);
         asked
     }
 
-    /// Advances an instance, its lock held.
-    fn advance(&self, running: &Running, state: &mut RunState, event: Event) -> Vec<Action> {
+    /// Advances an instance, its lock held; at the times that its journal has, where it has one.
+    fn advance(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        event: Event,
+        times_ms: Option<(u64, u64)>,
+    ) -> Vec<Action> {
         let coordinator = self.coordinator();
         if let Event::Ended { frame, .. } = &event {
             state.calls.retain(|(call, _)| call != frame);
@@ -213,9 +259,11 @@ impl Dispatcher {
         }
         let program = &running.workflow.program;
         let secrets = self.secrets_of(program);
+        let (now_ms, unix_ms) =
+            times_ms.unwrap_or_else(|| (coordinator.time.now_ms(), coordinator.clock.now_unix_ms()));
         let environment = Environment {
-            now_ms: coordinator.time.now_ms(),
-            unix_ms: coordinator.clock.now_unix_ms(),
+            now_ms,
+            unix_ms,
             secrets: &secrets,
             runtime: &coordinator.runtime,
             observed: running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name),
@@ -254,10 +302,14 @@ impl Dispatcher {
 
     /// Advances a durable instance: what happened, what functions changed and what is to be sent are one batch, before
     /// anything else begins. Events that come meanwhile go with the next batch.
-    async fn step_durable(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
+    async fn step_durable(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: impl IntoIterator<Item = Queued>,
+    ) -> Option<Asked> {
         {
             let mut state = running.state.lock();
-            state.queue.push(queued);
+            state.queue.extend(queued);
             if std::mem::replace(&mut state.busy, true) {
                 return None;
             }
@@ -294,7 +346,7 @@ impl Dispatcher {
                 let mut state = running.state.lock();
                 let mut actions = Vec::new();
                 for Queued { event, effects, inbox } in queued {
-                    self.log_event(
+                    let times_ms = self.log_event(
                         running,
                         &mut state,
                         &event,
@@ -310,7 +362,7 @@ impl Dispatcher {
                             &messages,
                         ));
                     }
-                    actions.extend(self.advance(running, &mut state, event));
+                    actions.extend(self.advance(running, &mut state, event, Some(times_ms)));
                 }
                 let published: Vec<Message> = self.messages_of(running, &mut actions);
                 outgoing.extend(self.put_outgoing(
@@ -390,7 +442,7 @@ impl Dispatcher {
             let asked = match action {
                 Action::Publish(outgoing) => {
                     if publish && let Some(message) = self.message_of(running, &outgoing) {
-                        self.publish(&running.workflow.name, running.depth, message);
+                        self.publish(&running.workflow.name, running.depth.saturating_add(1), message);
                     }
                     continue;
                 }
@@ -644,7 +696,10 @@ impl Dispatcher {
         }
         let id = child_id(running.id, frame);
         if let Some(child) = self.coordinator().find(id) {
-            // It was brought back from the disk, and tells of its end itself.
+            // It was brought back from the disk, and tells of its end itself, unless it had failed before.
+            if let Some(Err(error)) = child.state.lock().instance.result() {
+                return Err(error.clone());
+            }
             running.state.lock().children.push((frame, child.id));
             return Ok(());
         }
@@ -700,13 +755,15 @@ impl Dispatcher {
         }
         // Of many at a time nobody asks for each.
         if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
-            coordinator.ended.lock().add(running, &result);
+            let secrets = &running.workflow.program.secrets;
+            coordinator.ended.lock().add(running, &result, |text| self.secrets().mask(secrets, text));
         }
         if let Err(error) = &result
             && status == Status::Faulted
         {
             let (name, id) = (&running.workflow.name, running.id.to_string());
-            self.logs().add(name, &id, edgefaas_isolates::LogLevel::Error, error.to_string());
+            let text = self.secrets().mask(&running.workflow.program.secrets, error.to_string());
+            self.logs().add(name, &id, edgefaas_isolates::LogLevel::Error, text);
         }
         let told = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());
         self.answer_workflow(running, &result, told);

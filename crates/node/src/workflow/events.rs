@@ -15,7 +15,7 @@ use ulid::Ulid;
 use super::drive::Queued;
 use super::interests::{Interest, Waiter};
 use super::messages::CLOUD_EVENT;
-use super::{Running, Start};
+use super::{INSTANCE_BYTES, Running, Start};
 use crate::dispatch::Dispatcher;
 use crate::registry::LiveWorkflow;
 
@@ -66,8 +66,13 @@ impl Dispatcher {
             Origin::Node { depth, .. } => *depth,
             _ => 0,
         };
-        let begins = found.iter().any(|interest| matches!(interest.waiter, Waiter::Start(_)));
-        if begins && depth == 0 && self.is_full_of_workflows() {
+        let bytes = message.payload().len();
+        let mut starts = found.iter().filter_map(|interest| match &interest.waiter {
+            Waiter::Start(name) => routes.workflow(name),
+            Waiter::Instance(..) => None,
+        });
+        // Asked before anything has happened, since the message may be offered again.
+        if depth == 0 && starts.any(|workflow| self.is_full_of(workflow, bytes)) {
             coordinator.figures.rejected.fetch_add(1, Relaxed);
             if message.qos() == QoS::AtMostOnce {
                 return Ok(None);
@@ -106,10 +111,13 @@ impl Dispatcher {
         }
     }
 
-    /// There is no room for another instance.
-    pub(crate) fn is_full_of_workflows(&self) -> bool {
+    /// There is no room for another instance of a workflow with so large an input.
+    fn is_full_of(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
         let coordinator = self.coordinator();
-        coordinator.running.load(Relaxed) >= coordinator.limits.running
+        let most = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
+        most.is_some_and(|most| workflow.figures.live.load(Relaxed) >= most)
+            || coordinator.bytes.take(INSTANCE_BYTES.saturating_add(bytes)).is_none()
+            || coordinator.running.load(Relaxed) >= coordinator.limits.running
             || coordinator.instances.lock().len() >= coordinator.limits.instances
             || self.broker().journal().is_full()
     }
@@ -153,13 +161,13 @@ impl Dispatcher {
     /// Tells an instance of a message.
     fn tell(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: &Arc<Running>, event: Event) {
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
-            return self.spawn_drive(running.clone(), Queued::now(event));
+            return self.tell_in_order(running, Queued::now(event));
         }
         let (number, key, value) = self.inbox_entry(running, &event);
         publishing.record(key, Some(value));
         let (dispatcher, running) = (self.clone(), running.clone());
         publishing.on_recorded(move |ticket| {
-            dispatcher.spawn_drive(running, Queued::recorded(event, number, ticket));
+            dispatcher.tell_in_order(&running, Queued::recorded(event, number, ticket));
         });
     }
 

@@ -52,7 +52,7 @@ pub(super) struct Ended {
 
 impl Ended {
     /// Remembers one.
-    pub fn add(&mut self, running: &Running, result: &Outcome) {
+    pub fn add(&mut self, running: &Running, result: &Outcome, mask: impl Fn(String) -> String) {
         let mut view = running.view(false);
         match result {
             Ok(output) => {
@@ -62,6 +62,8 @@ impl Ended {
             }
             Err(error) => view.error = error.to_json().to_string(),
         }
+        view.output = mask(std::mem::take(&mut view.output));
+        view.error = mask(std::mem::take(&mut view.error));
         if self.views.len() >= REMEMBERED {
             self.views.pop_front();
         }
@@ -147,7 +149,14 @@ impl Coordinator {
 impl Dispatcher {
     /// See [`Coordinator::list`].
     pub fn instances(&self, workflow: Option<&str>, most: usize) -> (Vec<InstanceView>, u64) {
-        self.coordinator().list(workflow, most)
+        let (mut found, more) = self.coordinator().list(workflow, most);
+        for view in &mut found {
+            if let Some(running) = self.coordinator().find(view.id) {
+                let secrets = &running.workflow.program.secrets;
+                view.error = self.secrets().mask(secrets, std::mem::take(&mut view.error));
+            }
+        }
+        (found, more)
     }
 
     /// An instance with its data, secrets masked.
@@ -198,6 +207,7 @@ impl Dispatcher {
             }
             state.told = false;
         }
+        coordinator.faulted.lock().retain(|faulted| *faulted != id);
         self.spawn_drive(running, Queued::now(Event::Retry));
         Ok(())
     }

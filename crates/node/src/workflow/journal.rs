@@ -217,6 +217,10 @@ impl Dispatcher {
         let mut batch = Batch::default();
         {
             let state = running.state.lock();
+            // It may have been retried meanwhile.
+            if state.instance.status() != edgefaas_workflow::Status::Faulted {
+                return;
+            }
             let space = &self.store().spaces().invocations;
             for number in state.log.snapshot..state.log.next {
                 batch.delete(space, key(running.id, number));
@@ -259,12 +263,16 @@ impl Dispatcher {
             .map(|(_, value)| latest(value))
             .max();
         self.coordinator().time.not_before(last.unwrap_or(0));
+        let snapshots = found.values().filter_map(|entries| entries.get(&SNAPSHOT));
+        let written = snapshots.filter_map(|value| serde_json::from_slice::<SnapshotRecord>(value).ok());
+        let last = written.map(|record| record.now_ms).max();
+        self.coordinator().time.not_before(last.unwrap_or(0));
         let mut live: BTreeMap<[u8; 32], Arc<LiveWorkflow>> = BTreeMap::new();
         for workflow in self.registry().routes().workflows() {
             live.insert(workflow.digest, workflow.clone());
         }
         let mut outcomes = BTreeMap::new();
-        let (mut back, mut stray) = (Vec::new(), Vec::new());
+        let (mut back, mut stray, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for (id, entries) in found {
             if let Some(outcome) = entries.get(&OUTCOME) {
                 outcomes.insert(id, outcome.clone());
@@ -282,12 +290,19 @@ impl Dispatcher {
             match self.recover(Ulid(id), start, &entries, &definitions, &mut live) {
                 Ok(recovered) => back.push(recovered),
                 Err(reason) => {
-                    tracing::error!(instance = %Ulid(id), reason, "an instance cannot be brought back")
+                    // There may be room for it after another start.
+                    left.extend(
+                        serde_json::from_slice::<StartRecord>(start).ok().map(|start| start.digest),
+                    );
+                    tracing::error!(instance = %Ulid(id), reason, "an instance cannot be brought back");
                 }
             }
         }
-        let used: std::collections::HashSet<[u8; 32]> =
-            back.iter().map(|(running, _)| running.workflow.digest).collect();
+        let used: std::collections::HashSet<[u8; 32]> = back
+            .iter()
+            .map(|(running, _): &(Arc<Running>, Vec<Queued>)| running.workflow.digest)
+            .chain(left)
+            .collect();
         let mut unused = Batch::default();
         stray.into_iter().for_each(|key| unused.delete(&space, key));
         for digest in definitions.keys().filter(|digest| !used.contains(*digest)) {
@@ -440,7 +455,7 @@ impl Dispatcher {
             self.spawn_asked(running, asked);
         }
         for queued in queued {
-            self.spawn_drive(running.clone(), queued);
+            self.tell_in_order(running, queued);
         }
         running.workflow.figures.started.fetch_sub(1, Relaxed);
         if running.state.lock().told {

@@ -171,7 +171,8 @@ impl Dispatcher {
             return;
         }
         let problem = problem(error);
-        let reason: String = problem.detail.chars().take(REASON_CHARS).collect();
+        let reason = self.secrets().mask(&running.workflow.program.secrets, problem.detail.clone());
+        let reason: String = reason.chars().take(REASON_CHARS).collect();
         let user = [
             ("reason", format!("{}: {}", problem.title, reason.replace('\0', " "))),
             ("status", problem.status.to_string()),

@@ -48,9 +48,9 @@ use timers::Timers;
 pub(crate) use timers::run as run_timers;
 
 /// Memory that inputs of instances and what an instance itself takes may have together.
-const MAX_INSTANCE_BYTES: usize = 256 << 20;
+const MAX_INSTANCE_BYTES: usize = 512 << 20;
 /// What an instance counts beside its input.
-const INSTANCE_BYTES: usize = 1024;
+const INSTANCE_BYTES: usize = 2560;
 
 /// How many instances there may be.
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +179,9 @@ struct RunState {
     queue: Vec<drive::Queued>,
     /// Somebody works on the journal.
     busy: bool,
+    /// Events that are told in their order, and whether somebody does.
+    arrivals: Vec<drive::Queued>,
+    draining: bool,
     /// It counts as running.
     counted: bool,
     due_ms: Option<u64>,
@@ -199,6 +202,8 @@ impl RunState {
             listens: Vec::new(),
             queue: Vec::new(),
             busy: false,
+            arrivals: Vec::new(),
+            draining: false,
             counted: false,
             due_ms: None,
             log: journal::Log::default(),

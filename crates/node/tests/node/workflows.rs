@@ -315,3 +315,62 @@ async fn a_poisoned_event_goes_to_the_dead_letters() {
         assert!(Instant::now() < until, "{apps:?}");
     }
 }
+
+#[tokio::test]
+async fn events_that_start_each_other_come_to_an_end() {
+    let mut node = TestNode::start().await;
+    let on = "schedule: { on: { one: { with: { type: t.ping } } } }\n";
+    let emit = "emit: { event: { with: { type: t.ping, source: 'http://x' } } }";
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[&flow("circle", &format!("{on}do:\n  - again: {{ {emit} }}\n"))],
+    )
+    .await;
+    assert_eq!(node.post("/workflows/circle", "{}").await.status().as_u16(), 200);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        let circle = &apps[0].workflows[0];
+        if circle.rejected == 1 && circle.live == 0 {
+            assert!(circle.completed <= 20, "{circle:?}");
+            break;
+        }
+        assert!(Instant::now() < until && circle.completed <= 20, "{circle:?}");
+    }
+    let logged = node.logged("circle").await;
+    assert!(logged.iter().any(|line| line.contains("deep")), "{logged:?}");
+}
+
+#[tokio::test]
+async fn a_start_that_finds_no_room_is_not_acknowledged_as_one() {
+    use rumqttc::v5::mqttbytes::v5::{Packet, PubAckReason};
+    let mut node = TestNode::start().await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &["document: { dsl: '1.0.3', namespace: t, name: one, version: '1.0.0', metadata: { durable: true, instances: 1 } }\n\
+           schedule: { on: { one: { with: { type: mqtt.publish, subject: lim } } } }\ndo: [ { w: { wait: PT1H } } ]\n"],
+    )
+    .await;
+    let options = rumqttc::v5::MqttOptions::new("starter", "127.0.0.1", node.addresses.mqtt.port());
+    let (client, mut events) = rumqttc::v5::AsyncClient::new(options, 10);
+    let mut reasons = Vec::new();
+    for _ in 0..2 {
+        client.publish("lim", rumqttc::v5::mqttbytes::QoS::AtLeastOnce, false, "{}").await.unwrap();
+        let reason = loop {
+            match tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time") {
+                Ok(rumqttc::v5::Event::Incoming(Packet::PubAck(ack))) => break ack.reason,
+                Ok(_) => {}
+                // This client takes a refusal for an error of the connection.
+                Err(_) => break PubAckReason::QuotaExceeded,
+            }
+        };
+        reasons.push(reason);
+    }
+    assert_eq!(reasons[1], PubAckReason::QuotaExceeded, "{reasons:?}");
+    assert_ne!(reasons[0], PubAckReason::QuotaExceeded, "{reasons:?}");
+    waiting(&mut node, 1).await;
+}

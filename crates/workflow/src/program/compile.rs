@@ -9,7 +9,7 @@ use super::reader::Reader;
 use super::{Authentication, DEFAULT_STEPS, DataFlow, DurationSpec, Node, Program, Retry, Schedule};
 use crate::document::{DefinitionError, Located, Problems, read};
 
-/// The least interval of `schedule.every`.
+/// The least interval of `schedule.every` and `after`: shorter ones would leave nobody else a turn.
 const LEAST_EVERY_MS: u64 = 10;
 
 /// A definition that can be run, and what is odd about it.
@@ -278,7 +278,14 @@ impl Compiler {
             Some(ms)
         });
         let after = value.get("after");
-        let after_ms = after.and_then(|after| self.reader.fixed_duration(after, "`schedule.after`"));
+        let after_ms = after.and_then(|after| {
+            let ms = self.reader.fixed_duration(after, "`schedule.after`")?;
+            if ms < LEAST_EVERY_MS {
+                let message = format!("`schedule.after` is at least {LEAST_EVERY_MS} ms");
+                self.reader.problems.add(after.place, message);
+            }
+            Some(ms)
+        });
         let cron = value.get("cron").and_then(|cron| {
             let text = self.reader.text(cron, "`schedule.cron`")?;
             let parser =
