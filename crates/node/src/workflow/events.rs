@@ -186,10 +186,13 @@ impl Dispatcher {
         let now_ms = coordinator.time.now_ms();
         let mut rules = coordinator.rules.lock();
         let Some(synthesizer) = rules.of(workflow, now_ms) else { return Vec::new() };
+        let due_ms = synthesizer.due_ms();
         match synthesizer.handle(source, event, now_ms) {
             Ok(firings) => {
-                rules.changed(workflow);
-                coordinator.rules_due.notify_one();
+                // Whoever waits for the rules need not be woken by each event.
+                if synthesizer.due_ms().is_some_and(|due| due_ms.is_none_or(|before| due < before)) {
+                    coordinator.rules_due.notify_one();
+                }
                 firings.iter().map(|firing| input_of_firing(&workflow.program, firing)).collect()
             }
             Err(error) => {

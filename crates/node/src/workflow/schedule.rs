@@ -42,9 +42,6 @@ impl StartRules {
         self.rules.get_mut(&workflow.name).map(|(_, synthesizer)| synthesizer)
     }
 
-    /// Something was added.
-    pub fn changed(&mut self, _: &LiveWorkflow) {}
-
     fn due_ms(&self) -> Option<u64> {
         self.rules.values().filter_map(|(_, synthesizer)| synthesizer.due_ms()).min()
     }
@@ -107,8 +104,9 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, cancel: CancellationToken) 
     loop {
         changes.borrow_and_update();
         planned = plan(&dispatcher, planned);
+        let queues = dispatcher.start_queues();
         loop {
-            let wait = next_wait(&dispatcher, &planned);
+            let wait = next_wait(&dispatcher, &planned, &queues);
             let coordinator = dispatcher.coordinator();
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -123,7 +121,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, cancel: CancellationToken) 
             }
             planned.iter_mut().for_each(|planned| planned.start_if_due(&dispatcher));
             dispatcher.rules_tick();
-            dispatcher.look_at_queues();
+            dispatcher.look_at_queues(&queues);
         }
     }
 }
@@ -172,7 +170,11 @@ fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
     kept
 }
 
-fn next_wait(dispatcher: &Arc<Dispatcher>, planned: &[Planned]) -> Duration {
+fn next_wait(
+    dispatcher: &Arc<Dispatcher>,
+    planned: &[Planned],
+    queues: &[(Arc<LiveWorkflow>, Queue)],
+) -> Duration {
     let coordinator = dispatcher.coordinator();
     let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
     let ends = coordinator.ends.lock();
@@ -188,8 +190,7 @@ fn next_wait(dispatcher: &Arc<Dispatcher>, planned: &[Planned]) -> Duration {
     });
     let rules = coordinator.rules.lock().due_ms();
     let rules = rules.map(|due| Duration::from_millis(due.saturating_sub(coordinator.time.now_ms())));
-    let watched = (!coordinator.watched.lock().is_empty() || dispatcher.start_queues().next().is_some())
-        .then_some(QUEUE_INTERVAL);
+    let watched = (!coordinator.watched.lock().is_empty() || !queues.is_empty()).then_some(QUEUE_INTERVAL);
     waits.chain(rules).chain(watched).chain([RECHECK]).min().unwrap_or(RECHECK)
 }
 
@@ -265,21 +266,17 @@ impl Dispatcher {
     }
 
     /// Workflows that a queue's length starts.
-    fn start_queues(&self) -> impl Iterator<Item = (Arc<LiveWorkflow>, Queue)> + use<> {
+    fn start_queues(&self) -> Vec<(Arc<LiveWorkflow>, Queue)> {
         let routes = self.registry().routes();
-        let found: Vec<_> = routes
-            .workflows()
-            .filter_map(|workflow| {
-                let schedule =
-                    workflow.program.schedule.as_ref().filter(|schedule| schedule.rule.is_some())?;
-                let rule = schedule_rule(schedule).ok()?;
-                Some((workflow.clone(), rule.queue()?.0.clone()))
-            })
-            .collect();
-        found.into_iter()
+        let queue = |workflow: &Arc<LiveWorkflow>| {
+            let schedule = workflow.program.schedule.as_ref().filter(|schedule| schedule.rule.is_some())?;
+            let rule = schedule_rule(schedule).ok()?;
+            Some((workflow.clone(), rule.queue()?.0.clone()))
+        };
+        routes.workflows().filter_map(queue).collect()
     }
 
-    fn look_at_queues(self: &Arc<Self>) {
+    fn look_at_queues(self: &Arc<Self>, queues: &[(Arc<LiveWorkflow>, Queue)]) {
         let coordinator = self.coordinator();
         let mut changed = Vec::new();
         for watched in coordinator.watched.lock().iter_mut() {
@@ -294,11 +291,11 @@ impl Dispatcher {
                 self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
             }
         }
-        for (workflow, queue) in self.start_queues() {
-            let Some(length) = self.queue_length(&queue) else { continue };
+        for (workflow, queue) in queues {
+            let Some(length) = self.queue_length(queue) else { continue };
             let now_ms = coordinator.time.now_ms();
             let mut rules = coordinator.rules.lock();
-            let Some(rule) = rules.of(&workflow, now_ms) else { continue };
+            let Some(rule) = rules.of(workflow, now_ms) else { continue };
             let fired: Vec<_> = rule
                 .queue_length(length, now_ms)
                 .into_iter()
