@@ -452,7 +452,8 @@ fn config(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, serde_js
     entries.iter().filter_map(|item| Some((item.key.to_owned(), item.json(problems)?))).collect()
 }
 
-fn assets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
+/// Patterns of files in the app folder; `example` is one for the help.
+fn file_patterns(item: &Item<'_>, key: &str, example: &str, problems: &mut Problems) -> Vec<String> {
     let mut patterns = Vec::new();
     for (pattern, span) in item.texts(problems) {
         let reason = match glob::Pattern::new(pattern) {
@@ -462,14 +463,19 @@ fn assets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
         };
         match reason {
             Some(reason) => {
-                let help = "name files relative to the folder of the manifest, such as \"models/*.bin\"";
-                let message = format!("`{}` in `assets`: {reason}", pattern.escape_debug());
-                problems.add(&span, message, Some(help.into()));
+                let help =
+                    format!("name files relative to the folder of the manifest, such as \"{example}\"");
+                let message = format!("`{}` in `{key}`: {reason}", pattern.escape_debug());
+                problems.add(&span, message, Some(help));
             }
             None => patterns.push(pattern.to_owned()),
         }
     }
     patterns
+}
+
+fn assets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
+    file_patterns(item, "assets", "models/*.bin", problems)
 }
 
 fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
@@ -515,24 +521,7 @@ fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
 }
 
 fn workflow_files(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
-    let mut patterns = Vec::new();
-    for (pattern, span) in item.texts(problems) {
-        let reason = match glob::Pattern::new(pattern) {
-            Err(error) => Some(error.to_string()),
-            Ok(_) if !is_asset_name(pattern) => Some("it is no path inside of the app folder".to_owned()),
-            Ok(_) => None,
-        };
-        match reason {
-            Some(reason) => {
-                let help =
-                    "name files relative to the folder of the manifest, such as \"workflows/*.yaml\"";
-                let message = format!("`{}` in `workflows`: {reason}", pattern.escape_debug());
-                problems.add(&span, message, Some(help.into()));
-            }
-            None => patterns.push(pattern.to_owned()),
-        }
-    }
-    patterns
+    file_patterns(item, "workflows", "workflows/*.yaml", problems)
 }
 
 fn not_supported(item: &Item<'_>, help: &str, problems: &mut Problems) {
