@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use edgefaas_node::bridge::config::{BridgeQoS, BridgeSection, BridgeVersion, Direction, TopicSection};
 
-use super::run::announce_ready;
+use super::run::serve;
 use crate::args::{Coordinator, Global};
 use crate::exit::{Exit, Failure};
 use crate::node;
@@ -48,11 +48,5 @@ pub async fn run(args: &Coordinator, global: &Global) -> anyhow::Result<()> {
         version: BridgeVersion::V5,
         topics: all,
     });
-    let data_dir = config.data_dir.clone();
-    let shutdown = node::shutdown_signal()?;
-    let node = node::build(config).await?;
-    let addresses = node.addresses();
-    node::reload_on_hangup(node.access())?;
-    announce_ready(&addresses, node.fingerprint().as_deref(), &data_dir, global.output)?;
-    Ok(node.run(shutdown).await?)
+    serve(config, global).await
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use edgefaas_node::Addresses;
+use edgefaas_node::config::NodeConfig;
 use serde_json::json;
 
 use crate::args::{Format, Global, Run};
@@ -13,6 +14,11 @@ pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
     node::raise_open_files();
     let config = node::config(&args.listen, global.data_dir.clone())?;
+    serve(config, global).await
+}
+
+/// Runs a node until it is told to stop.
+pub async fn serve(config: NodeConfig, global: &Global) -> anyhow::Result<()> {
     let data_dir = config.data_dir.clone();
     let shutdown = node::shutdown_signal()?;
     let node = node::build(config).await?;
