@@ -1,26 +1,26 @@
 //! A counter that goes up and down (PN-counter).
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use postcard::Error;
 
 use crate::ReplicaId;
+use crate::tally::{Tally, Total};
+use crate::wire::{Reader, Wire};
 
 /// For each replica what it added and what it subtracted in total.
 ///
 /// Overflow: a local [`add`](Self::add) whose result does not fit an `i64` is refused. A merge cannot
 /// be refused without the replicas parting for good, so [`value`](Self::value) stops at the ends of
 /// `i64` when concurrent additions went beyond; the state keeps the true totals.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counter {
-    totals: BTreeMap<ReplicaId, Totals>,
+    pub(crate) tally: Tally<Totals>,
 }
 
 /// Both only grow, so the larger one is the later one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Totals {
-    added: u64,
-    subtracted: u64,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) added: u64,
+    pub(crate) subtracted: u64,
 }
 
 /// An addition would leave what a counter can hold.
@@ -37,7 +37,7 @@ impl Counter {
     /// The sum over all replicas, within `i64`.
     pub fn value(&self) -> i64 {
         // Sums of u64 over fewer than 2^63 replicas fit an i128.
-        let sum: i128 = self.totals.values().map(|t| i128::from(t.added) - i128::from(t.subtracted)).sum();
+        let sum: i128 = self.tally.totals().map(Totals::difference).sum();
         sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
@@ -48,31 +48,53 @@ impl Counter {
         let overflow = CounterOverflow { value, amount };
         value.checked_add(amount).ok_or(overflow)?;
 
-        let mut totals = self.totals.get(&replica).copied().unwrap_or_default();
-        let total = if amount < 0 { &mut totals.subtracted } else { &mut totals.added };
-        *total = total.checked_add(amount.unsigned_abs()).ok_or(overflow)?;
-        self.totals.insert(replica, totals);
-        Ok(Self { totals: BTreeMap::from([(replica, totals)]) })
+        let totals = self.tally.get(replica).plus(amount).ok_or(overflow)?;
+        Ok(Self { tally: self.tally.set(replica, totals) })
     }
 
     /// Takes in another state or delta; true if that changed anything.
     pub fn merge(&mut self, other: &Self) -> bool {
-        let mut changed = false;
-        for (replica, theirs) in &other.totals {
-            let ours = self.totals.entry(*replica).or_insert_with(|| {
-                changed = true;
-                Totals::default()
-            });
-            if theirs.added > ours.added {
-                ours.added = theirs.added;
-                changed = true;
-            }
-            if theirs.subtracted > ours.subtracted {
-                ours.subtracted = theirs.subtracted;
-                changed = true;
-            }
+        self.tally.merge(&other.tally)
+    }
+}
+
+impl Totals {
+    pub(crate) fn difference(self) -> i128 {
+        i128::from(self.added) - i128::from(self.subtracted)
+    }
+
+    /// With an amount more, if it fits.
+    pub(crate) fn plus(self, amount: i64) -> Option<Self> {
+        let Self { added, subtracted } = self;
+        if amount < 0 {
+            Some(Self { subtracted: subtracted.checked_add(amount.unsigned_abs())?, added })
+        } else {
+            Some(Self { added: added.checked_add(amount.unsigned_abs())?, subtracted })
         }
-        changed
+    }
+}
+
+impl Total for Totals {
+    fn join(self, other: Self) -> Self {
+        Self { added: self.added.max(other.added), subtracted: self.subtracted.max(other.subtracted) }
+    }
+
+    fn checked_plus(self, other: Self) -> Option<Self> {
+        Some(Self {
+            added: self.added.checked_add(other.added)?,
+            subtracted: self.subtracted.checked_add(other.subtracted)?,
+        })
+    }
+}
+
+impl Wire for Totals {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.added.write(out);
+        self.subtracted.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { added: u64::read(from)?, subtracted: u64::read(from)? })
     }
 }
 

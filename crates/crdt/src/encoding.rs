@@ -1,7 +1,15 @@
 //! The binary form of fields and deltas, on disk and between nodes: a byte with the format version,
 //! then the field in postcard (postcard.jamesmunns.com, wire format 1).
 
-use crate::{Field, FieldDelta};
+use bytes::Bytes;
+use postcard::Error;
+
+use crate::causal::{Flag, MvRegister, Set};
+use crate::document::{Document, Form};
+use crate::dotted::{Dotted, read_path};
+use crate::tally::Tally;
+use crate::wire::{Reader, Wire};
+use crate::{BoundedCounter, Counter, Field, FieldDelta, FieldType, GCounter};
 
 /// The format that this version writes; the first byte.
 pub const FORMAT_VERSION: u8 = 1;
@@ -32,11 +40,20 @@ pub enum DecodeError {
     },
 }
 
+/// Variants of the binary form after those of [`FieldType`]: counters with folded incarnations.
+const FOLDED_COUNTER: u8 = 13;
+const FOLDED_G_COUNTER: u8 = 14;
+
 impl Field {
     /// The binary form.
     pub fn encode(&self) -> Vec<u8> {
-        // postcard refuses only sequences of unknown length, and a field has none.
-        postcard::to_extend(self, vec![FORMAT_VERSION]).expect("a field can always be encoded")
+        self.encoded(Form::Full)
+    }
+
+    /// Equal for equal states, on every replica and machine: XXH3 of the binary form, in which documents are
+    /// represented by their heads.
+    pub fn digest(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(&self.encoded(Form::Digest))
     }
 
     /// Reads the binary form; never panics, whatever the bytes.
@@ -45,10 +62,97 @@ impl Field {
         if *version != FORMAT_VERSION {
             return Err(DecodeError::UnknownVersion { found: *version });
         }
-        match postcard::take_from_bytes(body).map_err(DecodeError::Malformed)? {
-            (field, []) => Ok(field),
-            (_, rest) => Err(DecodeError::TrailingBytes { bytes: rest.len() }),
+        let mut reader = Reader::new(body);
+        let field = Self::read(&mut reader).map_err(DecodeError::Malformed)?;
+        match reader.rest().len() {
+            0 => Ok(field),
+            bytes => Err(DecodeError::TrailingBytes { bytes }),
         }
+    }
+
+    fn encoded(&self, form: Form) -> Vec<u8> {
+        let mut out = vec![FORMAT_VERSION];
+        match self {
+            Self::Counter(counter) if counter.tally.has_bases() => {
+                out.push(FOLDED_COUNTER);
+                counter.tally.write(&mut out);
+                return out;
+            }
+            Self::GCounter(counter) if counter.tally.has_bases() => {
+                out.push(FOLDED_G_COUNTER);
+                counter.tally.write(&mut out);
+                return out;
+            }
+            _ => out.push(self.field_type().number()),
+        }
+        match self {
+            Self::Counter(counter) => counter.tally.write_totals(&mut out),
+            Self::Register(register) => register.written.write(&mut out),
+            Self::GCounter(counter) => counter.tally.write_totals(&mut out),
+            Self::BoundedCounter(counter) => counter.write(&mut out),
+            Self::GSet(set) => {
+                (set.len() as u64).write(&mut out);
+                set.iter().for_each(|element| element.write(&mut out));
+            }
+            Self::Map(map) => {
+                map.dotted.write(form, &mut out);
+                (map.bounded.len() as u64).write(&mut out);
+                for (path, counter) in &map.bounded {
+                    (path.len() as u64).write(&mut out);
+                    path.iter().for_each(|step| step.write(&mut out));
+                    counter.write(&mut out);
+                }
+            }
+            Self::MvRegister(MvRegister { dotted, .. })
+            | Self::Set(Set { dotted, .. })
+            | Self::EwFlag(Flag { dotted, .. })
+            | Self::DwFlag(Flag { dotted, .. }) => dotted.write(form, &mut out),
+            Self::List(document) | Self::Text(document) | Self::Json(document) => {
+                document.write(form, &mut out)
+            }
+        }
+        out
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        let variant = from.byte()?;
+        match variant {
+            FOLDED_COUNTER => return Ok(Self::Counter(Counter { tally: Tally::read(from)? })),
+            FOLDED_G_COUNTER => return Ok(Self::GCounter(GCounter { tally: Tally::read(from)? })),
+            _ => {}
+        }
+        let field_type = FieldType::from_number(variant).ok_or(Error::DeserializeBadEnum)?;
+        let mut field = Self::empty(field_type);
+        match &mut field {
+            Self::Counter(counter) => counter.tally = Tally::read_totals(from)?,
+            Self::Register(register) => register.written = Option::read(from)?,
+            Self::GCounter(counter) => counter.tally = Tally::read_totals(from)?,
+            Self::BoundedCounter(counter) => *counter = BoundedCounter::read(from)?,
+            Self::GSet(set) => {
+                for _ in 0..u64::read(from)? {
+                    set.elements.insert(Bytes::read(from)?);
+                }
+            }
+            Self::Map(map) => {
+                map.dotted = Dotted::read(field_type, from)?;
+                for _ in 0..u64::read(from)? {
+                    let path = read_path(field_type, from)?.ok_or(Error::DeserializeBadEncoding)?;
+                    if path.last().is_none_or(|step| step.field_type != FieldType::BoundedCounter) {
+                        return Err(Error::DeserializeBadEncoding);
+                    }
+                    map.bounded.insert(path, BoundedCounter::read(from)?);
+                }
+            }
+            Self::MvRegister(MvRegister { dotted, .. })
+            | Self::Set(Set { dotted, .. })
+            | Self::EwFlag(Flag { dotted, .. })
+            | Self::DwFlag(Flag { dotted, .. }) => *dotted = Dotted::read(field_type, from)?,
+            Self::List(document) | Self::Text(document) | Self::Json(document) => {
+                *document = Document::read(field_type, from)?;
+            }
+        }
+        field.show_all();
+        Ok(field)
     }
 }
 

@@ -31,16 +31,39 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bounded;
+mod causal;
 mod clock;
+mod context;
 mod counter;
+mod document;
+mod dotted;
 mod encoding;
+mod error;
 mod field;
+mod gcounter;
+mod json;
+mod operation;
 mod register;
 mod replica;
+mod tally;
+mod types;
+mod update;
+mod view;
+mod wire;
 
+pub use bounded::{BoundedCounter, BoundedCounterError};
+pub use causal::{Flag, GSet, Map, MvRegister, Set};
 pub use clock::{Hlc, HybridClock, Timestamp};
 pub use counter::{Counter, CounterOverflow};
+pub use document::{Document, MAX_DOCUMENT_BYTES};
+pub use dotted::MAX_MAP_DEPTH;
 pub use encoding::{DecodeError, FORMAT_VERSION};
-pub use field::{ApplyError, Field, FieldDelta, FieldType, Merged, Operation, WrongType};
+pub use error::{ApplyError, WrongType};
+pub use field::{Field, FieldDelta, Merged};
+pub use gcounter::{GCounter, GCounterOverflow};
+pub use json::MAX_JSON_DEPTH;
+pub use operation::{Operation, Value};
 pub use register::Register;
 pub use replica::ReplicaId;
+pub use types::{FieldType, UnknownFieldType};

@@ -1,22 +1,23 @@
 //! A register whose last writer wins.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use postcard::Error;
 
+use crate::wire::{Reader, Wire};
 use crate::{Hlc, ReplicaId, Timestamp};
 
 /// A value and when it was written; the later write wins.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Register {
-    written: Option<Written>,
+    pub(crate) written: Option<Written>,
 }
 
 /// Ordered by time; the value only decides between writes that claim the same time and replica, which
 /// no well-behaved replica makes, so that even then all replicas agree.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Written {
-    at: Timestamp,
-    value: Bytes,
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Written {
+    pub(crate) at: Timestamp,
+    pub(crate) value: Bytes,
 }
 
 impl Register {
@@ -48,6 +49,17 @@ impl Register {
             self.written = other.written;
         }
         newer
+    }
+}
+
+impl Wire for Written {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.at.write(out);
+        self.value.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { at: Timestamp::read(from)?, value: Bytes::read(from)? })
     }
 }
 

@@ -1,0 +1,407 @@
+//! Lists, texts and JSON documents: automerge documents, whose state is a set of changes.
+//!
+//! Every document begins with the same first change, which makes its root object, so that replicas that begin apart
+//! edit the same one. A change whose dependencies have not arrived waits beside the document until they have.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use automerge::transaction::{CommitOptions, Transactable, Transaction};
+use automerge::{
+    ActorId, AutoCommit, Automerge, AutomergeError, Change, ChangeHash, LoadOptions, ObjId, ObjType, ROOT,
+    ReadDoc, SaveOptions, ScalarValue, TextEncoding, Value,
+};
+use bytes::Bytes;
+use postcard::Error;
+
+use crate::wire::{Reader, Wire};
+use crate::{FieldType, ReplicaId};
+
+/// How long the binary form of a document may be, in bytes, where it is read.
+pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+
+/// A list of byte strings, a text or a JSON document.
+#[derive(Clone)]
+pub struct Document {
+    field_type: FieldType,
+    /// None as long as it is only the first change.
+    edited: Option<Arc<Automerge>>,
+    waiting: BTreeMap<ChangeHash, Arc<Change>>,
+    /// About what the changes take.
+    bytes: usize,
+}
+
+/// Which form of a document is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// All of it; equal documents may differ in the order of their changes.
+    Full,
+    /// What stands for it in a digest: equal for equal documents.
+    Digest,
+}
+
+/// Why an edit was refused.
+#[derive(Debug)]
+pub(crate) enum EditError {
+    Index { index: u64, length: u64 },
+    Pointer(&'static str),
+    Json(String),
+    TooDeep,
+    Engine(AutomergeError),
+}
+
+impl From<AutomergeError> for EditError {
+    fn from(error: AutomergeError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// An edit of a list or text; those of JSON documents are in [`crate::json`].
+#[derive(Debug)]
+pub(crate) enum SequenceEdit {
+    Insert(u32, Bytes),
+    Push(Bytes),
+    Set(u32, Bytes),
+    Remove(u32),
+    Splice { at: u32, delete: u32, insert: String },
+}
+
+impl Document {
+    pub(crate) fn empty(field_type: FieldType) -> Self {
+        Self { field_type, edited: None, waiting: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// Which kind of document it is.
+    pub fn field_type(&self) -> FieldType {
+        self.field_type
+    }
+
+    /// The elements of a list.
+    pub fn list(&self) -> Vec<Bytes> {
+        let doc = self.doc();
+        let Some(root) = root_object(doc, self.field_type) else { return Vec::new() };
+        doc.list_range(&root, ..)
+            .map(|item| match item.value.into_value() {
+                Value::Scalar(scalar) => match scalar.into_owned() {
+                    ScalarValue::Bytes(bytes) => bytes.into(),
+                    _ => Bytes::new(),
+                },
+                Value::Object(_) => Bytes::new(),
+            })
+            .collect()
+    }
+
+    /// The text of a text.
+    pub fn text(&self) -> String {
+        let doc = self.doc();
+        root_object(doc, self.field_type).and_then(|root| doc.text(&root).ok()).unwrap_or_default()
+    }
+
+    /// A JSON document as JSON text, keys sorted.
+    pub fn json(&self) -> String {
+        crate::json::read(self.doc()).to_string()
+    }
+
+    /// How many changes wait for others that they build on.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes in another state or delta; true if that changed anything.
+    pub(crate) fn merge(&mut self, other: Self) -> bool {
+        let mut changed = false;
+        if let Some(theirs) = &other.edited {
+            match &self.edited {
+                None => {
+                    self.edited = Some(theirs.clone());
+                    self.bytes = other.bytes;
+                    changed = true;
+                }
+                Some(ours) if Arc::ptr_eq(ours, theirs) => {}
+                Some(ours) => {
+                    for change in ours.get_changes_added(theirs) {
+                        changed |= self.wait(Arc::new(change));
+                    }
+                }
+            }
+        }
+        for change in other.waiting.into_values() {
+            if !self.has(&change.hash()) {
+                changed |= self.wait(change);
+            }
+        }
+        if changed {
+            self.settle();
+        }
+        changed
+    }
+
+    /// Carries out an edit of the actor and gives the new change as a delta. Refused without a change of the state.
+    pub(crate) fn edit(
+        &mut self,
+        actor: ActorId,
+        edit: impl FnOnce(&mut Transaction<'_>) -> Result<(), EditError>,
+    ) -> Result<Self, EditError> {
+        let mut delta = Self::empty(self.field_type);
+        let fresh = self.edited.is_none();
+        let doc =
+            Arc::make_mut(self.edited.get_or_insert_with(|| Arc::new(first(self.field_type).clone())));
+        doc.set_actor(actor);
+        let done = doc.transact_with(|()| CommitOptions::default().with_time(0), edit);
+        let change = match done {
+            Ok(success) => success.hash.and_then(|hash| doc.get_change_by_hash(&hash)),
+            Err(failure) => {
+                if fresh {
+                    self.edited = None;
+                }
+                return Err(failure.error);
+            }
+        };
+        match change {
+            Some(change) => {
+                self.bytes += change.raw_bytes().len();
+                delta.wait(Arc::new(change));
+                delta.settle();
+            }
+            None if fresh => self.edited = None,
+            None => {}
+        }
+        Ok(delta)
+    }
+
+    pub(crate) fn edit_sequence(&mut self, actor: ActorId, edit: SequenceEdit) -> Result<Self, EditError> {
+        let field_type = self.field_type;
+        self.edit(actor, |doc| {
+            let root = match root_object(doc, field_type) {
+                Some(root) => root,
+                None => doc.put_object(ROOT, ROOT_KEY, root_type(field_type))?,
+            };
+            let length = doc.length(&root) as u64;
+            let within = |index: u32, end: u64| match u64::from(index) {
+                index if index < end => Ok(index as usize),
+                index => Err(EditError::Index { index, length }),
+            };
+            match edit {
+                SequenceEdit::Insert(index, value) => {
+                    doc.insert(&root, within(index, length + 1)?, value.to_vec())?
+                }
+                SequenceEdit::Push(value) => doc.insert(&root, length as usize, value.to_vec())?,
+                SequenceEdit::Set(index, value) => {
+                    doc.put(&root, within(index, length)?, value.to_vec())?
+                }
+                SequenceEdit::Remove(index) => doc.delete(&root, within(index, length)?)?,
+                SequenceEdit::Splice { at, delete, insert } => {
+                    let at = within(at, length + 1)?;
+                    let end = at as u64 + u64::from(delete);
+                    if end > length {
+                        return Err(EditError::Index { index: end, length });
+                    }
+                    doc.splice_text(&root, at, delete as isize, &insert)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.edited.is_none() && self.waiting.is_empty()
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        let waiting: usize = self.waiting.values().map(|change| 256 + change.raw_bytes().len()).sum();
+        let edited = self.edited.as_ref().map_or(0, |doc| 1024 + doc.stats().num_ops as usize * 48);
+        self.bytes + edited + waiting
+    }
+
+    pub(crate) fn write(&self, form: Form, out: &mut Vec<u8>) {
+        match form {
+            Form::Full => {
+                let options = SaveOptions { deflate: false, retain_orphans: false };
+                let saved =
+                    self.edited.as_ref().map(|doc| doc.save_with_options(options)).unwrap_or_default();
+                Bytes::from(saved).write(out);
+                (self.waiting.len() as u64).write(out);
+                for change in self.waiting.values() {
+                    (change.raw_bytes().len() as u64).write(out);
+                    out.extend_from_slice(change.raw_bytes());
+                }
+            }
+            Form::Digest => {
+                let heads = self.heads();
+                (heads.len() as u64).write(out);
+                for hash in heads.iter().chain(self.waiting.keys()) {
+                    out.extend_from_slice(&hash.0);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn read(field_type: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut document = Self::empty(field_type);
+        let saved = from.sized()?;
+        if saved.len() > MAX_DOCUMENT_BYTES {
+            return Err(Error::DeserializeBadEncoding);
+        }
+        if !saved.is_empty() {
+            let options = LoadOptions::new().text_encoding(TextEncoding::UnicodeCodePoint);
+            let doc =
+                Automerge::load_with_options(saved, options).map_err(|_| Error::DeserializeBadEncoding)?;
+            let start = first(field_type).get_heads();
+            if !doc.get_missing_deps(&start).is_empty() {
+                return Err(Error::DeserializeBadEncoding);
+            }
+            if doc.get_heads() != start {
+                document.edited = Some(Arc::new(doc));
+                document.bytes = saved.len();
+            }
+        }
+        for _ in 0..u64::read(from)? {
+            let bytes = from.sized()?;
+            // A compressed change could be a bomb, and none is ever written.
+            if bytes.get(CHUNK_TYPE) != Some(&CHANGE_CHUNK) {
+                return Err(Error::DeserializeBadEncoding);
+            }
+            let change = Change::from_bytes(bytes.to_vec()).map_err(|_| Error::DeserializeBadEncoding)?;
+            if !document.has(&change.hash()) {
+                document.wait(Arc::new(change));
+            }
+        }
+        document.settle();
+        Ok(document)
+    }
+
+    fn doc(&self) -> &Automerge {
+        self.edited.as_deref().unwrap_or_else(|| first(self.field_type))
+    }
+
+    fn heads(&self) -> Vec<ChangeHash> {
+        let mut heads = self.doc().get_heads();
+        heads.sort_unstable();
+        heads
+    }
+
+    fn has(&self, hash: &ChangeHash) -> bool {
+        self.doc().get_change_meta_by_hash(hash).is_some()
+    }
+
+    fn wait(&mut self, change: Arc<Change>) -> bool {
+        self.waiting.insert(change.hash(), change).is_none()
+    }
+
+    /// Applies, in one go, the waiting changes that have all they build on.
+    fn settle(&mut self) {
+        if let Some(doc) = &self.edited {
+            self.waiting.retain(|hash, _| doc.get_change_meta_by_hash(hash).is_none());
+        }
+        let mut missing: BTreeMap<ChangeHash, usize> = BTreeMap::new();
+        let mut followers: BTreeMap<ChangeHash, Vec<ChangeHash>> = BTreeMap::new();
+        let mut ready = Vec::new();
+        for (hash, change) in &self.waiting {
+            let lacking: Vec<_> = change.deps().iter().filter(|dep| !self.has(dep)).collect();
+            if lacking.is_empty() {
+                ready.push(*hash);
+            }
+            missing.insert(*hash, lacking.len());
+            for dep in lacking {
+                followers.entry(*dep).or_default().push(*hash);
+            }
+        }
+        let mut done = 0;
+        while let Some(hash) = ready.get(done).copied() {
+            done += 1;
+            for follower in followers.remove(&hash).into_iter().flatten() {
+                if let Some(count) = missing.get_mut(&follower) {
+                    *count -= 1;
+                    if *count == 0 {
+                        ready.push(follower);
+                    }
+                }
+            }
+        }
+        if ready.is_empty() {
+            return;
+        }
+        let changes: Vec<Change> =
+            ready.iter().filter_map(|hash| self.waiting.remove(hash)).map(Arc::unwrap_or_clone).collect();
+        let doc =
+            Arc::make_mut(self.edited.get_or_insert_with(|| Arc::new(first(self.field_type).clone())));
+        self.bytes += changes.iter().map(|change| change.raw_bytes().len()).sum::<usize>();
+        if doc.apply_changes(changes.clone()).is_err() {
+            // One that contradicts another of its actor, which only a broken replica makes; the rest still counts.
+            for change in changes {
+                let _ = doc.apply_changes([change]);
+            }
+        }
+    }
+}
+
+impl PartialEq for Document {
+    fn eq(&self, other: &Self) -> bool {
+        self.field_type == other.field_type
+            && self.heads() == other.heads()
+            && self.waiting.keys().eq(other.waiting.keys())
+    }
+}
+
+impl Eq for Document {}
+
+impl std::fmt::Debug for Document {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Document")
+            .field("field_type", &self.field_type)
+            .field("heads", &self.heads())
+            .field("waiting", &self.waiting.keys())
+            .finish()
+    }
+}
+
+/// The automerge actor of a replica; `number` tells apart documents that it began anew.
+pub(crate) fn actor(replica: ReplicaId, number: u64) -> ActorId {
+    let mut bytes = [&replica.node.to_be_bytes()[..], &replica.incarnation.to_be_bytes()].concat();
+    if number > 0 {
+        bytes.extend(number.to_be_bytes());
+    }
+    bytes.into()
+}
+
+/// Where the root object stands in the document's map.
+pub(crate) const ROOT_KEY: &str = "root";
+
+/// Where a chunk of automerge's file format has its type, and what it is for a change.
+const CHUNK_TYPE: usize = 8;
+const CHANGE_CHUNK: u8 = 1;
+
+fn root_object(doc: &impl ReadDoc, field_type: FieldType) -> Option<ObjId> {
+    match doc.get(ROOT, ROOT_KEY) {
+        Ok(Some((Value::Object(found), id))) if found == root_type(field_type) => Some(id),
+        _ => None,
+    }
+}
+
+fn root_type(field_type: FieldType) -> ObjType {
+    match field_type {
+        FieldType::List => ObjType::List,
+        FieldType::Text => ObjType::Text,
+        _ => ObjType::Map,
+    }
+}
+
+/// The document that holds nothing but the first change, the same everywhere.
+fn first(field_type: FieldType) -> &'static Automerge {
+    static LIST: OnceLock<Automerge> = OnceLock::new();
+    static TEXT: OnceLock<Automerge> = OnceLock::new();
+    static JSON: OnceLock<Automerge> = OnceLock::new();
+    let cell = match field_type {
+        FieldType::List => &LIST,
+        FieldType::Text => &TEXT,
+        _ => &JSON,
+    };
+    cell.get_or_init(|| {
+        let mut doc = AutoCommit::new_with_encoding(TextEncoding::UnicodeCodePoint);
+        doc.set_actor(ActorId::from([0u8]));
+        doc.put_object(ROOT, ROOT_KEY, root_type(field_type))
+            .expect("an empty document takes a root object");
+        doc.commit_with(CommitOptions::default().with_time(0));
+        doc.document().clone()
+    })
+}

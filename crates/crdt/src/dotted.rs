@@ -1,0 +1,300 @@
+//! Dotted values: the state of the types that can take something away again. Each value has the dot of the update that
+//! wrote it; a dot that is in the context and has no value was removed. So nothing is kept of what is gone but its dot,
+//! and dots become ranges (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018, sections 7.2 to 7.4).
+//!
+//! All values of a field, those of nested maps included, stand in one flat map from dots to values and share one
+//! context. The tree that readers want is kept beside it, see [`crate::view`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use postcard::Error;
+
+use crate::context::{Context, Dot};
+use crate::counter::Totals;
+use crate::document::{Document, Form};
+use crate::register::Written;
+use crate::wire::{Reader, Wire};
+use crate::{FieldType, ReplicaId};
+
+/// How deep maps nest.
+pub const MAX_MAP_DEPTH: usize = 16;
+
+/// The dots and values of one field.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Dotted {
+    pub(crate) context: Context,
+    leaves: BTreeMap<Dot, Leaf>,
+    /// What the values take, kept up to date.
+    bytes: usize,
+}
+
+/// A value and where it is: none for the field itself, a path below the top of a map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    pub(crate) path: Option<Path>,
+    pub(crate) payload: Payload,
+}
+
+pub(crate) type Path = Arc<[Step]>;
+
+/// One key of a map, and the type of the value that is meant: replicas may have made it with different ones.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Step {
+    pub(crate) key: Arc<str>,
+    pub(crate) field_type: FieldType,
+}
+
+/// What an update wrote; it never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// A value of an MV register or an element of a set.
+    Bytes(Bytes),
+    Flag(bool),
+    Unsigned(u64),
+    Amount(Totals),
+    Written(Box<Written>),
+    Document(Box<Edited>),
+    /// A bounded counter was touched; what it holds stands elsewhere.
+    Present,
+}
+
+/// A document as it was after an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Edited {
+    /// Tells the automerge actors of one replica apart.
+    pub(crate) actor: u64,
+    pub(crate) document: Document,
+}
+
+/// What a join or an update changed.
+#[derive(Debug, Default)]
+pub(crate) struct Difference {
+    pub(crate) removed: Vec<(Dot, Leaf)>,
+    pub(crate) added: Vec<(Dot, Leaf)>,
+}
+
+impl Dotted {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.context.is_empty() && self.leaves.is_empty()
+    }
+
+    pub(crate) fn leaves(&self) -> &BTreeMap<Dot, Leaf> {
+        &self.leaves
+    }
+
+    pub(crate) fn payload(&self, dot: &Dot) -> Option<&Payload> {
+        self.leaves.get(dot).map(|leaf| &leaf.payload)
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.context.size_bytes() + self.bytes
+    }
+
+    /// Carries out an update: the values of `remove` go, `add` comes. Gives what changed and the delta that does the
+    /// same elsewhere.
+    pub(crate) fn update(&mut self, remove: Vec<Dot>, add: Option<(Dot, Leaf)>) -> (Difference, Self) {
+        let mut delta = Self::default();
+        let mut difference = Difference::default();
+        for dot in remove {
+            delta.context.insert(dot);
+            difference.removed.extend(self.take(dot).map(|leaf| (dot, leaf)));
+        }
+        if let Some((dot, leaf)) = add {
+            self.context.insert(dot);
+            delta.context.insert(dot);
+            self.put(dot, leaf.clone());
+            delta.put(dot, leaf.clone());
+            difference.added.push((dot, leaf));
+        }
+        (difference, delta)
+    }
+
+    /// The join of the causal states: a value stays if both have it, or if one has it and the other never saw its dot.
+    /// Takes time for the dots of `other`, not for those that only this one has.
+    pub(crate) fn merge(&mut self, other: Self) -> (Difference, bool) {
+        let mut difference = Difference::default();
+        let mut gone = Vec::new();
+        for (first, last) in other.context.spans() {
+            let ours = self.leaves.range(first..=last).map(|(dot, _)| *dot);
+            gone.extend(ours.filter(|dot| !other.leaves.contains_key(dot)));
+        }
+        for dot in gone {
+            difference.removed.extend(self.take(dot).map(|leaf| (dot, leaf)));
+        }
+        for (dot, leaf) in other.leaves {
+            if !self.context.contains(dot) {
+                self.put(dot, leaf.clone());
+                difference.added.push((dot, leaf));
+            }
+        }
+        let changed = self.context.merge(&other.context) || !difference.removed.is_empty();
+        (difference, changed)
+    }
+
+    pub(crate) fn write(&self, form: Form, out: &mut Vec<u8>) {
+        let seen = self.context.seen();
+        let replicas: BTreeSet<ReplicaId> =
+            seen.keys().copied().chain(self.leaves.keys().map(|dot| dot.replica)).collect();
+        replicas.write(out);
+        self.context.folded().write(out);
+        for replica in &replicas {
+            let ranges = seen.get(replica);
+            (ranges.map_or(0, |ranges| ranges.iter().len()) as u64).write(out);
+            let mut next = 0;
+            for (first, last) in ranges.into_iter().flat_map(|ranges| ranges.iter()) {
+                (first - next).write(out);
+                (last - first).write(out);
+                next = last;
+            }
+        }
+
+        let places: BTreeMap<ReplicaId, u64> = replicas.into_iter().zip(0..).collect();
+        let mut groups: BTreeMap<Option<&Path>, Vec<(&Dot, &Payload)>> = BTreeMap::new();
+        for (dot, leaf) in &self.leaves {
+            groups.entry(leaf.path.as_ref()).or_default().push((dot, &leaf.payload));
+        }
+        (groups.len() as u64).write(out);
+        for (path, leaves) in groups {
+            let steps = path.map_or(&[][..], |path| path);
+            (steps.len() as u64).write(out);
+            for step in steps {
+                step.write(out);
+            }
+            (leaves.len() as u64).write(out);
+            for (dot, payload) in leaves {
+                places.get(&dot.replica).copied().unwrap_or_default().write(out);
+                dot.number.write(out);
+                payload.write(form, out);
+            }
+        }
+    }
+
+    /// Reads the values of a field of type `top`.
+    pub(crate) fn read(top: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut dotted = Self::default();
+        let replicas: Vec<ReplicaId> = BTreeSet::read(from)?.into_iter().collect();
+        let folded: BTreeMap<u64, u32> = BTreeMap::read(from)?;
+        for replica in &replicas {
+            let mut next = 0u64;
+            for _ in 0..u64::read(from)? {
+                let first = next.checked_add(u64::read(from)?).ok_or(Error::DeserializeBadVarint)?;
+                next = first.checked_add(u64::read(from)?).ok_or(Error::DeserializeBadVarint)?;
+                dotted.context.insert_range(*replica, first, next);
+            }
+        }
+        for _ in 0..u64::read(from)? {
+            let path = read_path(top, from)?;
+            let field_type = path.as_ref().and_then(|path| path.last()).map_or(top, |step| step.field_type);
+            for _ in 0..u64::read(from)? {
+                let place = usize::try_from(u64::read(from)?).ok();
+                let replica =
+                    place.and_then(|place| replicas.get(place)).ok_or(Error::DeserializeBadEncoding)?;
+                let dot = Dot { replica: *replica, number: u64::read(from)? };
+                let payload = Payload::read(field_type, from)?;
+                dotted.context.insert(dot);
+                dotted.put(dot, Leaf { path: path.clone(), payload });
+            }
+        }
+        for (node, up_to) in folded {
+            dotted.context.take_folded(node, up_to);
+        }
+        Ok(dotted)
+    }
+
+    fn put(&mut self, dot: Dot, leaf: Leaf) {
+        self.bytes += leaf.size_bytes();
+        if let Some(before) = self.leaves.insert(dot, leaf) {
+            self.bytes -= before.size_bytes();
+        }
+    }
+
+    fn take(&mut self, dot: Dot) -> Option<Leaf> {
+        let leaf = self.leaves.remove(&dot)?;
+        self.bytes -= leaf.size_bytes();
+        Some(leaf)
+    }
+}
+
+impl Leaf {
+    /// About what it takes, with its place in the tree.
+    fn size_bytes(&self) -> usize {
+        let payload = match &self.payload {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Written(written) => 64 + written.value.len(),
+            Payload::Document(edited) => edited.document.size_bytes(),
+            Payload::Flag(_) | Payload::Unsigned(_) | Payload::Amount(_) | Payload::Present => 0,
+        };
+        128 + payload
+    }
+}
+
+impl Payload {
+    fn write(&self, form: Form, out: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => bytes.write(out),
+            Self::Flag(flag) => flag.write(out),
+            Self::Unsigned(number) => number.write(out),
+            Self::Amount(totals) => totals.write(out),
+            Self::Written(written) => written.write(out),
+            Self::Document(edited) => {
+                edited.actor.write(out);
+                edited.document.write(form, out);
+            }
+            Self::Present => {}
+        }
+    }
+
+    fn read(field_type: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(match field_type {
+            FieldType::Counter => Self::Amount(Totals::read(from)?),
+            FieldType::Register => Self::Written(Box::new(Written::read(from)?)),
+            FieldType::GCounter => Self::Unsigned(u64::read(from)?),
+            FieldType::BoundedCounter => Self::Present,
+            FieldType::MvRegister | FieldType::GSet | FieldType::Set => Self::Bytes(Bytes::read(from)?),
+            FieldType::Map => return Err(Error::DeserializeBadEncoding),
+            FieldType::EwFlag | FieldType::DwFlag => Self::Flag(bool::read(from)?),
+            FieldType::List | FieldType::Text | FieldType::Json => {
+                let actor = u64::read(from)?;
+                Self::Document(Box::new(Edited { actor, document: Document::read(field_type, from)? }))
+            }
+        })
+    }
+}
+
+impl Step {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        (self.key.len() as u64).write(out);
+        out.extend_from_slice(self.key.as_bytes());
+        out.push(self.field_type.number());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        let key = String::read(from)?.into();
+        let field_type = FieldType::from_number(from.byte()?).ok_or(Error::DeserializeBadEnum)?;
+        Ok(Self { key, field_type })
+    }
+}
+
+/// A path as it may be below a field of type `top`: only maps have one, and all but its last step are maps.
+pub(crate) fn read_path(top: FieldType, from: &mut Reader<'_>) -> Result<Option<Path>, Error> {
+    let length = u64::read(from)?;
+    if length > MAX_MAP_DEPTH as u64 {
+        return Err(Error::DeserializeBadEncoding);
+    }
+    let mut steps = Vec::new();
+    let mut parent = top;
+    for _ in 0..length {
+        let step = Step::read(from)?;
+        if parent != FieldType::Map {
+            return Err(Error::DeserializeBadEncoding);
+        }
+        parent = step.field_type;
+        steps.push(step);
+    }
+    if parent == FieldType::Map {
+        return Err(Error::DeserializeBadEncoding);
+    }
+    Ok((!steps.is_empty()).then(|| steps.into()))
+}

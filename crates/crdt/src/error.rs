@@ -1,0 +1,143 @@
+//! Why an operation is refused.
+
+use crate::{BoundedCounterError, CounterOverflow, FieldType, GCounterOverflow, ReplicaId};
+
+/// A field was used as something that it is not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("field `{field}` is a {actual}, not a {wanted}")]
+pub struct WrongType {
+    /// The field's name; for a value in a map with its keys after it, as in `rooms/lobby`.
+    pub field: String,
+    /// What the field is.
+    pub actual: FieldType,
+    /// What it was used as.
+    pub wanted: FieldType,
+}
+
+/// An operation was refused; the field is unchanged. `field` is its name, for a value in a map with the keys after it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The operation belongs to another type.
+    #[error(transparent)]
+    WrongType(#[from] WrongType),
+    /// The counter is full.
+    #[error("field `{field}`: {overflow}")]
+    CounterOverflow {
+        /// The field's name.
+        field: String,
+        /// What did not fit.
+        overflow: CounterOverflow,
+    },
+    /// The g-counter is full.
+    #[error("field `{field}`: {overflow}")]
+    GCounterOverflow {
+        /// The field's name.
+        field: String,
+        /// What did not fit.
+        overflow: GCounterOverflow,
+    },
+    /// This node's share of a bounded counter does not suffice.
+    #[error(
+        "field `{field}`: taking {amount} needs a share of as much, and this node may take {share} of {value} now; \
+         ask the other nodes for more or take less"
+    )]
+    BelowFloor {
+        /// The field's name.
+        field: String,
+        /// What the counter holds as far as this node knows.
+        value: i64,
+        /// What this node may take now.
+        share: u64,
+        /// What was to be taken.
+        amount: u64,
+    },
+    /// An index is beyond a list's, text's or array's end.
+    #[error("field `{field}`: index {index} is out of range, the length is {length}")]
+    IndexOutOfRange {
+        /// The field's name.
+        field: String,
+        /// The index.
+        index: u64,
+        /// How long it is.
+        length: u64,
+    },
+    /// A JSON pointer (RFC 6901) that cannot be followed.
+    #[error("field `{field}`: the JSON pointer `{pointer}` cannot be followed: {problem}")]
+    BadPointer {
+        /// The field's name.
+        field: String,
+        /// The pointer.
+        pointer: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A text that is no JSON.
+    #[error("field `{field}`: the value is no JSON: {problem}")]
+    BadJson {
+        /// The field's name.
+        field: String,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// Maps or JSON values nest too deep.
+    #[error("field `{field}`: it would nest deeper than {limit} levels; use fewer")]
+    TooDeep {
+        /// The field's name.
+        field: String,
+        /// How many levels there may be.
+        limit: usize,
+    },
+    /// A document would not be readable any more.
+    #[error("field `{field}`: the document takes {bytes} bytes and may take {limit_bytes}; split it")]
+    TooLarge {
+        /// The field's name.
+        field: String,
+        /// What it takes.
+        bytes: usize,
+        /// What it may take.
+        limit_bytes: usize,
+    },
+    /// A replica that was folded, so gone for good, still writes.
+    #[error(
+        "field `{field}`: replica {replica} was folded with all up to incarnation {up_to} of its node; \
+         it must start again with a higher one"
+    )]
+    Folded {
+        /// The field's name.
+        field: String,
+        /// Who wrote.
+        replica: ReplicaId,
+        /// What was folded.
+        up_to: u32,
+    },
+    /// A replica made all the updates that can be told apart.
+    #[error("field `{field}`: replica {replica} has made 2^64 - 1 updates; restart its node")]
+    Exhausted {
+        /// The field's name.
+        field: String,
+        /// Who wrote.
+        replica: ReplicaId,
+    },
+    /// The document engine refused an edit.
+    #[error("field `{field}`: the document cannot be edited: {problem}")]
+    Document {
+        /// The field's name.
+        field: String,
+        /// What the engine says.
+        problem: String,
+    },
+}
+
+impl ApplyError {
+    pub(crate) fn bounded(name: &str, error: BoundedCounterError) -> Self {
+        let field = name.to_owned();
+        match error {
+            BoundedCounterError::BelowFloor { value, share, amount } => {
+                Self::BelowFloor { field, value, share, amount }
+            }
+            BoundedCounterError::Overflow { value, amount } => {
+                Self::CounterOverflow { field, overflow: CounterOverflow { value, amount } }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The types of fields and their names.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The type of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FieldType {
+    /// See [`Field::Counter`](crate::Field::Counter).
+    Counter,
+    /// See [`Field::Register`](crate::Field::Register).
+    Register,
+    /// See [`Field::GCounter`](crate::Field::GCounter).
+    GCounter,
+    /// See [`Field::BoundedCounter`](crate::Field::BoundedCounter).
+    BoundedCounter,
+    /// See [`Field::MvRegister`](crate::Field::MvRegister).
+    MvRegister,
+    /// See [`Field::GSet`](crate::Field::GSet).
+    GSet,
+    /// See [`Field::Set`](crate::Field::Set).
+    Set,
+    /// See [`Field::Map`](crate::Field::Map).
+    Map,
+    /// See [`Field::EwFlag`](crate::Field::EwFlag).
+    EwFlag,
+    /// See [`Field::DwFlag`](crate::Field::DwFlag).
+    DwFlag,
+    /// See [`Field::List`](crate::Field::List).
+    List,
+    /// See [`Field::Text`](crate::Field::Text).
+    Text,
+    /// See [`Field::Json`](crate::Field::Json).
+    Json,
+}
+
+/// A name that no type of field has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no field type `{name}`; the types are {}", FieldType::ALL.map(FieldType::name).join(", "))]
+pub struct UnknownFieldType {
+    /// The name.
+    pub name: String,
+}
+
+impl FieldType {
+    /// All types, in their order.
+    pub const ALL: [Self; 13] = [
+        Self::Counter,
+        Self::Register,
+        Self::GCounter,
+        Self::BoundedCounter,
+        Self::MvRegister,
+        Self::GSet,
+        Self::Set,
+        Self::Map,
+        Self::EwFlag,
+        Self::DwFlag,
+        Self::List,
+        Self::Text,
+        Self::Json,
+    ];
+
+    /// Its name, as [`Display`](fmt::Display) and [`FromStr`] have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Register => "register",
+            Self::GCounter => "g-counter",
+            Self::BoundedCounter => "bounded-counter",
+            Self::MvRegister => "mv-register",
+            Self::GSet => "g-set",
+            Self::Set => "set",
+            Self::Map => "map",
+            Self::EwFlag => "ew-flag",
+            Self::DwFlag => "dw-flag",
+            Self::List => "list",
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+
+    /// Its number in the binary form.
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+impl fmt::Display for FieldType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FieldType {
+    type Err = UnknownFieldType;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|field_type| field_type.name() == name);
+        found.ok_or_else(|| UnknownFieldType { name: name.to_owned() })
+    }
+}
