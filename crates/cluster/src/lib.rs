@@ -1,0 +1,5 @@
+//! What the nodes of a cluster say to one another.
+
+pub mod replication;
+
+pub mod wire;
