@@ -37,6 +37,12 @@ impl ObjectKey {
     }
 }
 
+impl From<u64> for NodeId {
+    fn from(id: u64) -> Self {
+        Self(id)
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.app, self.object)

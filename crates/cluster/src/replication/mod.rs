@@ -47,6 +47,7 @@ pub use counters::Counters;
 pub use interest::Interest;
 pub use key::{NodeId, ObjectKey};
 pub use machine::Replication;
+pub(crate) use placement::mix;
 
 /// How many copies an object has unless its policy says otherwise.
 pub const DEFAULT_COPIES: u8 = 2;

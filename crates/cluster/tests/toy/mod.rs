@@ -46,7 +46,9 @@ impl Delta for Fields {
 
     fn weight_bytes(&self) -> usize {
         let field = |(name, field): (&String, &Field)| {
-            name.len() + field.counts.len() * 16 + field.tags.iter().map(|tag| tag.len() + 24).sum::<usize>()
+            name.len()
+                + field.counts.len() * 16
+                + field.tags.iter().map(|tag| tag.len() + 24).sum::<usize>()
         };
         self.0.iter().map(field).sum()
     }
@@ -94,7 +96,8 @@ impl Toy {
     /// Adds to a writer's count and gives the delta.
     pub fn add(&mut self, key: &ObjectKey, field: &str, writer: u64, amount: u64) -> Fields {
         let count = {
-            let (fields, _) = self.objects.entry(key.clone()).or_insert((Fields::default(), DEFAULT_COPIES));
+            let (fields, _) =
+                self.objects.entry(key.clone()).or_insert((Fields::default(), DEFAULT_COPIES));
             let count = fields.0.entry(field.to_owned()).or_default().counts.entry(writer).or_default();
             *count += amount;
             *count
