@@ -1,0 +1,316 @@
+//! The machine: events in, outputs out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::replication::interest::InterestSet;
+use crate::replication::peer::Peer;
+use crate::replication::pending::Pending;
+use crate::replication::placement::mix;
+use crate::replication::{
+    Counters, Delta, DisconnectReason, Event, Interest, NodeId, Output, Replica, Settings,
+};
+use crate::wire::{self, Kind, Message};
+
+/// The longest back-off.
+const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+/// The least time between rounds that a peer asks for or that interests call for.
+pub(super) const ROUND_GAP: Duration = Duration::from_millis(200);
+
+/// Which node sends which object to whom and when; see the [module](crate::replication).
+///
+/// Times are durations since the start of the node; they never go back.
+#[derive(Debug)]
+pub struct Replication<D> {
+    pub(super) me: NodeId,
+    pub(super) settings: Settings,
+    random: u64,
+    pub(super) now: Duration,
+    pub(super) interests: InterestSet,
+    pub(super) interests_version: u32,
+    /// New interests and when they came.
+    recovering: BTreeMap<Interest, Duration>,
+    told_interests: BTreeSet<Interest>,
+    pub(super) peers: BTreeMap<NodeId, Peer<D>>,
+    /// When a peer last came, went or changed its interests.
+    pub(super) view_changed: Duration,
+    members: BTreeSet<NodeId>,
+    /// When a member was last found to have the same as this node.
+    pub(super) confirmed: BTreeMap<NodeId, Duration>,
+    strikes: BTreeMap<NodeId, u32>,
+    pub(super) pending: Pending<D>,
+    timers: BTreeSet<(Duration, NodeId)>,
+    pub(super) counters: Counters,
+}
+
+impl<D: Delta> Replication<D> {
+    /// The machine of this node, at its start.
+    pub fn new(me: NodeId, settings: Settings) -> Self {
+        Self {
+            me,
+            random: mix(settings.seed ^ mix(me.0)),
+            settings,
+            now: Duration::ZERO,
+            interests: InterestSet::default(),
+            interests_version: 1,
+            recovering: BTreeMap::new(),
+            told_interests: BTreeSet::new(),
+            peers: BTreeMap::new(),
+            view_changed: Duration::ZERO,
+            members: BTreeSet::new(),
+            confirmed: BTreeMap::new(),
+            strikes: BTreeMap::new(),
+            pending: Pending::default(),
+            timers: BTreeSet::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes an event in. `now` is the time since the start; the outputs are for the driver to carry out in
+    /// their order before the next call.
+    pub fn handle<R>(&mut self, event: Event<D>, now: Duration, replica: &R) -> Vec<Output>
+    where
+        R: Replica<Delta = D>,
+    {
+        self.now = self.now.max(now);
+        let mut out = Vec::new();
+        match event {
+            Event::PeerUp { node, protocol_version: _ } => {
+                self.peer_down(node);
+                self.confirmed.remove(&node);
+                self.view_changed = self.now;
+                self.peers.insert(node, Peer::new(self.now));
+                self.attend(node, replica, &mut out);
+            }
+            Event::PeerDown { node } => self.peer_down(node),
+            Event::Members(members) => {
+                self.members = members.into_iter().filter(|node| *node != self.me).collect();
+                self.confirmed.retain(|node, _| self.members.contains(node));
+                self.strikes.retain(|node, _| self.members.contains(node));
+            }
+            Event::LocalInterests(interests) => self.local_interests(interests, replica, &mut out),
+            Event::Changed { object, delta, policy } => {
+                self.counters.changes += 1;
+                if object.fits() {
+                    self.pending.add(object, delta, policy, self.now);
+                } else {
+                    self.counters.payloads_too_long += 1;
+                }
+            }
+            Event::Received { node, frame } => self.received(node, frame, replica, &mut out),
+            Event::Refused { node, frame } => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    self.counters.messages_sent = self.counters.messages_sent.saturating_sub(1);
+                    self.counters.bytes_sent = self.counters.bytes_sent.saturating_sub(frame.len() as u64);
+                    peer.keep_unsent(frame);
+                    self.set_timer(node);
+                }
+            }
+            Event::Writable { node } => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.blocked = false;
+                    peer.heard = self.now;
+                    self.attend(node, replica, &mut out);
+                }
+            }
+            Event::BadPayload { node } => self.disconnect(node, DisconnectReason::BadPayload, &mut out),
+            Event::Tick => {}
+        }
+        self.run_due(replica, &mut out);
+        self.report_synced(&mut out);
+        out
+    }
+
+    /// When to call [`handle`](Self::handle) at the latest, with [`Event::Tick`] if there is nothing else.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let grace = || self.recovering.values().map(|since| since.saturating_add(self.settings.grace));
+        let grace = if self.peers.is_empty() { grace().min() } else { None };
+        let timer = self.timers.first().map(|(due, _)| *due);
+        [self.pending.next_due(), timer, grace].into_iter().flatten().min()
+    }
+
+    /// What it has done since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The time up to which what this node had of its objects of interest is known to be everywhere: the
+    /// least, over all members, of the times when this node and the member were last found equal since the
+    /// member connected. Nothing if that is missing for a member.
+    ///
+    /// So entries of a replica that writes no more (an earlier boot of this node, a node that was revoked) may
+    /// be folded in an object of interest if they have not changed here since before that time `t`. For:
+    /// each member, when it was found equal (at `t` or later), had exactly the entries that were here, which
+    /// are those of time `t`. A member could have an unknown one only later, and only from another member
+    /// that had it, so there is no first one. States only grow, so no member lost any of them, unless it
+    /// started again; then it connects again and counts as missing. Objects that are only kept here are not
+    /// compared with other keepers: those must not be folded here.
+    pub fn stable_since(&self) -> Option<Duration> {
+        self.members.iter().try_fold(self.now, |least, node| Some(least.min(*self.confirmed.get(node)?)))
+    }
+
+    fn local_interests<R>(&mut self, interests: Vec<Interest>, replica: &R, out: &mut Vec<Output>)
+    where
+        R: Replica<Delta = D>,
+    {
+        let told: BTreeSet<Interest> = interests.iter().cloned().collect();
+        let set = InterestSet::new(interests);
+        if set != self.interests {
+            self.interests = set;
+            self.interests_version = self.interests_version.wrapping_add(1).max(1);
+            self.view_changed = self.now;
+            self.confirmed.clear();
+            for (node, peer) in &mut self.peers {
+                peer.untold = true;
+                // The higher node's news make the lower one begin.
+                peer.round_wanted |= self.me < *node;
+            }
+        }
+        self.recovering.retain(|interest, _| told.contains(interest));
+        for interest in told.difference(&self.told_interests) {
+            self.recovering.insert(interest.clone(), self.now);
+        }
+        self.told_interests = told;
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            self.attend(node, replica, out);
+        }
+    }
+
+    fn peer_down(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.remove(&node) {
+            self.view_changed = self.now;
+            if let Some(timer) = peer.timer {
+                self.timers.remove(&(timer, node));
+            }
+        }
+    }
+
+    /// Does what is due of all.
+    fn run_due<R>(&mut self, replica: &R, out: &mut Vec<Output>)
+    where
+        R: Replica<Delta = D>,
+    {
+        self.flush(out);
+        // Those that have more to do set their timer to now; they get their turn in the next call.
+        let due: Vec<NodeId> =
+            self.timers.iter().take_while(|(due, _)| *due <= self.now).map(|(_, node)| *node).collect();
+        for node in due {
+            self.attend(node, replica, out);
+        }
+    }
+
+    /// Begins rounds, sends what there is room for and sets the timer of one peer.
+    pub(super) fn attend<R>(&mut self, node: NodeId, replica: &R, out: &mut Vec<Output>)
+    where
+        R: Replica<Delta = D>,
+    {
+        let Some(peer) = self.peers.get(&node) else {
+            return;
+        };
+        if peer.is_awaited() && !peer.has_work() && self.now >= peer.heard + self.settings.stall {
+            self.disconnect(node, DisconnectReason::Stalled, out);
+            return;
+        }
+        self.pump(node, replica, out);
+        self.begin_round(node, replica, out);
+        self.set_timer(node);
+    }
+
+    pub(super) fn set_timer(&mut self, node: NodeId) {
+        let began_by_us = self.begins(node);
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let round = if peer.blocked || peer.untold || peer.interests.is_none() || peer.round.is_some() {
+            None
+        } else if began_by_us {
+            Some(peer.round_due.min(if peer.round_wanted { round_gap_end(peer) } else { Duration::MAX }))
+        } else {
+            (peer.round_wanted && peer.answer.is_none()).then(|| round_gap_end(peer))
+        };
+        let busy = peer.has_work().then_some(self.now);
+        let stall = peer.is_awaited().then(|| peer.heard + self.settings.stall);
+        let due = [round, busy, stall].into_iter().flatten().min();
+        if due != peer.timer {
+            if let Some(before) = peer.timer {
+                self.timers.remove(&(before, node));
+            }
+            if let Some(due) = due {
+                self.timers.insert((due, node));
+            }
+            peer.timer = due;
+        }
+    }
+
+    /// Whether this node begins the rounds with that one.
+    pub(super) fn begins(&self, node: NodeId) -> bool {
+        self.me < node
+    }
+
+    /// Whether nodes have neither come nor gone for long enough to choose keepers.
+    pub(super) fn is_settled(&self) -> bool {
+        self.now.saturating_sub(self.view_changed) >= self.settings.settle
+    }
+
+    pub(super) fn next_round_due(&mut self) -> Duration {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let spread = self.settings.round_max.saturating_sub(self.settings.round_min);
+        let part = (mix(self.random) >> 40) as f64 / (1_u64 << 24) as f64;
+        self.now + self.settings.round_min + spread.mul_f64(part)
+    }
+
+    pub(super) fn disconnect(&mut self, node: NodeId, reason: DisconnectReason, out: &mut Vec<Output>) {
+        if !self.peers.contains_key(&node) {
+            return;
+        }
+        self.peer_down(node);
+        self.counters.disconnects += 1;
+        if reason != DisconnectReason::Stalled {
+            self.counters.bad_messages += 1;
+        }
+        let strikes = self.strikes.entry(node).or_default();
+        let back_off = Duration::from_secs(1 << (*strikes).min(6)).min(BACK_OFF_MAX);
+        *strikes = strikes.saturating_add(1);
+        out.push(Output::Disconnect { node, reason, back_off });
+    }
+
+    pub(super) fn send(&mut self, node: NodeId, kind: impl Into<Message>, out: &mut Vec<Output>) {
+        let frame = kind.into().encode_frame();
+        self.send_frame(node, frame, out);
+    }
+
+    pub(super) fn send_frame(&mut self, node: NodeId, frame: Bytes, out: &mut Vec<Output>) {
+        self.counters.messages_sent += 1;
+        self.counters.bytes_sent += frame.len() as u64;
+        out.push(Output::Send { node, frame });
+    }
+
+    pub(super) fn tell_interests(&mut self, node: NodeId, out: &mut Vec<Output>) {
+        let interests = self.interests.to_wire();
+        let told = wire::Interests { version: self.interests_version, interests };
+        self.send(node, Kind::Interests(told), out);
+    }
+
+    fn report_synced(&mut self, out: &mut Vec<Output>) {
+        if self.recovering.is_empty() {
+            return;
+        }
+        let (now, grace, alone) = (self.now, self.settings.grace, self.peers.is_empty());
+        let current = self.interests_version;
+        let all_synced = self.peers.values().all(|peer| peer.synced_version == current);
+        self.recovering.retain(|interest, since| {
+            let synced = if alone { now >= *since + grace } else { all_synced };
+            if synced {
+                out.push(Output::Synced { interest: interest.clone() });
+            }
+            !synced
+        });
+    }
+}
+
+pub(super) fn round_gap_end<D>(peer: &Peer<D>) -> Duration {
+    peer.round_began.map_or(Duration::ZERO, |began| began + ROUND_GAP)
+}

@@ -1,0 +1,253 @@
+//! Which node sends which object to whom and when.
+//!
+//! [`Replication`] is a machine without I/O: [`handle`](Replication::handle) takes an [`Event`] and the time
+//! and gives [`Output`]s. It knows neither the objects' types nor sockets nor a clock, so that the same code
+//! runs on a node and in a seeded simulation.
+//!
+//! **Deltas.** A local change waits for the object's interval, merged with those that follow, and then goes to
+//! the connected nodes that are interested in the object or keep a copy of it. What cannot be sent merges
+//! while it waits; past a bound, only "this object is stale there" is kept, and past another only "something
+//! is". Received changes are not passed on: the writer sends to all.
+//!
+//! **Rounds.** What is lost on the way is repaired by comparing digests: of each pair the lower node starts a
+//! round on connecting, when interests change and every 10 to 30 seconds. One number is compared, then 256,
+//! then the objects that differ, then their fields; then the fields that differ are exchanged both ways. A
+//! round between equals is one small message each way.
+//!
+//! **Copies.** If fewer connected nodes are interested in an object than it shall have copies, others keep
+//! it, chosen by rendezvous hashing (Thaler, Ravishankar: Using Name-Based Mappings to Increase Hit Rates,
+//! 1998) by every node for itself. When a node leaves for longer than [`Settings::settle`], the choice falls
+//! on another, and the next round of an interested node with that one brings the object there. If no
+//! interested node is left, the keepers do this among themselves. A node that was chosen once keeps what it
+//! has and takes part in rounds over it, but gets no deltas of it any more.
+//!
+//! **Recovery.** A new local interest is [`Synced`](Output::Synced) when a round that took note of it is
+//! complete with every connected node, or if there is none after [`Settings::grace`].
+//!
+//! **Stability.** See [`Replication::stable_since`].
+
+mod counters;
+mod interest;
+mod key;
+mod lag;
+mod machine;
+mod outgoing;
+mod peer;
+mod pending;
+mod placement;
+mod receive;
+mod round;
+mod sync;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use counters::Counters;
+pub use interest::Interest;
+pub use key::{NodeId, ObjectKey};
+pub use machine::Replication;
+pub(crate) use placement::mix;
+
+/// How many copies an object has unless its policy says otherwise.
+pub const DEFAULT_COPIES: u8 = 2;
+
+/// How long a payload may be, in bytes. A longer one stays where it is; see
+/// [`Counters::payloads_too_long`].
+pub const PAYLOAD_LIMIT_BYTES: usize = 16 * 1024 * 1024;
+
+/// A change of an object. Deltas merge with one another while they wait to be sent; the merge is associative,
+/// commutative and idempotent.
+pub trait Delta: Clone {
+    /// Takes another delta of the same object into this one.
+    fn merge(&mut self, other: Self);
+    /// About how many bytes it takes, in memory or encoded.
+    fn weight_bytes(&self) -> usize;
+    /// What the other node merges; not empty.
+    fn encode(&self) -> Bytes;
+}
+
+/// The local replica.
+pub trait Replica {
+    /// A change of one of its objects.
+    type Delta: Delta;
+    /// Calls `visit` for each object held, in any order, with the digest of its state.
+    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64));
+    /// The digest of an object, if it is held. Replicas with equal states give equal digests.
+    fn digest(&self, object: &ObjectKey) -> Option<u64>;
+    /// The names and digests of an object's fields, each name once; empty if it is not held.
+    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)>;
+    /// The state of these fields (all of them if `None`) as a delta; nothing if there is none.
+    fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<Self::Delta>;
+    /// How many copies the object shall have: by the manifest, or what came with it.
+    fn copies(&self, object: &ObjectKey) -> u8;
+}
+
+/// How an object is replicated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// How long changes wait for others to merge with; 0 for not at all.
+    pub interval: Duration,
+    /// On how many nodes it shall be, this one among them.
+    pub copies: u8,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { interval: Duration::from_millis(200), copies: DEFAULT_COPIES }
+    }
+}
+
+/// What happened. `D` is the delta of an object.
+#[derive(Debug, Clone)]
+pub enum Event<D> {
+    /// A connection is up, after [`PeerDown`](Self::PeerDown) if there was one before.
+    PeerUp {
+        /// The node at the other end.
+        node: NodeId,
+        /// What was negotiated.
+        protocol_version: u32,
+    },
+    /// The connection is gone. What was under way is lost.
+    PeerDown {
+        /// The node at the other end.
+        node: NodeId,
+    },
+    /// All members of the cluster, connected or not; with or without this one.
+    Members(Vec<NodeId>),
+    /// What functions on this node use; replaces what was said before.
+    LocalInterests(Vec<Interest>),
+    /// The node itself changed an object. Not for changes that came from others.
+    Changed {
+        /// The object.
+        object: ObjectKey,
+        /// The change.
+        delta: D,
+        /// How to spread it.
+        policy: Policy,
+    },
+    /// A frame came from a peer.
+    Received {
+        /// The peer.
+        node: NodeId,
+        /// The frame, whatever is in it.
+        frame: Bytes,
+    },
+    /// The transport had no room for a frame of [`Output::Send`]. Until [`Writable`](Self::Writable), further
+    /// frames for the node are handed back too, in their order.
+    Refused {
+        /// The peer.
+        node: NodeId,
+        /// The frame.
+        frame: Bytes,
+    },
+    /// The transport has room again after a refusal.
+    Writable {
+        /// The peer.
+        node: NodeId,
+    },
+    /// The payload of an [`Output::Merge`] was garbage.
+    BadPayload {
+        /// Who sent it.
+        node: NodeId,
+    },
+    /// Time went by; at the latest at [`Replication::next_deadline`].
+    Tick,
+}
+
+/// What the driver has to do, in this order and before it handles the next event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Give a frame to the transport; if that has no room, [`Event::Refused`]. An empty outbox takes a frame
+    /// of any length up to [`MESSAGE_LIMIT_BYTES`](crate::wire::MESSAGE_LIMIT_BYTES).
+    Send {
+        /// To whom.
+        node: NodeId,
+        /// The frame.
+        frame: Bytes,
+    },
+    /// Merge a delta into the replica; if it is garbage, [`Event::BadPayload`].
+    Merge {
+        /// Who sent it.
+        node: NodeId,
+        /// The object, which may be new here.
+        object: ObjectKey,
+        /// How many copies it shall have, for [`Replica::copies`] where no manifest says so.
+        copies: u8,
+        /// What the sender's [`Delta::encode`] made.
+        payload: Bytes,
+    },
+    /// All that the connected nodes have of this new interest is here: the [`Merge`](Self::Merge)s came before.
+    Synced {
+        /// As it was told.
+        interest: Interest,
+    },
+    /// Close the connection. The machine forgets the peer at once.
+    Disconnect {
+        /// The peer.
+        node: NodeId,
+        /// What it did.
+        reason: DisconnectReason,
+        /// How long not to connect again; longer each time, up to a minute.
+        back_off: Duration,
+    },
+}
+
+/// Why a peer is to be disconnected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DisconnectReason {
+    /// It sent a frame that is no message.
+    #[error("it sent a frame that is no message, or is over its limits")]
+    BadMessage,
+    /// It sent a payload that no object understands.
+    #[error("it sent a change that no object understands")]
+    BadPayload,
+    /// It let a round hang.
+    #[error("it does not answer")]
+    Stalled,
+}
+
+/// The machine's measures. The defaults are for nodes.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Of the randomness of the time between rounds.
+    pub seed: u64,
+    /// The least time between two rounds with a peer.
+    pub round_min: Duration,
+    /// The most.
+    pub round_max: Duration,
+    /// How long a new interest waits for a first peer.
+    pub grace: Duration,
+    /// For how long nodes must have neither come nor gone before other keepers are chosen.
+    pub settle: Duration,
+    /// How long a peer may be silent while it is to say something.
+    pub stall: Duration,
+    /// How long messages get, in bytes; at most 256 KiB.
+    pub message_bytes: usize,
+    /// How many bytes of deltas wait for a peer without room.
+    pub lag_bytes: usize,
+    /// How many objects' deltas wait for a peer without room, and how many more are marked as stale.
+    pub lag_objects: usize,
+    /// How many bytes of objects that nobody uses here a peer may send at once …
+    pub keep_bytes: u64,
+    /// … and per second after that.
+    pub keep_bytes_per_second: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            round_min: Duration::from_secs(10),
+            round_max: Duration::from_secs(30),
+            grace: Duration::from_secs(2),
+            settle: Duration::from_secs(5),
+            stall: Duration::from_secs(120),
+            message_bytes: 256 * 1024,
+            lag_bytes: 512 * 1024,
+            lag_objects: 4096,
+            keep_bytes: 64 * 1024 * 1024,
+            keep_bytes_per_second: 1024 * 1024,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What the machine remembers of a connected peer. All of it is bounded and goes with the connection.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::replication::interest::InterestSet;
+use crate::replication::key::{KeysIn, KeysOut};
+use crate::replication::lag::Lag;
+use crate::replication::round::{Entry, Tally};
+use crate::replication::{Delta, ObjectKey, Settings};
+
+/// How many objects are remembered that a peer keeps without interest. More are only compared without end.
+const KEPT_OBJECTS: usize = 262_144;
+/// How many bytes of refused frames are kept.
+const UNSENT_BYTES: usize = 2 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Peer<D> {
+    /// What it wants to hear of; none until it has said so.
+    pub(crate) interests: Option<InterestSet>,
+    /// The version of these.
+    pub(crate) interests_version: u32,
+    /// It has not been told the current local interests.
+    pub(crate) untold: bool,
+    /// The transport has no room.
+    pub(crate) blocked: bool,
+    /// Frames that the transport refused, in order.
+    pub(crate) unsent: VecDeque<Bytes>,
+    unsent_bytes: usize,
+    pub(crate) lag: Lag<D>,
+    /// A long payload on its way.
+    pub(crate) long: Option<LongPayload>,
+    /// What the current round has yet to send.
+    pub(crate) work: VecDeque<Work>,
+    /// The round that this node began.
+    pub(crate) round: Option<Box<Round>>,
+    /// The round that the peer began.
+    pub(crate) answer: Option<Answer>,
+    /// When this node begins the next round, or may ask for it.
+    pub(crate) round_due: Duration,
+    /// The last round's begin.
+    pub(crate) round_began: Option<Duration>,
+    /// The lower node is to be asked for a round; or to begin another after this one.
+    pub(crate) round_wanted: bool,
+    /// Where the next round goes on that covers what the last one left out.
+    pub(crate) cursor: u64,
+    /// The version of the local interests of which all that the peer has is here.
+    pub(crate) synced_version: u32,
+    /// Objects that it is known to hold without interest.
+    pub(crate) kept: HashSet<ObjectKey>,
+    pub(crate) keys_out: KeysOut,
+    pub(crate) keys_in: KeysIn,
+    /// A long payload that arrives in pieces.
+    pub(crate) assembly: Option<Box<Assembly>>,
+    /// What it may send of objects that nobody uses here.
+    pub(crate) keep_budget: Budget,
+    /// When it was last heard of, or had room again.
+    pub(crate) heard: Duration,
+    /// What is in the machine's timers for it.
+    pub(crate) timer: Option<Duration>,
+}
+
+/// A payload that goes out in pieces.
+#[derive(Debug)]
+pub(crate) struct LongPayload {
+    pub(crate) object: ObjectKey,
+    pub(crate) copies: u8,
+    pub(crate) payload: Bytes,
+    pub(crate) sent_bytes: usize,
+}
+
+/// A payload that comes in in pieces.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    pub(crate) object: ObjectKey,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Something to send, made when there is room for it.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// The state of an object, or of some of its fields.
+    State { object: ObjectKey, fields: Option<Vec<String>> },
+    /// The digests of an object's fields.
+    FieldDigests { round: u32, object: ObjectKey },
+    /// Fields that this node lacks.
+    WantFields { round: u32, object: ObjectKey, fields: Vec<String> },
+    /// The end of the fourth step.
+    DifferencesEnd { round: u32, wanted: Vec<u64> },
+    /// The end of the fifth step.
+    WantsEnd { round: u32 },
+    /// The end of the round.
+    RoundEnd { round: u32 },
+}
+
+/// A round, as seen by the lower node.
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) number: u32,
+    /// The time of the tally.
+    pub(crate) began: Duration,
+    /// The local interests that the peer knew by then.
+    pub(crate) version: u32,
+    pub(crate) stage: Stage,
+}
+
+/// What the lower node waits for.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Buckets { tally: Tally },
+    Differences { entries: Vec<Entry>, partial: bool },
+    End { partial: bool },
+}
+
+/// A round, as seen by the higher node.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) number: u32,
+    /// The local interests that the peer knew at its begin.
+    pub(crate) version: u32,
+    pub(crate) partial: bool,
+}
+
+/// A bucket of tokens, one per byte.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Budget {
+    used: u64,
+    at: Duration,
+}
+
+impl<D: Delta> Peer<D> {
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            interests: None,
+            interests_version: 0,
+            untold: true,
+            blocked: false,
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            lag: Lag::default(),
+            long: None,
+            work: VecDeque::new(),
+            round: None,
+            answer: None,
+            round_due: now,
+            round_began: None,
+            round_wanted: false,
+            cursor: 0,
+            synced_version: 0,
+            kept: HashSet::new(),
+            keys_out: KeysOut::default(),
+            keys_in: KeysIn::default(),
+            assembly: None,
+            keep_budget: Budget::default(),
+            heard: now,
+            timer: None,
+        }
+    }
+
+    pub(crate) fn is_interested(&self, object: &ObjectKey) -> bool {
+        self.interests.as_ref().is_some_and(|interests| interests.matches(object))
+    }
+
+    /// Remembers that it holds an object although it is not interested.
+    pub(crate) fn holds(&mut self, object: &ObjectKey) {
+        if !self.is_interested(object) && self.kept.len() < KEPT_OBJECTS && !self.kept.contains(object) {
+            self.kept.insert(object.clone());
+        }
+    }
+
+    /// Nothing waits that has to go first.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.blocked && self.unsent.is_empty() && self.lag.is_empty() && !self.untold
+    }
+
+    /// There is something to send and room for it.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.blocked
+            && (self.untold
+                || !self.unsent.is_empty()
+                || !self.lag.is_empty()
+                || self.long.is_some()
+                || !self.work.is_empty())
+    }
+
+    /// It is the peer's turn to say something.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.blocked && (self.interests.is_none() || self.round.is_some() || self.answer.is_some())
+    }
+
+    /// Keeps a refused frame. If there are too many, all that is under way is forgotten and compared anew.
+    pub(crate) fn keep_unsent(&mut self, frame: Bytes) {
+        self.blocked = true;
+        self.unsent_bytes += frame.len();
+        self.unsent.push_back(frame);
+        if self.unsent_bytes > UNSENT_BYTES {
+            self.unsent.clear();
+            self.unsent_bytes = 0;
+            self.keys_out = KeysOut::default();
+            self.untold = true;
+            self.long = None;
+            self.work.clear();
+            self.round = None;
+            self.answer = None;
+            self.round_wanted = true;
+        }
+    }
+
+    pub(crate) fn take_unsent(&mut self) -> Option<Bytes> {
+        let frame = self.unsent.pop_front()?;
+        self.unsent_bytes = self.unsent_bytes.saturating_sub(frame.len());
+        Some(frame)
+    }
+}
+
+impl Budget {
+    /// Takes so many bytes, if they are there.
+    pub(crate) fn take(&mut self, bytes: u64, settings: &Settings, now: Duration) -> bool {
+        let passed_ms = now.saturating_sub(self.at).as_millis().min(u128::from(u32::MAX)) as u64;
+        let refilled = settings.keep_bytes_per_second.saturating_mul(passed_ms) / 1000;
+        if refilled > 0 {
+            self.used = self.used.saturating_sub(refilled);
+            self.at = now;
+        }
+        let fits = self.used.saturating_add(bytes) <= settings.keep_bytes;
+        if fits {
+            self.used += bytes;
+        }
+        fits
+    }
+}

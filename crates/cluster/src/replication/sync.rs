@@ -1,0 +1,393 @@
+//! Rounds: what two nodes compare and exchange, step by step.
+
+use std::collections::BTreeSet;
+
+use crate::replication::machine::round_gap_end;
+use crate::replication::peer::{Answer, Peer, Round, Stage, Work};
+use crate::replication::placement::keeps;
+use crate::replication::round::{
+    Difference, Entry, Tally, bucket, bucket_range, differences, in_ranges, lines, with_hash,
+};
+use crate::replication::{Delta, NodeId, ObjectKey, Output, Replica, Replication};
+use crate::wire::{self, Kind, ROUND_OBJECTS};
+
+impl<D: Delta> Replication<D> {
+    /// Whether an object that is held here is compared with a peer. Both sides must mostly agree; where they do
+    /// not, the round finds it out and they do in the next.
+    ///
+    /// It is if the peer is interested, or holds the object as far as is known, or shall keep it and it is on
+    /// this node to see to that: because it is interested, or because nobody is.
+    fn shares<R>(&self, node: NodeId, peer: &Peer<D>, object: &ObjectKey, hash: u64, replica: &R) -> bool
+    where
+        R: Replica<Delta = D>,
+    {
+        if peer.is_interested(object) || peer.kept.contains(object) {
+            return true;
+        }
+        if !self.is_settled() {
+            return false;
+        }
+        let in_charge =
+            self.interests.matches(object) || !self.peers.values().any(|other| other.is_interested(object));
+        in_charge && keeps(node, hash, replica.copies(object), self.view(object))
+    }
+
+    /// This node and the connected ones, with whether they are interested in an object.
+    pub(super) fn view<'a>(
+        &'a self,
+        object: &'a ObjectKey,
+    ) -> impl Iterator<Item = (NodeId, bool)> + Clone {
+        let others = self.peers.iter().filter(|(_, peer)| peer.interests.is_some());
+        let others = others.map(move |(node, peer)| (*node, peer.is_interested(object)));
+        std::iter::once_with(move || (self.me, self.interests.matches(object))).chain(others)
+    }
+
+    fn tally<R>(&self, node: NodeId, replica: &R) -> Tally
+    where
+        R: Replica<Delta = D>,
+    {
+        let mut tally = Tally::new();
+        if let Some(peer) = self.peers.get(&node) {
+            replica.digests(&mut |object, digest| {
+                let hash = object.hash64();
+                if self.shares(node, peer, object, hash, replica) {
+                    tally.add(hash, digest);
+                }
+            });
+        }
+        tally
+    }
+
+    /// The shared objects in some ranges, sorted by hash.
+    fn entries<R>(&self, node: NodeId, from: &[u64], to: &[u64], replica: &R) -> Vec<Entry>
+    where
+        R: Replica<Delta = D>,
+    {
+        let mut entries = Vec::new();
+        if let Some(peer) = self.peers.get(&node) {
+            replica.digests(&mut |object, digest| {
+                let hash = object.hash64();
+                if in_ranges(from, to, hash) && self.shares(node, peer, object, hash, replica) {
+                    entries.push(Entry { hash, digest, key: object.clone() });
+                }
+            });
+        }
+        entries.sort_unstable_by(|a, b| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
+        entries
+    }
+
+    /// First step, if it is time for it; or the request for it.
+    pub(super) fn begin_round<R>(&mut self, node: NodeId, replica: &R, out: &mut Vec<Output>)
+    where
+        R: Replica<Delta = D>,
+    {
+        let begins = self.begins(node);
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let busy = peer.blocked || peer.untold || peer.round.is_some() || peer.answer.is_some();
+        if busy || peer.interests.is_none() {
+            return;
+        }
+        let wanted = peer.round_wanted && self.now >= round_gap_end(peer);
+        if !(wanted || begins && self.now >= peer.round_due) {
+            return;
+        }
+        peer.round_wanted = false;
+        peer.round_began = Some(self.now);
+        peer.heard = self.now;
+        if !begins {
+            self.send(node, Kind::RoundPlease(wire::RoundPlease {}), out);
+            return;
+        }
+        self.counters.rounds += 1;
+        let tally = self.tally(node, replica);
+        let root = tally.root();
+        // The count of all rounds serves as a number that no other round with the peer has.
+        let number = self.counters.rounds as u32;
+        let (version, began) = (self.interests_version, self.now);
+        let round_due = self.next_round_due();
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.round_due = round_due;
+            peer.round = Some(Box::new(Round { number, began, version, stage: Stage::Buckets { tally } }));
+            let interests_version = peer.interests_version;
+            self.send(node, Kind::Summary(wire::Summary { round: number, root, interests_version }), out);
+        }
+    }
+
+    /// Second step.
+    pub(super) fn on_summary<R>(
+        &mut self,
+        node: NodeId,
+        summary: wire::Summary,
+        replica: &R,
+        out: &mut Vec<Output>,
+    ) where
+        R: Replica<Delta = D>,
+    {
+        if self.begins(node) {
+            self.counters.unexpected_messages += 1;
+            return;
+        }
+        self.counters.rounds += 1;
+        let tally = self.tally(node, replica);
+        let equal = tally.root() == summary.root;
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.work.clear();
+        peer.round_wanted = false;
+        peer.round_began = Some(self.now);
+        peer.answer = None;
+        let mut reply = wire::Buckets { round: summary.round, digests: Vec::new(), objects: Vec::new() };
+        if equal {
+            peer.synced_version = summary.interests_version;
+            self.confirm(node, self.now, summary.interests_version);
+        } else {
+            peer.answer =
+                Some(Answer { number: summary.round, version: summary.interests_version, partial: true });
+            reply.digests = tally.digests;
+            reply.objects = tally.objects;
+        }
+        self.send(node, Kind::Buckets(reply), out);
+    }
+
+    /// Third step, unless the sides are equal.
+    pub(super) fn on_buckets<R>(
+        &mut self,
+        node: NodeId,
+        theirs: wire::Buckets,
+        replica: &R,
+        out: &mut Vec<Output>,
+    ) where
+        R: Replica<Delta = D>,
+    {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let (tally, began, version) = match peer.round.as_deref() {
+            Some(Round { number, began, version, stage: Stage::Buckets { tally } })
+                if *number == theirs.round =>
+            {
+                (tally, *began, *version)
+            }
+            _ => {
+                self.counters.unexpected_messages += 1;
+                return;
+            }
+        };
+        if theirs.digests.is_empty() {
+            peer.round = None;
+            peer.cursor = 0;
+            peer.synced_version = version;
+            self.confirm(node, began, version);
+            return;
+        }
+        let cursor = peer.cursor;
+        let (buckets, left_for_later) = tally.differing(&theirs, bucket(cursor));
+        let (mut from, mut to): (Vec<u64>, Vec<u64>) = buckets.into_iter().map(bucket_range).unzip();
+        if let Some(first) = from.first_mut() {
+            *first = (*first).max(cursor);
+        }
+        let mut entries = self.entries(node, &from, &to, replica);
+        let mut next = left_for_later.map(|bucket| bucket_range(bucket).0);
+        // A single bucket may have more than one message holds.
+        if let Some(first_over) = entries.get(ROUND_OBJECTS).map(|entry| entry.hash)
+            && let Some(last) = first_over.checked_sub(1)
+        {
+            entries.retain(|entry| entry.hash <= last);
+            let ranges = from.partition_point(|first| *first <= last);
+            from.truncate(ranges);
+            to.truncate(ranges);
+            if let Some(end) = to.last_mut() {
+                *end = (*end).min(last);
+            }
+            next = Some(first_over);
+        }
+        let (hashes, digests) = lines(&entries);
+        let partial = next.is_some();
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.cursor = next.unwrap_or(0);
+            if let Some(round) = &mut peer.round {
+                round.stage = Stage::Differences { entries, partial };
+            }
+        }
+        let objects = wire::Objects { round: theirs.round, from, to, hashes, digests, partial };
+        self.send(node, Kind::Objects(objects), out);
+    }
+
+    /// Fourth step: lists what to send.
+    pub(super) fn on_objects<R>(&mut self, node: NodeId, theirs: wire::Objects, replica: &R)
+    where
+        R: Replica<Delta = D>,
+    {
+        let expected = |peer: &Peer<D>| peer.answer.as_ref().is_some_and(|a| a.number == theirs.round);
+        // A second one of the same round would have its states sent twice.
+        if !self.peers.get(&node).is_some_and(|peer| expected(peer) && peer.work.is_empty()) {
+            self.counters.unexpected_messages += 1;
+            return;
+        }
+        let entries = self.entries(node, &theirs.from, &theirs.to, replica);
+        let (hashes, digests) = lines(&entries);
+        let mut wanted = Vec::new();
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        for difference in differences((&hashes, &digests), (&theirs.hashes, &theirs.digests)) {
+            match difference {
+                Difference::OnlyOurs(hash) => peer.work.extend(with_hash(&entries, hash).map(whole)),
+                Difference::OnlyTheirs(hash) => wanted.push(hash),
+                Difference::Differs(hash) => {
+                    // Of several objects with one hash, either side may lack some.
+                    if with_hash(&entries, hash).nth(1).is_some() {
+                        peer.work.extend(with_hash(&entries, hash).map(whole));
+                        wanted.push(hash);
+                        continue;
+                    }
+                    peer.work.extend(
+                        with_hash(&entries, hash)
+                            .map(|e| Work::FieldDigests { round: theirs.round, object: e.key.clone() }),
+                    );
+                }
+            }
+        }
+        peer.work.push_back(Work::DifferencesEnd { round: theirs.round, wanted });
+        if let Some(answer) = &mut peer.answer {
+            answer.partial = theirs.partial;
+        }
+    }
+
+    /// Fifth step: lists what to send and what to ask for.
+    pub(super) fn on_differences<R>(&mut self, node: NodeId, theirs: wire::Differences, replica: &R)
+    where
+        R: Replica<Delta = D>,
+    {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let Some(Round { number, stage: Stage::Differences { entries, partial }, .. }) =
+            peer.round.as_deref_mut()
+        else {
+            self.counters.unexpected_messages += 1;
+            return;
+        };
+        if *number != theirs.round {
+            self.counters.unexpected_messages += 1;
+            return;
+        }
+        let round = theirs.round;
+        // What is answered leaves the entries, so that each object is sent once a round.
+        let mut answered = BTreeSet::new();
+        for hash in theirs.wanted {
+            if answered.insert(hash) {
+                peer.work.extend(with_hash(entries, hash).map(whole));
+            }
+        }
+        for fields in theirs.objects {
+            let key = ObjectKey::new(fields.app, fields.object);
+            let hash = key.hash64();
+            let Some(entry) = with_hash(entries, hash).find(|entry| entry.key == key) else {
+                // With the same hash as one of ours, or of no interest here.
+                continue;
+            };
+            if !answered.insert(hash) {
+                continue;
+            }
+            let ours = replica.field_digests(&key);
+            let theirs: Vec<(String, u64)> = fields.names.into_iter().zip(fields.digests).collect();
+            let (send, want) = differing_fields(&ours, &theirs);
+            if !send.is_empty() {
+                peer.work.push_back(Work::State { object: entry.key.clone(), fields: Some(send) });
+            }
+            if !want.is_empty() {
+                peer.work.push_back(Work::WantFields { round, object: key, fields: want });
+            }
+        }
+        entries.retain(|entry| !answered.contains(&entry.hash));
+        if theirs.last {
+            peer.work.push_back(Work::WantsEnd { round });
+            let partial = *partial;
+            if let Some(open) = &mut peer.round {
+                open.stage = Stage::End { partial };
+            }
+        }
+    }
+
+    /// Last step: lists what to send.
+    pub(super) fn on_wants(&mut self, node: NodeId, theirs: wire::Wants) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        // More than a round can be about is no honest wish.
+        let sane = peer.work.len() + theirs.objects.len() <= 2 * ROUND_OBJECTS;
+        if !sane || peer.answer.as_ref().is_none_or(|answer| answer.number != theirs.round) {
+            self.counters.unexpected_messages += 1;
+            return;
+        }
+        for fields in theirs.objects {
+            let object = ObjectKey::new(fields.app, fields.object);
+            peer.work.push_back(Work::State { object, fields: Some(fields.names) });
+        }
+        if theirs.last {
+            peer.work.push_back(Work::RoundEnd { round: theirs.round });
+        }
+    }
+
+    /// The higher node has sent all.
+    pub(super) fn answer_ended(&mut self, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        if let Some(answer) = peer.answer.take() {
+            self.counters.rounds_exchanged += 1;
+            if !answer.partial {
+                peer.synced_version = answer.version;
+            }
+        }
+    }
+
+    /// The lower node has got all.
+    pub(super) fn on_finished(&mut self, node: NodeId, finished: wire::Finished) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        match peer.round.as_deref() {
+            Some(Round { number, version, stage: Stage::End { partial }, .. })
+                if *number == finished.round =>
+            {
+                self.counters.rounds_exchanged += 1;
+                if *partial {
+                    peer.round_due = self.now;
+                } else {
+                    peer.synced_version = *version;
+                }
+                peer.round = None;
+            }
+            _ => self.counters.unexpected_messages += 1,
+        }
+    }
+
+    /// Both had the same; that says nothing if the peer did not know what this node is interested in.
+    fn confirm(&mut self, node: NodeId, at: std::time::Duration, version: u32) {
+        self.counters.rounds_equal += 1;
+        if version == self.interests_version {
+            self.confirmed.insert(node, at);
+        }
+    }
+}
+
+fn whole(entry: &Entry) -> Work {
+    Work::State { object: entry.key.clone(), fields: None }
+}
+
+/// The names to send and those to ask for.
+fn differing_fields(ours: &[(String, u64)], theirs: &[(String, u64)]) -> (Vec<String>, Vec<String>) {
+    let ours: BTreeSet<(&str, u64)> = ours.iter().map(|(name, digest)| (name.as_str(), *digest)).collect();
+    let theirs: BTreeSet<(&str, u64)> =
+        theirs.iter().map(|(name, digest)| (name.as_str(), *digest)).collect();
+    let names = |fields: BTreeSet<(&str, u64)>| -> Vec<String> {
+        let names: BTreeSet<&str> = fields.into_iter().map(|(name, _)| name).collect();
+        names.into_iter().map(str::to_owned).collect()
+    };
+    (names(&ours - &theirs), names(&theirs - &ours))
+}

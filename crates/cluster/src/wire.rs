@@ -1,0 +1,376 @@
+//! The messages that replicate objects, as protocol buffers.
+//!
+//! One frame of the transport is one [`Message`]. Fields and kinds that a newer version adds are skipped by
+//! an older one: an unknown kind decodes to `kind: None`. Tags are never used again for something else.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+/// The version of the protocol that this code speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// How long a message can be, in bytes. No sender makes a longer one; a receiver refuses it unread. It also
+/// bounds what decoding can take: some fifty times as much, for a message of nothing but empty entries.
+pub const MESSAGE_LIMIT_BYTES: usize = 320 * 1024;
+
+/// How long the name of an app can be, in bytes.
+pub const APP_BYTES: usize = 255;
+/// How long the name of an object, or a pattern for it, can be, in bytes.
+pub const OBJECT_BYTES: usize = 1024;
+/// How many interests a node can tell.
+pub const INTERESTS: usize = 4096;
+/// Into how many buckets objects fall, by the first byte of the hash of their key.
+pub const BUCKETS: usize = 256;
+/// How many objects one round of anti-entropy compares one by one.
+pub const ROUND_OBJECTS: usize = 16_384;
+/// How many keys a connection can give a short number to.
+pub const KEY_IDS: u32 = 1024;
+
+/// One frame.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Message {
+    /// What it is; none if it is of a kind that this version does not know.
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    pub kind: Option<Kind>,
+}
+
+/// The kinds of messages.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Kind {
+    /// What the sender wants to hear of.
+    #[prost(message, tag = "1")]
+    Interests(Interests),
+    /// Changes or states of objects.
+    #[prost(message, tag = "2")]
+    Deltas(Deltas),
+    /// A piece of a change or state that is too long for one message.
+    #[prost(message, tag = "3")]
+    Chunk(Chunk),
+    /// A round, first step: the lower node says what it has, in one number.
+    #[prost(message, tag = "4")]
+    Summary(Summary),
+    /// Second step: the higher node has the same, or says what it has, bucket by bucket.
+    #[prost(message, tag = "5")]
+    Buckets(Buckets),
+    /// Third step: the objects of the lower node in the buckets that differ.
+    #[prost(message, tag = "6")]
+    Objects(Objects),
+    /// Fourth step, any number of messages: what the higher node lacks, and its fields of objects that differ.
+    #[prost(message, tag = "7")]
+    Differences(Differences),
+    /// Fifth step, any number of messages: the fields that the lower node lacks.
+    #[prost(message, tag = "8")]
+    Wants(Wants),
+    /// Last step: the higher node has sent all.
+    #[prost(message, tag = "9")]
+    Finished(Finished),
+    /// The higher node asks for a round.
+    #[prost(message, tag = "10")]
+    RoundPlease(RoundPlease),
+}
+
+/// All that the sender wants to hear of; replaces what it told before.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Interests {
+    /// Counts the sender's sets of interests, from 1.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// At most [`INTERESTS`].
+    #[prost(message, repeated, tag = "2")]
+    pub interests: Vec<InterestEntry>,
+}
+
+/// One interest.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InterestEntry {
+    /// The app's name.
+    #[prost(string, tag = "1")]
+    pub app: String,
+    /// A pattern of object names, in which `*` stands for any characters.
+    #[prost(string, tag = "2")]
+    pub pattern: String,
+}
+
+/// Changes or states of objects; the receiver merges them, in any order and as often as they come.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Deltas {
+    /// One entry per object.
+    #[prost(message, repeated, tag = "1")]
+    pub deltas: Vec<ObjectDelta>,
+}
+
+/// A change or state of one object.
+///
+/// With a key and an id, the id means this key from now on in this direction of this connection. With an id
+/// alone, it is the key that the id means.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ObjectDelta {
+    /// 1 to [`KEY_IDS`], or 0 for none.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// The app's name.
+    #[prost(string, optional, tag = "2")]
+    pub app: Option<String>,
+    /// The object's name in the app.
+    #[prost(string, optional, tag = "3")]
+    pub object: Option<String>,
+    /// How many copies the object shall have; 0 for the usual two.
+    #[prost(uint32, tag = "4")]
+    pub copies: u32,
+    /// The encoded delta, which only the replicas understand.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub payload: Bytes,
+}
+
+/// A piece of a payload. The pieces of one payload follow one another; other messages may come between.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Chunk {
+    /// The app's name.
+    #[prost(string, tag = "1")]
+    pub app: String,
+    /// The object's name in the app.
+    #[prost(string, tag = "2")]
+    pub object: String,
+    /// As in [`ObjectDelta`].
+    #[prost(uint32, tag = "3")]
+    pub copies: u32,
+    /// Where in the payload this piece begins, in bytes; 0 begins a payload.
+    #[prost(uint64, tag = "4")]
+    pub offset_bytes: u64,
+    /// The payload ends here.
+    #[prost(bool, tag = "5")]
+    pub last: bool,
+    /// The piece.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub payload: Bytes,
+}
+
+/// What the sender has of what both share.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Summary {
+    /// The round's number, chosen by the sender.
+    #[prost(uint32, tag = "1")]
+    pub round: u32,
+    /// The sum of the buckets' digests.
+    #[prost(fixed64, tag = "2")]
+    pub root: u64,
+    /// The version of the receiver's interests that the sender knows.
+    #[prost(uint32, tag = "3")]
+    pub interests_version: u32,
+}
+
+/// What the sender has of what both share, bucket by bucket; no digests if its sum is the one received.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Buckets {
+    /// As in [`Summary`].
+    #[prost(uint32, tag = "1")]
+    pub round: u32,
+    /// [`BUCKETS`] digests, or none.
+    #[prost(fixed64, repeated, tag = "2")]
+    pub digests: Vec<u64>,
+    /// How many objects are in each, or none.
+    #[prost(uint32, repeated, tag = "3")]
+    pub objects: Vec<u32>,
+}
+
+/// The sender's objects in some ranges of hashes, all of them.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Objects {
+    /// As in [`Summary`].
+    #[prost(uint32, tag = "1")]
+    pub round: u32,
+    /// The first hash of each range, ascending; at most [`BUCKETS`].
+    #[prost(fixed64, repeated, tag = "2")]
+    pub from: Vec<u64>,
+    /// The last hash of each range.
+    #[prost(fixed64, repeated, tag = "3")]
+    pub to: Vec<u64>,
+    /// The hashes of the objects' keys, ascending.
+    #[prost(fixed64, repeated, tag = "4")]
+    pub hashes: Vec<u64>,
+    /// The digests of the objects, one for each hash.
+    #[prost(fixed64, repeated, tag = "5")]
+    pub digests: Vec<u64>,
+    /// There is more that differs; another round follows.
+    #[prost(bool, tag = "6")]
+    pub partial: bool,
+}
+
+/// What differs.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Differences {
+    /// As in [`Summary`].
+    #[prost(uint32, tag = "1")]
+    pub round: u32,
+    /// The hashes of objects that the sender wants whole.
+    #[prost(fixed64, repeated, tag = "2")]
+    pub wanted: Vec<u64>,
+    /// The sender's fields of objects that differ.
+    #[prost(message, repeated, tag = "3")]
+    pub objects: Vec<ObjectFields>,
+    /// The last message of this step.
+    #[prost(bool, tag = "4")]
+    pub last: bool,
+}
+
+/// Fields that the sender wants.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Wants {
+    /// As in [`Summary`].
+    #[prost(uint32, tag = "1")]
+    pub round: u32,
+    /// The fields, by object; without digests.
+    #[prost(message, repeated, tag = "2")]
+    pub objects: Vec<ObjectFields>,
+    /// The last message of this step.
+    #[prost(bool, tag = "3")]
+    pub last: bool,
+}
+
+/// Fields of an object.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ObjectFields {
+    /// The app's name.
+    #[prost(string, tag = "1")]
+    pub app: String,
+    /// The object's name in the app.
+    #[prost(string, tag = "2")]
+    pub object: String,
+    /// The fields' names.
+    #[prost(string, repeated, tag = "3")]
+    pub names: Vec<String>,
+    /// Their digests, one for each name, where they are of interest.
+    #[prost(fixed64, repeated, tag = "4")]
+    pub digests: Vec<u64>,
+}
+
+/// The round is over.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Finished {
+    /// As in [`Summary`].
+    #[prost(uint32, tag = "1")]
+    pub round: u32,
+}
+
+/// Asks for a round.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RoundPlease {}
+
+/// A frame is no message.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum WireError {
+    /// It is too long.
+    #[error("a message of {bytes} bytes; at most {limit_bytes} are allowed")]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit_bytes: usize,
+    },
+    /// It is not what protocol buffers look like.
+    #[error("not a message: {0}")]
+    Malformed(#[from] prost::DecodeError),
+    /// There is too much in it.
+    #[error("a message with {count} of `{what}`; at most {limit} are allowed")]
+    TooMany {
+        /// The field.
+        what: &'static str,
+        /// How many there are, or how many bytes it has.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Two parts of it do not fit together.
+    #[error("a message whose `{what}` do not fit together")]
+    Inconsistent {
+        /// The fields.
+        what: &'static str,
+    },
+}
+
+impl Message {
+    /// The bytes of a frame.
+    pub fn encode_frame(&self) -> Bytes {
+        self.encode_to_vec().into()
+    }
+
+    /// Reads a frame of at most `limit_bytes` (usually [`MESSAGE_LIMIT_BYTES`]). What comes out keeps to the
+    /// limits that are said at each field.
+    pub fn decode_frame(frame: Bytes, limit_bytes: usize) -> Result<Self, WireError> {
+        if frame.len() > limit_bytes {
+            return Err(WireError::TooLong { bytes: frame.len(), limit_bytes });
+        }
+        let message = Self::decode(frame)?;
+        match &message.kind {
+            Some(kind) => check(kind)?,
+            None => {}
+        }
+        Ok(message)
+    }
+}
+
+impl From<Kind> for Message {
+    fn from(kind: Kind) -> Self {
+        Self { kind: Some(kind) }
+    }
+}
+
+fn check(kind: &Kind) -> Result<(), WireError> {
+    match kind {
+        Kind::Interests(told) => {
+            at_most("interests", told.interests.len(), INTERESTS)?;
+            told.interests.iter().try_for_each(|entry| names(&entry.app, &entry.pattern))
+        }
+        Kind::Deltas(deltas) => deltas.deltas.iter().try_for_each(|delta| {
+            at_most("id", delta.id as usize, KEY_IDS as usize)?;
+            match (&delta.app, &delta.object) {
+                (Some(app), Some(object)) => names(app, object),
+                (None, None) if delta.id > 0 => Ok(()),
+                _ => Err(WireError::Inconsistent { what: "id, app and object" }),
+            }
+        }),
+        Kind::Chunk(chunk) => names(&chunk.app, &chunk.object),
+        Kind::Buckets(buckets) => match (buckets.digests.len(), buckets.objects.len()) {
+            (0, 0) | (BUCKETS, BUCKETS) => Ok(()),
+            _ => Err(WireError::Inconsistent { what: "digests and objects" }),
+        },
+        Kind::Objects(objects) => {
+            at_most("ranges", objects.from.len(), BUCKETS)?;
+            at_most("hashes", objects.hashes.len(), ROUND_OBJECTS)?;
+            if objects.from.len() != objects.to.len() || !ranges_ascend(&objects.from, &objects.to) {
+                return Err(WireError::Inconsistent { what: "from and to" });
+            }
+            if objects.hashes.len() != objects.digests.len() || !objects.hashes.is_sorted() {
+                return Err(WireError::Inconsistent { what: "hashes and digests" });
+            }
+            Ok(())
+        }
+        Kind::Differences(differences) => {
+            at_most("wanted", differences.wanted.len(), ROUND_OBJECTS)?;
+            differences.objects.iter().try_for_each(|fields| {
+                if fields.names.len() != fields.digests.len() {
+                    return Err(WireError::Inconsistent { what: "names and digests" });
+                }
+                names(&fields.app, &fields.object)
+            })
+        }
+        Kind::Wants(wants) => {
+            wants.objects.iter().try_for_each(|fields| names(&fields.app, &fields.object))
+        }
+        Kind::Summary(_) | Kind::Finished(_) | Kind::RoundPlease(_) => Ok(()),
+    }
+}
+
+fn names(app: &str, object: &str) -> Result<(), WireError> {
+    at_most("app", app.len(), APP_BYTES)?;
+    at_most("object", object.len(), OBJECT_BYTES)
+}
+
+fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), WireError> {
+    if count > limit { Err(WireError::TooMany { what, count, limit }) } else { Ok(()) }
+}
+
+fn ranges_ascend(from: &[u64], to: &[u64]) -> bool {
+    let ends_after_start = from.iter().zip(to).all(|(from, to)| from <= to);
+    ends_after_start && from.iter().skip(1).zip(to).all(|(next, to)| next > to)
+}

@@ -1,0 +1,180 @@
+//! A replica small enough to check by eye: fields with a maximum per writer and a set of tags.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use edgefaas_cluster::replication::{DEFAULT_COPIES, Delta, NodeId, ObjectKey, Replica};
+use edgefaas_cluster::simulation::SimulatedReplica;
+
+/// One field.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Field {
+    pub counts: BTreeMap<u64, u64>,
+    pub tags: BTreeSet<String>,
+}
+
+/// Fields by name: a state as well as a delta.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fields(pub BTreeMap<String, Field>);
+
+/// The objects of a node.
+#[derive(Debug, Clone, Default)]
+pub struct Toy {
+    pub objects: BTreeMap<ObjectKey, (Fields, u8)>,
+    /// What has reached the disk.
+    disk: BTreeMap<ObjectKey, (Fields, u8)>,
+}
+
+impl Field {
+    fn merge(&mut self, other: Self) {
+        for (writer, count) in other.counts {
+            let ours = self.counts.entry(writer).or_default();
+            *ours = count.max(*ours);
+        }
+        self.tags.extend(other.tags);
+    }
+}
+
+impl Delta for Fields {
+    fn merge(&mut self, other: Self) {
+        for (name, field) in other.0 {
+            self.0.entry(name).or_default().merge(field);
+        }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        let field = |(name, field): (&String, &Field)| {
+            name.len()
+                + field.counts.len() * 16
+                + field.tags.iter().map(|tag| tag.len() + 24).sum::<usize>()
+        };
+        self.0.iter().map(field).sum()
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut text = String::from("toy\n");
+        for (name, field) in &self.0 {
+            for (writer, count) in &field.counts {
+                text += &format!("{name} {writer} {count}\n");
+            }
+            for tag in &field.tags {
+                text += &format!("{name} {tag}\n");
+            }
+        }
+        text.into()
+    }
+}
+
+impl Fields {
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(payload).ok()?.strip_prefix("toy\n")?;
+        let mut fields = Self::default();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words.as_slice() {
+                [name, writer, count] => {
+                    let field = fields.0.entry((*name).to_owned()).or_default();
+                    field.counts.insert(writer.parse().ok()?, count.parse().ok()?);
+                }
+                [name, tag] => {
+                    fields.0.entry((*name).to_owned()).or_default().tags.insert((*tag).to_owned());
+                }
+                _ => return None,
+            }
+        }
+        Some(fields)
+    }
+
+    fn digest(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(&self.encode())
+    }
+}
+
+impl Toy {
+    /// Adds to a writer's count and gives the delta.
+    pub fn add(&mut self, key: &ObjectKey, field: &str, writer: u64, amount: u64) -> Fields {
+        let count = {
+            let (fields, _) =
+                self.objects.entry(key.clone()).or_insert((Fields::default(), DEFAULT_COPIES));
+            let count = fields.0.entry(field.to_owned()).or_default().counts.entry(writer).or_default();
+            *count += amount;
+            *count
+        };
+        let field_delta = Field { counts: BTreeMap::from([(writer, count)]), ..Field::default() };
+        Fields(BTreeMap::from([(field.to_owned(), field_delta)]))
+    }
+
+    /// Adds a tag and gives the delta.
+    pub fn tag(&mut self, key: &ObjectKey, field: &str, tag: &str) -> Fields {
+        let tags = BTreeSet::from([tag.to_owned()]);
+        let delta = Fields(BTreeMap::from([(field.to_owned(), Field { tags, ..Field::default() })]));
+        let (fields, _) = self.objects.entry(key.clone()).or_insert((Fields::default(), DEFAULT_COPIES));
+        fields.merge(delta.clone());
+        delta
+    }
+
+    pub fn fields(&self, key: &ObjectKey) -> Option<&Fields> {
+        self.objects.get(key).map(|(fields, _)| fields)
+    }
+
+    /// What was merged or written is on disk now.
+    pub fn sync(&mut self) {
+        self.disk = self.objects.clone();
+    }
+
+    /// The process ends: what is on disk is left.
+    pub fn restarted(mut self) -> Self {
+        self.objects = self.disk.clone();
+        self
+    }
+}
+
+impl Replica for Toy {
+    type Delta = Fields;
+
+    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
+        self.objects.iter().for_each(|(key, (fields, _))| visit(key, fields.digest()));
+    }
+
+    fn digest(&self, object: &ObjectKey) -> Option<u64> {
+        self.fields(object).map(Fields::digest)
+    }
+
+    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
+        let fields = self.fields(object).into_iter().flat_map(|fields| &fields.0);
+        fields
+            .map(|(name, field)| {
+                let alone = Fields(BTreeMap::from([(name.clone(), field.clone())]));
+                (name.clone(), alone.digest())
+            })
+            .collect()
+    }
+
+    fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<Fields> {
+        let all = self.fields(object)?;
+        let Some(names) = fields else {
+            return Some(all.clone());
+        };
+        let some: BTreeMap<String, Field> =
+            names.iter().filter_map(|name| Some((name.clone(), all.0.get(name)?.clone()))).collect();
+        (!some.is_empty()).then_some(Fields(some))
+    }
+
+    fn copies(&self, object: &ObjectKey) -> u8 {
+        self.objects.get(object).map_or(DEFAULT_COPIES, |(_, copies)| *copies)
+    }
+}
+
+impl SimulatedReplica for Toy {
+    fn merge(&mut self, _from: NodeId, object: &ObjectKey, copies: u8, payload: &[u8]) -> bool {
+        let Some(delta) = Fields::decode(payload) else {
+            return false;
+        };
+        let (fields, known) = self.objects.entry(object.clone()).or_insert((Fields::default(), copies));
+        *known = copies;
+        fields.merge(delta);
+        true
+    }
+}
