@@ -1,6 +1,34 @@
-//! What the nodes of a cluster say to one another.
+//! Nodes of one cluster find each other and have one authenticated, ordered and bounded channel of byte
+//! frames per pair. What is in the frames is no matter of this crate's [`transport`](Transport).
+//!
+//! Who belongs to a cluster is decided by its key ([`ClusterKey`]): it signs a [`Certificate`] over the peer
+//! id of every node. There is no server and nothing expires, since a small node has no clock that could be
+//! trusted; a node is put out by a [`RevocationList`] that the cluster key signs.
+//!
+//! Which node sends which object to whom, and when, is decided by [`replication`], a machine without I/O.
+//! It knows neither the transport nor what an object is made of; [`simulation`] runs many of it in virtual
+//! time.
 
+mod certificate;
+mod handshake;
+mod identity;
+mod join;
+mod liveness;
+mod membership;
 pub mod replication;
 pub mod simulation;
-
+mod transport;
 pub mod wire;
+
+pub use certificate::{
+    Certificate, CertificateError, ClusterId, ClusterKey, ClusterKeyError, ClusterPublicKey,
+    NewCertificate, RevocationList,
+};
+pub use handshake::{PROTOCOL_VERSIONS, Refusal};
+pub use identity::{Identity, IdentityError};
+pub use join::{JoinError, JoinRequest, Token, TokenError, join};
+pub use libp2p::{Multiaddr, PeerId};
+pub use membership::{Member, Membership, MembershipError};
+pub use transport::{
+    Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport, TransportKind,
+};

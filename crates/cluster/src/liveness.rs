@@ -1,0 +1,147 @@
+//! When to say something to a peer, and when to give it up. No clock and no socket: time comes in as
+//! milliseconds of any monotonic clock.
+
+/// A heartbeat goes out when nothing else did for so long.
+pub(crate) const HEARTBEAT_MS: u64 = 1_000;
+/// A peer from which nothing came for so long is down.
+pub(crate) const SILENCE_MS: u64 = 4_000;
+/// A busy channel is measured too, but not more often than this.
+const PROBE_MS: u64 = 5_000;
+
+/// One channel's clock.
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    received_at_ms: u64,
+    sent_at_ms: u64,
+    probed_at_ms: u64,
+    paused: bool,
+}
+
+/// What is to be done now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Send a heartbeat; [`Liveness::probed`] says that it was.
+    Heartbeat,
+    /// Nothing came for too long.
+    Down,
+    /// Nothing before this time.
+    Nothing {
+        /// When to ask again.
+        until_ms: u64,
+    },
+}
+
+impl Liveness {
+    /// A channel on which something has just been said both ways.
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self { received_at_ms: now_ms, sent_at_ms: now_ms, probed_at_ms: 0, paused: false }
+    }
+
+    /// Something arrived, if only a part of a frame.
+    pub(crate) fn received(&mut self, now_ms: u64) {
+        self.received_at_ms = now_ms;
+    }
+
+    /// Something was sent.
+    pub(crate) fn sent(&mut self, now_ms: u64) {
+        self.sent_at_ms = now_ms;
+    }
+
+    /// A heartbeat is on its way.
+    pub(crate) fn probed(&mut self, now_ms: u64) {
+        (self.sent_at_ms, self.probed_at_ms) = (now_ms, now_ms);
+    }
+
+    /// This node is slow and does not read for a while: the peer's silence means nothing.
+    pub(crate) fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// This node reads again.
+    pub(crate) fn resume(&mut self, now_ms: u64) {
+        (self.paused, self.received_at_ms) = (false, now_ms);
+    }
+
+    /// What is to be done at this time.
+    pub(crate) fn due(&self, now_ms: u64) -> Due {
+        let down_at_ms =
+            if self.paused { u64::MAX } else { self.received_at_ms.saturating_add(SILENCE_MS) };
+        if now_ms >= down_at_ms {
+            return Due::Down;
+        }
+        let speak_at_ms = (self.sent_at_ms.saturating_add(HEARTBEAT_MS))
+            .min(self.probed_at_ms.saturating_add(PROBE_MS).max(self.sent_at_ms));
+        if now_ms >= speak_at_ms {
+            return Due::Heartbeat;
+        }
+        Due::Nothing { until_ms: speak_at_ms.min(down_at_ms) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_idle_channel_has_a_heartbeat_and_a_silent_peer_is_down() {
+        let mut channel = Liveness::new(10_000);
+        channel.probed(10_000);
+        assert_eq!(channel.due(10_000), Due::Nothing { until_ms: 11_000 });
+        assert_eq!(channel.due(11_000), Due::Heartbeat);
+        channel.probed(11_000);
+        channel.sent(11_900);
+        assert_eq!(channel.due(12_000), Due::Nothing { until_ms: 12_900 });
+        channel.probed(12_900);
+        channel.probed(13_900);
+        assert_eq!(channel.due(13_999), Due::Nothing { until_ms: 14_000 });
+        assert_eq!(channel.due(14_000), Due::Down);
+        channel.received(14_000);
+        assert_eq!(channel.due(14_000), Due::Nothing { until_ms: 14_900 });
+    }
+
+    #[test]
+    fn a_node_that_does_not_read_blames_no_peer() {
+        let mut channel = Liveness::new(0);
+        channel.probed(0);
+        channel.pause();
+        assert_eq!(channel.due(100_000), Due::Heartbeat);
+        channel.probed(100_000);
+        channel.resume(100_500);
+        assert_eq!(channel.due(100_500), Due::Nothing { until_ms: 101_000 });
+        channel.probed(104_499);
+        assert_eq!(channel.due(104_500), Due::Down);
+    }
+
+    #[test]
+    fn a_busy_channel_is_measured_now_and_then() {
+        let mut channel = Liveness::new(0);
+        channel.probed(0);
+        let mut probes = 0;
+        for now_ms in (0..60_000).step_by(100) {
+            channel.sent(now_ms);
+            channel.received(now_ms);
+            if channel.due(now_ms) == Due::Heartbeat {
+                channel.probed(now_ms);
+                probes += 1;
+            }
+        }
+        assert_eq!(probes, 11);
+    }
+
+    proptest! {
+        /// Whoever sleeps until told to never sees the same moment twice, and never sleeps past a second.
+        #[test]
+        fn waiting_makes_progress(received in 0_u64..10_000, sent in 0_u64..10_000, now in 10_000_u64..20_000) {
+            let mut channel = Liveness::new(0);
+            channel.received(received);
+            channel.probed(sent);
+            if let Due::Nothing { until_ms } = channel.due(now) {
+                prop_assert!(until_ms > now && until_ms <= now + HEARTBEAT_MS);
+                let waits = matches!(channel.due(until_ms), Due::Nothing { .. });
+                prop_assert!(!waits);
+            }
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! What a node knows of its cluster: plain data that the caller keeps on disk.
+
+use std::collections::BTreeMap;
+
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use prost::Message;
+
+use crate::{
+    Certificate, CertificateError, ClusterId, ClusterKey, ClusterPublicKey, NewCertificate, RevocationList,
+};
+
+/// The most members that a node remembers.
+pub(crate) const MAX_MEMBERS: usize = 1_024;
+/// The most addresses that a node remembers of one member.
+pub(crate) const MAX_ADDRESSES: usize = 8;
+const MAX_ADDRESS_BYTES: usize = 64;
+const FORMAT: u32 = 1;
+
+/// A cluster as one of its members sees it. Holds no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    own: Certificate,
+    cluster: ClusterPublicKey,
+    members: BTreeMap<PeerId, Member>,
+    revocations: Option<RevocationList>,
+}
+
+/// Another node of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its certificate, checked.
+    pub certificate: Certificate,
+    /// Where it listened when last heard of, at most 8; the likeliest first.
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// Bytes that are no membership.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipError {
+    /// The bytes end early or hold what they may not.
+    #[error("the cluster's member list is damaged; restore it from a backup or join again")]
+    Malformed,
+    /// Written by a version of edgefaas that this one does not know.
+    #[error(
+        "the cluster's member list has format {found}, this version reads format {FORMAT}; use the edgefaas that wrote it or a newer one"
+    )]
+    UnknownFormat {
+        /// The format that it claims.
+        found: u32,
+    },
+    /// A certificate or list in it is not this cluster's.
+    #[error("the cluster's member list is wrong: {0}")]
+    Certificate(#[from] CertificateError),
+}
+
+impl Membership {
+    /// The first member of a new cluster.
+    pub fn found(key: &ClusterKey, first: NewCertificate) -> Result<Self, CertificateError> {
+        Self::new(key.issue(first)?, key.public())
+    }
+
+    /// A member that knows of no other yet.
+    pub fn new(own: Certificate, cluster: ClusterPublicKey) -> Result<Self, CertificateError> {
+        own.verify(&cluster)?;
+        Ok(Self { own, cluster, members: BTreeMap::new(), revocations: None })
+    }
+
+    /// This node's certificate.
+    pub fn own(&self) -> &Certificate {
+        &self.own
+    }
+
+    /// The cluster's key.
+    pub fn cluster(&self) -> &ClusterPublicKey {
+        &self.cluster
+    }
+
+    /// The cluster.
+    pub fn cluster_id(&self) -> ClusterId {
+        self.cluster.id()
+    }
+
+    /// The other members, revoked ones left out, by peer id.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|member| !self.is_revoked(&member.certificate))
+    }
+
+    /// Another member, unless it was put out.
+    pub fn member(&self, peer_id: &PeerId) -> Option<&Member> {
+        self.members.get(peer_id).filter(|member| !self.is_revoked(&member.certificate))
+    }
+
+    /// What was taken back so far.
+    pub fn revocations(&self) -> Option<&RevocationList> {
+        self.revocations.as_ref()
+    }
+
+    /// The version of the revocation list; 0 if there is none.
+    pub fn revocations_version(&self) -> u64 {
+        self.revocations.as_ref().map_or(0, RevocationList::version)
+    }
+
+    /// Whether a certificate was taken back.
+    pub fn is_revoked(&self, certificate: &Certificate) -> bool {
+        self.revocations.as_ref().is_some_and(|list| list.revokes(certificate.serial()))
+    }
+
+    /// Takes in a member, or a newer certificate of one; true if that changed anything. This node itself,
+    /// revoked certificates and members beyond the 1,024th are left out.
+    pub fn learn(&mut self, certificate: Certificate) -> Result<bool, CertificateError> {
+        if certificate.peer_id() == self.own.peer_id() {
+            return Ok(false);
+        }
+        let known = self.members.get(&certificate.peer_id());
+        // Checking a signature is the costly part.
+        if known.is_some_and(|known| known.certificate == certificate) {
+            return Ok(false);
+        }
+        certificate.verify(&self.cluster)?;
+        if self.is_revoked(&certificate) {
+            return Ok(false);
+        }
+        let full = self.members.len() >= MAX_MEMBERS;
+        match self.members.get_mut(&certificate.peer_id()) {
+            Some(known) => {
+                let newer = certificate.supersedes(&known.certificate);
+                if newer {
+                    known.certificate = certificate;
+                }
+                Ok(newer)
+            }
+            None if full => Ok(false),
+            None => {
+                self.members.insert(certificate.peer_id(), Member { certificate, addresses: Vec::new() });
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes in where a member said itself that it listens; true if that changed anything.
+    pub fn set_addresses(&mut self, peer_id: &PeerId, addresses: &[Multiaddr]) -> bool {
+        let addresses = usable(addresses);
+        match self.members.get_mut(peer_id) {
+            Some(member) if !addresses.is_empty() && member.addresses != addresses => {
+                member.addresses = addresses;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes in where others say that a member listens, ahead of what was known; true if that changed
+    /// anything.
+    pub fn add_addresses(&mut self, peer_id: &PeerId, addresses: &[Multiaddr]) -> bool {
+        let Some(member) = self.members.get_mut(peer_id) else { return false };
+        let mut merged = usable(addresses);
+        merged.retain(|address| !member.addresses.contains(address));
+        if merged.is_empty() {
+            return false;
+        }
+        merged.append(&mut member.addresses);
+        merged.truncate(MAX_ADDRESSES);
+        member.addresses = merged;
+        true
+    }
+
+    /// Takes in a revocation list; true if it is newer than the one before. The members that it puts out are
+    /// forgotten.
+    pub fn revoke(&mut self, list: RevocationList) -> Result<bool, CertificateError> {
+        if list.version() <= self.revocations_version() {
+            return Ok(false);
+        }
+        list.verify(&self.cluster)?;
+        self.members.retain(|_, member| !list.revokes(member.certificate.serial()));
+        self.revocations = Some(list);
+        Ok(true)
+    }
+
+    /// Takes in all that another view of the same cluster knows, except which node it is of; true if that
+    /// changed anything.
+    pub fn merge(&mut self, other: Self) -> Result<bool, CertificateError> {
+        let (expected, found) = (self.cluster_id(), other.cluster_id());
+        if expected != found {
+            return Err(CertificateError::ForeignCluster { found, expected });
+        }
+        let mut changed = match other.revocations {
+            Some(list) => self.revoke(list)?,
+            None => false,
+        };
+        changed |= self.learn(other.own)?;
+        for (peer_id, member) in other.members {
+            changed |= self.learn(member.certificate)?;
+            changed |= self.add_addresses(&peer_id, &member.addresses);
+        }
+        Ok(changed)
+    }
+
+    /// The binary form.
+    pub fn encode(&self) -> Vec<u8> {
+        MembershipBody {
+            format: FORMAT,
+            own: self.own.encode(),
+            cluster: self.cluster.to_bytes().to_vec(),
+            members: self.members.values().map(Member::to_wire).collect(),
+            revocations: self.revocations.as_ref().map(RevocationList::encode),
+        }
+        .encode_to_vec()
+    }
+
+    /// Reads the binary form and checks what is in it; never panics.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MembershipError> {
+        let body = MembershipBody::decode(bytes).map_err(|_| MembershipError::Malformed)?;
+        if body.format != FORMAT {
+            return Err(MembershipError::UnknownFormat { found: body.format });
+        }
+        let cluster =
+            ClusterPublicKey::from_bytes(&body.cluster).map_err(|_| MembershipError::Malformed)?;
+        let mut read = Self::new(Certificate::decode(&body.own)?, cluster)?;
+        if let Some(list) = body.revocations {
+            read.revoke(RevocationList::decode(&list)?)?;
+        }
+        for member in body.members {
+            read.take_in(&member)?;
+        }
+        Ok(read)
+    }
+
+    /// Takes in a member that someone told of; true if that changed anything.
+    pub(crate) fn take_in(&mut self, member: &MemberWire) -> Result<bool, CertificateError> {
+        let certificate = Certificate::decode(&member.certificate)?;
+        let peer_id = certificate.peer_id();
+        let learnt = self.learn(certificate)?;
+        Ok(self.add_addresses(&peer_id, &decode_addresses(&member.addresses)) | learnt)
+    }
+}
+
+impl Member {
+    pub(crate) fn to_wire(&self) -> MemberWire {
+        MemberWire { certificate: self.certificate.encode(), addresses: encode_addresses(&self.addresses) }
+    }
+}
+
+/// A member as it is told of and kept.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MemberWire {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) certificate: Vec<u8>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub(crate) addresses: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MembershipBody {
+    #[prost(uint32, tag = "1")]
+    format: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    own: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    cluster: Vec<u8>,
+    #[prost(message, repeated, tag = "4")]
+    members: Vec<MemberWire>,
+    #[prost(bytes = "vec", optional, tag = "5")]
+    revocations: Option<Vec<u8>>,
+}
+
+/// Several members, in one frame.
+#[derive(Clone, PartialEq, prost::Message)]
+struct MembersBody {
+    #[prost(message, repeated, tag = "1")]
+    members: Vec<MemberWire>,
+}
+
+pub(crate) fn encode_members(members: &[MemberWire]) -> Vec<u8> {
+    MembersBody { members: members.to_vec() }.encode_to_vec()
+}
+
+/// Reads what [`encode_members`] wrote; none if it is damaged. Never panics.
+pub(crate) fn decode_members(bytes: &[u8]) -> Option<Vec<MemberWire>> {
+    MembersBody::decode(bytes).ok().map(|body| body.members)
+}
+
+pub(crate) fn encode_addresses(addresses: &[Multiaddr]) -> Vec<Vec<u8>> {
+    addresses.iter().take(MAX_ADDRESSES).map(Multiaddr::to_vec).collect()
+}
+
+/// Those that can be read and dialled; the rest is of no use and no fault.
+pub(crate) fn decode_addresses(addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
+    let read = addresses
+        .iter()
+        .take(MAX_ADDRESSES)
+        .filter(|bytes| bytes.len() <= MAX_ADDRESS_BYTES)
+        .filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok())
+        .collect::<Vec<_>>();
+    usable(&read)
+}
+
+/// `/ip4|ip6/ADDRESS/tcp/PORT` and `/ip4|ip6/ADDRESS/udp/PORT/quic-v1`, each once, at most 8.
+fn usable(addresses: &[Multiaddr]) -> Vec<Multiaddr> {
+    let mut kept: Vec<Multiaddr> = Vec::new();
+    for address in addresses {
+        if kept.len() < MAX_ADDRESSES && is_usable(address) && !kept.contains(address) {
+            kept.push(address.clone());
+        }
+    }
+    kept
+}
+
+fn is_usable(address: &Multiaddr) -> bool {
+    let mut parts = address.iter();
+    let host = match parts.next() {
+        Some(Protocol::Ip4(ip)) => !ip.is_unspecified() && !ip.is_multicast(),
+        Some(Protocol::Ip6(ip)) => !ip.is_unspecified() && !ip.is_multicast(),
+        _ => false,
+    };
+    host && matches!(
+        (parts.next(), parts.next(), parts.next()),
+        (Some(Protocol::Tcp(1..)), None, _) | (Some(Protocol::Udp(1..)), Some(Protocol::QuicV1), None)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn certificate(key: &ClusterKey, node_id: u64, serial: u64) -> Certificate {
+        let new = NewCertificate {
+            peer_id: PeerId::random(),
+            node_id,
+            name: format!("node-{node_id}"),
+            serial,
+            issued_unix_ms: serial,
+        };
+        key.issue(new).unwrap()
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<Multiaddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_was_learnt_passes_through_bytes() {
+        let key = ClusterKey::generate();
+        let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
+        let (other, out) = (certificate(&key, 2, 2), certificate(&key, 3, 3));
+        assert_eq!(membership.learn(other.clone()), Ok(true));
+        assert_eq!(membership.learn(other.clone()), Ok(false));
+        assert_eq!(membership.learn(out.clone()), Ok(true));
+        let told =
+            addresses(&["/ip4/10.0.0.2/tcp/7071", "/ip4/10.0.0.2/udp/7071/quic-v1", "/ip4/0.0.0.0/tcp/1"]);
+        assert!(membership.set_addresses(&other.peer_id(), &told));
+        assert_eq!(membership.revoke(key.revoke(1, [3]).unwrap()), Ok(true));
+        assert_eq!(membership.learn(out), Ok(false));
+
+        let read = Membership::decode(&membership.encode()).unwrap();
+        assert_eq!(read, membership);
+        assert_eq!(read.members().count(), 1);
+        assert_eq!(read.member(&other.peer_id()).unwrap().addresses, told[..2]);
+    }
+
+    #[test]
+    fn merging_is_for_one_cluster_and_keeps_the_higher_list() {
+        let key = ClusterKey::generate();
+        let mut a = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
+        let mut b = Membership::new(certificate(&key, 2, 2), key.public()).unwrap();
+        a.revoke(key.revoke(2, [9]).unwrap()).unwrap();
+        b.revoke(key.revoke(1, [8]).unwrap()).unwrap();
+        assert_eq!(b.merge(a.clone()), Ok(true));
+        assert_eq!(b.revocations_version(), 2);
+        assert_eq!(a.merge(b.clone()), Ok(true));
+        assert_eq!(a.merge(b), Ok(false));
+
+        let foreign = ClusterKey::generate();
+        let other = Membership::new(certificate(&foreign, 1, 1), foreign.public()).unwrap();
+        assert!(matches!(a.merge(other), Err(CertificateError::ForeignCluster { .. })));
+        assert!(matches!(
+            a.learn(certificate(&foreign, 5, 5)),
+            Err(CertificateError::ForeignCluster { .. })
+        ));
+    }
+
+    #[test]
+    fn a_new_certificate_of_a_peer_replaces_a_revoked_one() {
+        let key = ClusterKey::generate();
+        let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
+        let old = certificate(&key, 2, 20);
+        let renewed = |serial| NewCertificate {
+            peer_id: old.peer_id(),
+            node_id: 2,
+            name: "node-2".into(),
+            serial,
+            issued_unix_ms: serial,
+        };
+        membership.learn(old.clone()).unwrap();
+        assert_eq!(membership.learn(key.issue(renewed(10)).unwrap()), Ok(false));
+        assert_eq!(membership.learn(key.issue(renewed(21)).unwrap()), Ok(true));
+        membership.revoke(key.revoke(1, [21]).unwrap()).unwrap();
+        assert_eq!(membership.member(&old.peer_id()), None);
+        assert_eq!(membership.learn(key.issue(renewed(5)).unwrap()), Ok(true));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Membership::decode(&bytes);
+            let _ = decode_addresses(&[bytes]);
+        }
+
+        #[test]
+        fn no_more_addresses_than_allowed(count in 0_u16..40) {
+            let key = ClusterKey::generate();
+            let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
+            let other = certificate(&key, 2, 2);
+            membership.learn(other.clone()).unwrap();
+            let many: Vec<Multiaddr> =
+                (0..count).map(|i| format!("/ip4/10.0.0.2/tcp/{}", 1 + i).parse().unwrap()).collect();
+            membership.set_addresses(&other.peer_id(), &many);
+            membership.add_addresses(&other.peer_id(), &many);
+            prop_assert!(membership.member(&other.peer_id()).unwrap().addresses.len() <= MAX_ADDRESSES);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One stream per connection, opened by the side that dialled; no other stream is served.
+//!
+//! libp2p's own stream behaviour goes by peer and not by connection, which is too little here: of two
+//! connections to one peer a certain one has to be closed.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
+use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
+use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound, FullyNegotiatedOutbound};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
+    SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+};
+use libp2p::{Multiaddr, PeerId, Stream};
+
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The channel of two members.
+    Cluster,
+    /// Trading a token for a certificate.
+    Join,
+}
+
+/// A connection's stream, or that it will have none.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) connection: ConnectionId,
+    pub(crate) peer: PeerId,
+    /// None if the other side does not speak the protocol.
+    pub(crate) stream: Option<(Purpose, Stream)>,
+}
+
+/// Decides about a connection before anything is read from it.
+pub(crate) type Gate = Arc<dyn Fn(PeerId) -> Result<(), GateClosed> + Send + Sync>;
+
+/// The peer has to wait.
+#[derive(Debug, thiserror::Error)]
+#[error("the peer was refused a short while ago")]
+pub(crate) struct GateClosed;
+
+/// One stream per connection.
+pub(crate) struct Channels {
+    dials_for: Purpose,
+    serves_cluster: bool,
+    serves_joins: Arc<AtomicBool>,
+    gate: Gate,
+    ready: VecDeque<Opened>,
+    waker: Option<Waker>,
+}
+
+impl Channels {
+    /// A member: dials other members, serves them, and newcomers while `serves_joins` is set.
+    pub(crate) fn member(serves_joins: Arc<AtomicBool>, gate: Gate) -> Self {
+        Self {
+            dials_for: Purpose::Cluster,
+            serves_cluster: true,
+            serves_joins,
+            gate,
+            ready: VecDeque::new(),
+            waker: None,
+        }
+    }
+
+    /// A newcomer: dials to join and serves nothing.
+    pub(crate) fn newcomer() -> Self {
+        Self {
+            dials_for: Purpose::Join,
+            serves_cluster: false,
+            serves_joins: Arc::default(),
+            gate: Arc::new(|_| Ok(())),
+            ready: VecDeque::new(),
+            waker: None,
+        }
+    }
+}
+
+impl NetworkBehaviour for Channels {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Opened;
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        (self.gate)(peer).map_err(ConnectionDenied::new)?;
+        Ok(Handler {
+            side: Side::Listener { served: false },
+            serves_cluster: self.serves_cluster,
+            serves_joins: self.serves_joins.clone(),
+            ready: None,
+        })
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(Handler {
+            side: Side::Dialer { wants: Some(self.dials_for) },
+            serves_cluster: false,
+            serves_joins: Arc::default(),
+            ready: None,
+        })
+    }
+
+    fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
+
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        stream: THandlerOutEvent<Self>,
+    ) {
+        self.ready.push_back(Opened { connection, peer, stream });
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        if let Some(opened) = self.ready.pop_front() {
+            return Poll::Ready(ToSwarm::GenerateEvent(opened));
+        }
+        self.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// The stream of one connection.
+pub(crate) struct Handler {
+    side: Side,
+    serves_cluster: bool,
+    serves_joins: Arc<AtomicBool>,
+    ready: Option<Option<(Purpose, Stream)>>,
+}
+
+enum Side {
+    Dialer { wants: Option<Purpose> },
+    Listener { served: bool },
+}
+
+impl ConnectionHandler for Handler {
+    type FromBehaviour = Infallible;
+    type ToBehaviour = Option<(Purpose, Stream)>;
+    type InboundProtocol = Protocols;
+    type OutboundProtocol = Protocols;
+    type InboundOpenInfo = ();
+    type OutboundOpenInfo = ();
+
+    fn listen_protocol(&self) -> SubstreamProtocol<Protocols, ()> {
+        let open = matches!(self.side, Side::Listener { served: false });
+        let mut purposes = Vec::new();
+        if open && self.serves_cluster {
+            purposes.push(Purpose::Cluster);
+        }
+        if open && self.serves_joins.load(Ordering::Relaxed) {
+            purposes.push(Purpose::Join);
+        }
+        SubstreamProtocol::new(Protocols { purposes }, ())
+    }
+
+    /// Who is idle for too long is told apart by the channel, not by libp2p.
+    fn connection_keep_alive(&self) -> bool {
+        true
+    }
+
+    fn poll(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<Protocols, (), Self::ToBehaviour>> {
+        if let Some(stream) = self.ready.take() {
+            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(stream));
+        }
+        if let Side::Dialer { wants } = &mut self.side
+            && let Some(purpose) = wants.take()
+        {
+            let protocol = SubstreamProtocol::new(Protocols { purposes: vec![purpose] }, ());
+            return Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
+        }
+        Poll::Pending
+    }
+
+    fn on_behaviour_event(&mut self, event: Infallible) {
+        match event {}
+    }
+
+    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Protocols, Protocols>) {
+        match event {
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
+                if let Side::Listener { served } = &mut self.side
+                    && !*served
+                {
+                    *served = true;
+                    self.ready = Some(Some(protocol));
+                }
+            }
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, .. }) => {
+                self.ready = Some(Some(protocol));
+            }
+            ConnectionEvent::DialUpgradeError(_) => self.ready = Some(None),
+            _ => {}
+        }
+    }
+}
+
+/// The protocols that a stream may be opened for.
+#[derive(Debug)]
+pub(crate) struct Protocols {
+    purposes: Vec<Purpose>,
+}
+
+impl UpgradeInfo for Protocols {
+    type Info = Purpose;
+    type InfoIter = std::vec::IntoIter<Purpose>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        self.purposes.clone().into_iter()
+    }
+}
+
+impl AsRef<str> for Purpose {
+    fn as_ref(&self) -> &str {
+        match self {
+            Self::Cluster => "/edgefaas/cluster/1",
+            Self::Join => "/edgefaas/join/1",
+        }
+    }
+}
+
+impl InboundUpgrade<Stream> for Protocols {
+    type Output = (Purpose, Stream);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_inbound(self, stream: Stream, purpose: Purpose) -> Self::Future {
+        ready(Ok((purpose, stream)))
+    }
+}
+
+impl OutboundUpgrade<Stream> for Protocols {
+    type Output = (Purpose, Stream);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_outbound(self, stream: Stream, purpose: Purpose) -> Self::Future {
+        ready(Ok((purpose, stream)))
+    }
+}

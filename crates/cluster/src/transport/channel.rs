@@ -1,0 +1,425 @@
+//! One connection's stream: the handshake, then frames both ways until the end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::io::{BufReader, ReadHalf, WriteHalf};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use libp2p::{Multiaddr, PeerId, Stream};
+use parking_lot::Mutex;
+
+use super::frame::{self, Kind, ReadError};
+use super::shared::{Peer, Shared, unix_ms};
+use super::{DownReason, Event, address};
+use crate::handshake::{Hello, MAX_HELLO_BYTES, Refusal, Refused, Verdict};
+use crate::liveness::{Due, Liveness};
+use crate::membership::{Member, decode_addresses, decode_members, encode_addresses, encode_members};
+use crate::{RevocationList, TransportKind};
+
+/// Frames of the channel's own may be as large as this, whatever the limit for the node's.
+const MAX_CONTROL_BYTES: usize = 128 * 1_024;
+const READ_BUFFER_BYTES: usize = 16 * 1_024;
+/// How long a farewell or a refusal may take to get through.
+const FAREWELL: Duration = Duration::from_millis(300);
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A connection to a peer that has proved its peer id.
+pub(crate) struct Link {
+    pub(crate) peer: PeerId,
+    pub(crate) address: Multiaddr,
+}
+
+/// How a channel ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// This node refused the peer.
+    Refused(Refusal),
+    /// The peer refused this node.
+    RefusedByPeer(Refusal),
+    /// The connection broke before the peer was known.
+    Lost,
+    /// The channel stood for so long.
+    Down { up: Duration, reason: DownReason },
+}
+
+enum Failure {
+    Ours(Refused),
+    Theirs(Refused),
+    Lost(String),
+}
+
+/// Runs a channel to its end.
+pub(crate) async fn run(shared: Arc<Shared>, link: Link, mut stream: Stream) -> Outcome {
+    let limit = shared.limits.handshake_timeout;
+    let greeted = tokio::time::timeout(limit, greet(&shared, &link, &mut stream)).await;
+    let failure = match greeted {
+        Ok(Ok((peer, hello))) => return serve(&shared, &peer, &hello, stream).await,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::Ours(
+            Refusal::Silent.with(format!("it did not say who it is within {} s", limit.as_secs_f32())),
+        ),
+    };
+    match failure {
+        Failure::Ours(refused) => {
+            if refused.reason == Refusal::Duplicate {
+                tracing::debug!(peer = %link.peer, address = %link.address, "closed a second connection");
+            } else {
+                tracing::warn!(peer = %link.peer, address = %link.address, reason = %refused, "refused a peer");
+            }
+            shared.counters.refuse(refused.reason);
+            let reason = refused.reason;
+            refuse(&mut stream, refused).await;
+            Outcome::Refused(reason)
+        }
+        Failure::Theirs(refused) => {
+            if refused.reason == Refusal::Duplicate {
+                tracing::debug!(peer = %link.peer, address = %link.address, "a second connection was closed");
+            } else {
+                tracing::warn!(peer = %link.peer, address = %link.address, reason = %refused, "refused by a peer");
+            }
+            shared.counters.refused_by_peer(refused.reason);
+            Outcome::RefusedByPeer(refused.reason)
+        }
+        Failure::Lost(reason) => {
+            tracing::debug!(peer = %link.peer, address = %link.address, reason, "lost before the handshake's end");
+            Outcome::Lost
+        }
+    }
+}
+
+/// Tells the peer why, and waits a moment for it to read that and close.
+async fn refuse(stream: &mut Stream, refused: Refused) {
+    let farewell = async {
+        frame::write(stream, Kind::Verdict, &Verdict::Refused(refused).encode()).await?;
+        stream.close().await?;
+        let mut rest = [0; 256];
+        while stream.read(&mut rest).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    // Whether the peer listens is its own affair.
+    let _ = tokio::time::timeout(LINGER, farewell).await;
+}
+
+/// Both say Hello, both judge, and the lower peer id has the last word.
+async fn greet(
+    shared: &Arc<Shared>,
+    link: &Link,
+    stream: &mut Stream,
+) -> Result<(Arc<Peer>, Hello), Failure> {
+    frame::write(stream, Kind::Hello, &shared.hello().encode()).await.map_err(lost)?;
+    let body = expect(stream, Kind::Hello).await?;
+    let hello = Hello::decode(&body).map_err(Failure::Ours)?;
+    let greeted = {
+        let membership = shared.membership.lock();
+        hello.check(link.peer, &membership, &shared.limits.versions, unix_ms())
+    };
+    let greeted = greeted.map_err(Failure::Ours)?;
+    let kind = address::kind(&link.address).unwrap_or(TransportKind::Tcp);
+    let peer = Arc::new(Peer::new(
+        greeted.certificate,
+        link.address.clone(),
+        kind,
+        greeted.protocol_version,
+        &hello,
+        greeted.skew_ms,
+        shared.limits.outbox_bytes,
+        shared.cancel.child_token(),
+    ));
+    let decides = shared.own < link.peer;
+    if !decides {
+        accept(stream).await?;
+    }
+    let body = expect(stream, Kind::Verdict).await?;
+    if let Verdict::Refused(refused) = Verdict::decode(&body).map_err(Failure::Ours)? {
+        return Err(Failure::Theirs(refused));
+    }
+    shared.claim(&peer, decides).await.map_err(Failure::Ours)?;
+    if decides && let Err(failure) = accept(stream).await {
+        shared.release(&peer);
+        return Err(failure);
+    }
+    Ok((peer, hello))
+}
+
+async fn accept(stream: &mut Stream) -> Result<(), Failure> {
+    frame::write(stream, Kind::Verdict, &Verdict::Accepted.encode()).await.map_err(lost)
+}
+
+/// Reads a frame of a certain kind; a refusal may come in its place.
+async fn expect(stream: &mut Stream, wanted: Kind) -> Result<Bytes, Failure> {
+    let (kind, body) = frame::read(stream, MAX_HELLO_BYTES, |_| ()).await.map_err(|error| match error {
+        ReadError::TooLarge { .. } => Failure::Ours(Refusal::TooLarge.with(error.to_string())),
+        ReadError::Empty => Failure::Ours(Refusal::Malformed.with(error.to_string())),
+        ReadError::Closed | ReadError::Io(_) => Failure::Lost(error.to_string()),
+    })?;
+    if kind == wanted {
+        return Ok(body);
+    }
+    if kind == Kind::Verdict
+        && let Ok(Verdict::Refused(refused)) = Verdict::decode(&body)
+    {
+        return Err(Failure::Theirs(refused));
+    }
+    Err(Failure::Ours(Refusal::Malformed.with(format!("it sent a {kind:?} in place of a {wanted:?}"))))
+}
+
+fn lost(error: std::io::Error) -> Failure {
+    Failure::Lost(error.to_string())
+}
+
+/// A member's channel, from its up to its down.
+async fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>, hello: &Hello, stream: Stream) -> Outcome {
+    let (reader, mut writer) = stream.split();
+    let channel = Channel {
+        shared,
+        peer,
+        liveness: Mutex::new(Liveness::new(shared.now_ms())),
+        announced: AtomicBool::new(false),
+        writing: AtomicBool::new(false),
+    };
+    channel.introduce(hello);
+    let reason = tokio::select! {
+        reason = channel.read(reader, hello) => reason,
+        reason = channel.write(&mut writer) => reason,
+        reason = channel.watch() => reason,
+        never = channel.tell_when_writable() => match never {},
+        () = peer.close.cancelled() => {
+            // Half a frame cannot be followed by another.
+            if !channel.writing.load(Ordering::Relaxed) {
+                let goodbye = async {
+                    frame::write(&mut writer, Kind::Goodbye, &[]).await?;
+                    writer.close().await
+                };
+                let _ = tokio::time::timeout(FAREWELL, goodbye).await;
+            }
+            peer.close_reason()
+        }
+    };
+    if channel.announced.load(Ordering::Relaxed) {
+        let down = Event::PeerDown { node_id: peer.certificate.node_id(), reason };
+        tokio::select! {
+            // The node that does not listen any more is stopping.
+            _ = shared.events.send(down) => {}
+            () = shared.cancel.cancelled() => {}
+        }
+    }
+    shared.release(peer);
+    // Those whose certificate was taken back were counted when it was.
+    if let DownReason::Refused(refusal) = reason
+        && refusal != Refusal::Revoked
+    {
+        shared.counters.refuse(refusal);
+    }
+    tracing::info!(node = peer.certificate.name(), %reason, "a member is down");
+    Outcome::Down { up: peer.since.elapsed(), reason }
+}
+
+struct Channel<'a> {
+    shared: &'a Arc<Shared>,
+    peer: &'a Arc<Peer>,
+    liveness: Mutex<Liveness>,
+    /// Whether the node was told that the peer is up.
+    announced: AtomicBool,
+    /// Whether a part of a batch may have been written.
+    writing: AtomicBool,
+}
+
+impl Channel<'_> {
+    /// What the peer is told first: members, and certificates taken back that it does not know of.
+    fn introduce(&self, hello: &Hello) {
+        let (shared, peer) = (self.shared, self.peer);
+        for body in shared.members_frames(peer.certificate.peer_id()) {
+            peer.outbox.control(Kind::Members, body);
+        }
+        let list = shared.membership.lock().revocations().cloned();
+        if let Some(list) = list.filter(|list| list.version() > hello.revocations_version) {
+            peer.outbox.control(Kind::Revocations, list.encode());
+        }
+    }
+
+    async fn read(&self, reader: ReadHalf<Stream>, hello: &Hello) -> DownReason {
+        let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
+        self.announce(hello).await;
+        let limit_bytes = self.shared.limits.max_frame_bytes.max(MAX_CONTROL_BYTES);
+        loop {
+            let progress = |count| {
+                self.peer.bytes_in.fetch_add(count as u64, Ordering::Relaxed);
+                self.liveness.lock().received(self.shared.now_ms());
+            };
+            let (kind, body) = match frame::read(&mut reader, limit_bytes, progress).await {
+                Ok(frame) => frame,
+                Err(ReadError::TooLarge { .. }) => return DownReason::Refused(Refusal::TooLarge),
+                Err(ReadError::Empty) => return DownReason::Refused(Refusal::Malformed),
+                Err(ReadError::Closed | ReadError::Io(_)) => return DownReason::Lost,
+            };
+            if let Err(reason) = self.take(kind, body).await {
+                return reason;
+            }
+        }
+    }
+
+    /// Tells the node of the peer, and the peer's whereabouts to others.
+    async fn announce(&self, hello: &Hello) {
+        let (shared, peer) = (self.shared, self.peer);
+        let (peer_id, node_id) = (peer.certificate.peer_id(), peer.certificate.node_id());
+        shared.penalties.lock().forgive(&peer_id);
+        let up = Event::PeerUp {
+            node_id,
+            name: peer.certificate.name().to_owned(),
+            peer_id,
+            protocol_version: peer.protocol_version,
+            incarnation: peer.incarnation,
+            skew_ms: peer.skew_ms,
+            address: peer.address.clone(),
+        };
+        tracing::info!(node = peer.certificate.name(), address = %peer.address, "a member is up");
+        self.emit(up).await;
+        self.announced.store(true, Ordering::Relaxed);
+        let heard = self.credible(hello.addresses.clone());
+        let (changed, member) = {
+            let mut membership = shared.membership.lock();
+            // It was verified a moment ago.
+            let learnt = membership.learn(peer.certificate.clone()).unwrap_or(false);
+            let moved = membership.set_addresses(&peer_id, &heard);
+            (learnt | moved, membership.member(&peer_id).map(Member::to_wire))
+        };
+        if let Some(member) = member.filter(|_| changed) {
+            shared.tell_others(node_id, Kind::Members, &encode_members(&[member]));
+            self.membership_changed().await;
+        }
+    }
+
+    async fn take(&self, kind: Kind, body: Bytes) -> Result<(), DownReason> {
+        let malformed = DownReason::Refused(Refusal::Malformed);
+        match kind {
+            Kind::Data if body.len() > self.shared.limits.max_frame_bytes => {
+                Err(DownReason::Refused(Refusal::TooLarge))
+            }
+            Kind::Data => {
+                self.emit(Event::Frame { node_id: self.peer.certificate.node_id(), bytes: body }).await;
+                Ok(())
+            }
+            Kind::Ping => {
+                self.peer.outbox.pong(token(&body).ok_or(malformed)?);
+                Ok(())
+            }
+            Kind::Pong => {
+                let sent_us = token(&body).ok_or(malformed)?;
+                let rtt_us = self.shared.now_us().checked_sub(sent_us).ok_or(malformed)?;
+                self.peer.rtt_us.store(rtt_us.max(1), Ordering::Relaxed);
+                Ok(())
+            }
+            Kind::Members => self.take_members(&body).await,
+            Kind::Revocations => self.take_revocations(&body).await,
+            Kind::Goodbye => Err(DownReason::Left),
+            Kind::Hello | Kind::Verdict => Err(malformed),
+            Kind::Unknown => Ok(()),
+        }
+    }
+
+    async fn take_members(&self, body: &[u8]) -> Result<(), DownReason> {
+        let malformed = DownReason::Refused(Refusal::Malformed);
+        let members = decode_members(body).ok_or(malformed)?;
+        let mut changed = false;
+        for mut member in members {
+            let heard = self.credible(decode_addresses(&member.addresses));
+            member.addresses = encode_addresses(&heard);
+            changed |= self.shared.membership.lock().take_in(&member).map_err(|_| malformed)?;
+        }
+        if changed {
+            self.membership_changed().await;
+        }
+        Ok(())
+    }
+
+    async fn take_revocations(&self, body: &[u8]) -> Result<(), DownReason> {
+        let malformed = DownReason::Refused(Refusal::Malformed);
+        let list = RevocationList::decode(body).map_err(|_| malformed)?;
+        let newer = self.shared.membership.lock().revoke(list).map_err(|_| malformed)?;
+        if newer {
+            self.shared.tell_others(self.peer.certificate.node_id(), Kind::Revocations, body);
+            self.shared.drop_revoked();
+            self.membership_changed().await;
+        }
+        Ok(())
+    }
+
+    /// A peer on another machine knows nothing of this one's loopback.
+    fn credible(&self, mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
+        if !address::is_loopback(&self.peer.address) {
+            addresses.retain(|address| !address::is_loopback(address));
+        }
+        addresses
+    }
+
+    async fn membership_changed(&self) {
+        self.emit(Event::MembershipChanged).await;
+        self.shared.wake();
+    }
+
+    /// Hands an event to the node. While the node is slow nothing is read, and the peer is not to blame.
+    async fn emit(&self, event: Event) {
+        use tokio::sync::mpsc::error::TrySendError;
+
+        match self.shared.events.try_send(event) {
+            Ok(()) => {}
+            Err(TrySendError::Full(event)) => {
+                self.liveness.lock().pause();
+                // The node that does not listen any more is stopping.
+                let _ = self.shared.events.send(event).await;
+                self.liveness.lock().resume(self.shared.now_ms());
+            }
+            Err(TrySendError::Closed(_)) => self.shared.cancel.cancel(),
+        }
+    }
+
+    async fn write(&self, writer: &mut WriteHalf<Stream>) -> DownReason {
+        loop {
+            let batch = self.peer.outbox.next().await;
+            self.writing.store(true, Ordering::Relaxed);
+            let written = async {
+                writer.write_all(&batch.bytes).await?;
+                writer.flush().await
+            };
+            if written.await.is_err() {
+                return DownReason::Lost;
+            }
+            self.writing.store(false, Ordering::Relaxed);
+            self.peer.bytes_out.fetch_add(batch.bytes.len() as u64, Ordering::Relaxed);
+            self.peer.outbox.written(&batch);
+            self.liveness.lock().sent(self.shared.now_ms());
+        }
+    }
+
+    async fn watch(&self) -> DownReason {
+        loop {
+            let now_ms = self.shared.now_ms();
+            let due = self.liveness.lock().due(now_ms);
+            match due {
+                Due::Down => return DownReason::Silent,
+                Due::Heartbeat => {
+                    self.peer.outbox.ping(self.shared.now_us());
+                    self.liveness.lock().probed(now_ms);
+                }
+                Due::Nothing { until_ms } => {
+                    tokio::time::sleep(Duration::from_millis(until_ms.saturating_sub(now_ms))).await;
+                }
+            }
+        }
+    }
+
+    async fn tell_when_writable(&self) -> std::convert::Infallible {
+        loop {
+            self.peer.outbox.writable().await;
+            let event = Event::Writable { node_id: self.peer.certificate.node_id() };
+            // The node that does not listen any more is stopping.
+            let _ = self.shared.events.send(event).await;
+        }
+    }
+}
+
+fn token(body: &[u8]) -> Option<u64> {
+    body.try_into().ok().map(u64::from_be_bytes)
+}

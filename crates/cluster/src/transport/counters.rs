@@ -1,0 +1,74 @@
+//! What happened on the transport so far.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Refusal;
+
+/// Figures since the start; they only grow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counters {
+    /// Peers that this node refused, by reason; reasons that did not occur are there with 0.
+    pub refused: Vec<(Refusal, u64)>,
+    /// How often a peer refused this node, by the reason it gave.
+    pub refused_by_peers: Vec<(Refusal, u64)>,
+    /// Connections that could not be made.
+    pub dials_failed: u64,
+    /// Certificates issued for tokens.
+    pub joins: u64,
+    /// Tries to join that were refused.
+    pub joins_refused: u64,
+}
+
+impl Counters {
+    /// How many peers this node refused for a reason.
+    pub fn refused(&self, reason: Refusal) -> u64 {
+        count(&self.refused, reason)
+    }
+
+    /// How often peers refused this node for a reason.
+    pub fn refused_by_peers(&self, reason: Refusal) -> u64 {
+        count(&self.refused_by_peers, reason)
+    }
+}
+
+/// The counters as they are counted.
+#[derive(Debug, Default)]
+pub(crate) struct Cells {
+    refused: [AtomicU64; Refusal::ALL.len()],
+    refused_by_peers: [AtomicU64; Refusal::ALL.len()],
+    pub(crate) dials_failed: AtomicU64,
+    pub(crate) joins: AtomicU64,
+    pub(crate) joins_refused: AtomicU64,
+}
+
+impl Cells {
+    pub(crate) fn refuse(&self, reason: Refusal) {
+        self.refused.get(reason.index()).map(add);
+    }
+
+    pub(crate) fn refused_by_peer(&self, reason: Refusal) {
+        self.refused_by_peers.get(reason.index()).map(add);
+    }
+
+    pub(crate) fn read(&self) -> Counters {
+        let by_reason = |cells: &[AtomicU64]| {
+            Refusal::ALL.into_iter().zip(cells.iter().map(|cell| cell.load(Ordering::Relaxed))).collect()
+        };
+        Counters {
+            refused: by_reason(&self.refused),
+            refused_by_peers: by_reason(&self.refused_by_peers),
+            dials_failed: self.dials_failed.load(Ordering::Relaxed),
+            joins: self.joins.load(Ordering::Relaxed),
+            joins_refused: self.joins_refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Counts one.
+pub(crate) fn add(cell: &AtomicU64) {
+    cell.fetch_add(1, Ordering::Relaxed);
+}
+
+fn count(counts: &[(Refusal, u64)], reason: Refusal) -> u64 {
+    counts.iter().find(|(known, _)| *known == reason).map_or(0, |(_, count)| *count)
+}

@@ -1,0 +1,290 @@
+//! What the handle, the driver and the channels of one node have in common.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use libp2p::{Multiaddr, PeerId};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::back_off::Penalties;
+use super::counters::Cells;
+use super::driver::Command;
+use super::frame::Kind;
+use super::outbox::Outbox;
+use super::{DownReason, Event, Limits, PeerInfo, TransportKind};
+use crate::handshake::{Hello, Refusal, Refused};
+use crate::join::Desk;
+use crate::membership::MemberWire;
+use crate::{Certificate, Membership};
+
+/// Members that are told of in one frame.
+const MEMBERS_PER_FRAME: usize = 64;
+
+/// One node's transport.
+pub(crate) struct Shared {
+    pub(crate) own: PeerId,
+    pub(crate) limits: Limits,
+    pub(crate) membership: Arc<Mutex<Membership>>,
+    pub(crate) listening: Mutex<Vec<Multiaddr>>,
+    pub(crate) counters: Cells,
+    pub(crate) penalties: Mutex<Penalties>,
+    pub(crate) joins: Mutex<Desk>,
+    pub(crate) serves_joins: Arc<AtomicBool>,
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) cancel: CancellationToken,
+    peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    started: Instant,
+}
+
+/// A member with a channel.
+pub(crate) struct Peer {
+    pub(crate) certificate: Certificate,
+    pub(crate) address: Multiaddr,
+    pub(crate) kind: TransportKind,
+    pub(crate) protocol_version: u32,
+    pub(crate) incarnation: u32,
+    pub(crate) software: String,
+    pub(crate) skew_ms: i64,
+    pub(crate) since: Instant,
+    pub(crate) outbox: Outbox,
+    pub(crate) rtt_us: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    /// Set when the channel is to end, with the reason.
+    pub(crate) close: CancellationToken,
+    close_reason: Mutex<Option<DownReason>>,
+    /// Set when the channel has ended and the node was told.
+    pub(crate) gone: CancellationToken,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        own: PeerId,
+        limits: Limits,
+        membership: Arc<Mutex<Membership>>,
+        serves_joins: Arc<AtomicBool>,
+        events: mpsc::Sender<Event>,
+        commands: mpsc::UnboundedSender<Command>,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self {
+            own,
+            limits,
+            membership,
+            listening: Mutex::default(),
+            counters: Cells::default(),
+            penalties: Mutex::default(),
+            joins: Mutex::default(),
+            serves_joins,
+            events,
+            commands,
+            cancel,
+            peers: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Milliseconds of the monotonic clock since the start.
+    pub(crate) fn now_ms(&self) -> u64 {
+        millis(self.started.elapsed())
+    }
+
+    /// Microseconds since the start: what heartbeats carry.
+    pub(crate) fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// This node's Hello.
+    pub(crate) fn hello(&self) -> Hello {
+        let addresses = self.listening.lock().clone();
+        let membership = self.membership.lock();
+        Hello {
+            versions: self.limits.versions.clone(),
+            software: self.limits.software.clone(),
+            certificate: membership.own().encode(),
+            revocations_version: membership.revocations_version(),
+            unix_ms: unix_ms(),
+            incarnation: self.limits.incarnation,
+            addresses,
+        }
+    }
+
+    /// A member with a channel.
+    pub(crate) fn peer(&self, node_id: u64) -> Option<Arc<Peer>> {
+        self.peers.lock().get(&node_id).cloned()
+    }
+
+    /// All members with a channel.
+    pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.lock().values().cloned().collect()
+    }
+
+    /// Takes the place of a member's channel. `decides` is whether this side says which of two is kept.
+    pub(crate) async fn claim(&self, peer: &Arc<Peer>, decides: bool) -> Result<(), Refused> {
+        let node_id = peer.certificate.node_id();
+        loop {
+            let holder = {
+                let mut peers = self.peers.lock();
+                let Some(holder) = peers.get(&node_id) else {
+                    peers.insert(node_id, peer.clone());
+                    return Ok(());
+                };
+                holder.clone()
+            };
+            if holder.certificate.peer_id() != peer.certificate.peer_id() {
+                return Err(Refusal::NodeIdTaken.with(format!(
+                    "`{}` is connected with the same node number as `{}`; join one of them again",
+                    holder.certificate.name(),
+                    peer.certificate.name()
+                )));
+            }
+            // One that was started again has not seen its old connection end, this node may not have either.
+            let restarted = holder.incarnation != peer.incarnation;
+            if decides && !restarted && !holder.close.is_cancelled() {
+                return Err(Refusal::Duplicate.with("there is a connection already"));
+            }
+            holder.close(DownReason::Replaced);
+            holder.gone.cancelled().await;
+        }
+    }
+
+    /// Gives the place of a member's channel up.
+    pub(crate) fn release(&self, peer: &Arc<Peer>) {
+        let mut peers = self.peers.lock();
+        let node_id = peer.certificate.node_id();
+        if peers.get(&node_id).is_some_and(|holder| Arc::ptr_eq(holder, peer)) {
+            peers.remove(&node_id);
+        }
+        drop(peers);
+        peer.gone.cancel();
+    }
+
+    /// Ends the channels of members whose certificate was taken back.
+    pub(crate) fn drop_revoked(&self) {
+        for peer in self.peers() {
+            if self.membership.lock().is_revoked(&peer.certificate) {
+                self.penalise(peer.certificate.peer_id());
+                self.counters.refuse(Refusal::Revoked);
+                peer.close(DownReason::Refused(Refusal::Revoked));
+            }
+        }
+    }
+
+    /// Leaves a peer alone for a while.
+    pub(crate) fn penalise(&self, peer: PeerId) {
+        self.penalties.lock().refuse(peer, self.now_ms(), rand::random());
+    }
+
+    /// What every member is told of.
+    pub(crate) fn tell_all(&self, kind: Kind, body: &[u8]) {
+        for peer in self.peers() {
+            peer.outbox.control(kind, body.to_vec());
+        }
+    }
+
+    /// What every member but one is told of.
+    pub(crate) fn tell_others(&self, except: u64, kind: Kind, body: &[u8]) {
+        for peer in self.peers().iter().filter(|peer| peer.certificate.node_id() != except) {
+            peer.outbox.control(kind, body.to_vec());
+        }
+    }
+
+    /// All members that are known, in frames' bodies.
+    pub(crate) fn members_frames(&self, except: PeerId) -> Vec<Vec<u8>> {
+        let membership = self.membership.lock();
+        let members: Vec<MemberWire> = membership
+            .members()
+            .filter(|member| member.certificate.peer_id() != except)
+            .map(crate::membership::Member::to_wire)
+            .collect();
+        members.chunks(MEMBERS_PER_FRAME).map(crate::membership::encode_members).collect()
+    }
+
+    /// Has the driver look whom to dial.
+    pub(crate) fn wake(&self) {
+        // The driver is gone only when all is at its end.
+        let _ = self.commands.send(Command::Look);
+    }
+
+    pub(crate) async fn membership_changed(&self) {
+        // The node that does not listen any more is stopping.
+        let _ = self.events.send(Event::MembershipChanged).await;
+        self.wake();
+    }
+}
+
+impl Peer {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one thing, put together once")]
+    pub(crate) fn new(
+        certificate: Certificate,
+        address: Multiaddr,
+        kind: TransportKind,
+        protocol_version: u32,
+        hello: &Hello,
+        skew_ms: i64,
+        outbox_bytes: usize,
+        close: CancellationToken,
+    ) -> Self {
+        Self {
+            certificate,
+            address,
+            kind,
+            protocol_version,
+            incarnation: hello.incarnation,
+            software: hello.software.clone(),
+            skew_ms,
+            since: Instant::now(),
+            outbox: Outbox::new(outbox_bytes),
+            rtt_us: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            close,
+            close_reason: Mutex::new(None),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    /// Ends the channel; the first reason counts.
+    pub(crate) fn close(&self, reason: DownReason) {
+        self.close_reason.lock().get_or_insert(reason);
+        self.close.cancel();
+    }
+
+    /// Why the channel was ended from this side.
+    pub(crate) fn close_reason(&self) -> DownReason {
+        self.close_reason.lock().unwrap_or(DownReason::Disconnected)
+    }
+
+    pub(crate) fn info(&self) -> PeerInfo {
+        let rtt_us = self.rtt_us.load(Ordering::Relaxed);
+        PeerInfo {
+            node_id: self.certificate.node_id(),
+            name: self.certificate.name().to_owned(),
+            peer_id: self.certificate.peer_id(),
+            address: self.address.clone(),
+            transport: self.kind,
+            software: self.software.clone(),
+            protocol_version: self.protocol_version,
+            incarnation: self.incarnation,
+            connected_since: self.since,
+            rtt: (rtt_us > 0).then(|| Duration::from_micros(rtt_us)),
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+            skew_ms: self.skew_ms,
+        }
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// This node's wall clock; 0 if it stands before 1970.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis)
+}
