@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use edgefaas_isolates::{
-    DirectCall, Event, FetchError, FunctionSource, Host, HostError, HostFuture, IncomingResponse,
-    InvocationMeta, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing,
-    PublishRequest, Reply, Trigger,
+    Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
+    IncomingResponse, InvocationMeta, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest,
+    Preparing, PublishRequest, Read, Reply, Trigger,
 };
 
 use crate::{repository, target_folder};
@@ -148,6 +148,14 @@ impl Host for NoHost {
     }
 
     fn register_get(&mut self, _: &str, _: &str) -> Result<Option<Bytes>, HostError> {
+        nothing()
+    }
+
+    fn object_change(&mut self, _: &str, _: &str, _: &[&str], _: Change<'_>) -> Result<(), HostError> {
+        nothing()
+    }
+
+    fn object_read(&mut self, _: &str, _: &str, _: &[&str], _: Read<'_>) -> Result<FieldValue, HostError> {
         nothing()
     }
 

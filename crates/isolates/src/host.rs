@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 
 use bytes::Bytes;
+pub use edgefaas_js_abi::{Change, FieldType, Read};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{IncomingResponse, OutgoingRequest, Reply};
@@ -72,6 +73,34 @@ pub trait Host: Send + 'static {
     /// The value of a register, this invocation's own if it set one.
     fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError>;
 
+    /// Changes a field of an object, or an entry of a map in it: `path` has the keys that lead there through maps, and is
+    /// empty for the field itself. Counters and registers that are fields come here from components that ask so, and by the
+    /// methods above otherwise.
+    ///
+    /// # Errors
+    /// A name, key or value that is no good or over its limit, a field of another type, an object over its quota, a
+    /// counter that would leave its range, an index or pointer that leads nowhere.
+    fn object_change(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        change: Change<'_>,
+    ) -> Result<(), HostError>;
+
+    /// Reads a field, or an entry of a map in it, with this invocation's own changes. [`Read`] says what the answer is; one
+    /// of another kind fails the function's call. What was never written has the value that its type begins with.
+    ///
+    /// # Errors
+    /// A name or key that is no good, a field of another type.
+    fn object_read(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        read: Read<'_>,
+    ) -> Result<FieldValue, HostError>;
+
     /// A line for the function's log.
     fn log(&mut self, level: LogLevel, message: String);
 
@@ -86,6 +115,68 @@ pub trait Host: Send + 'static {
 
     /// The names of the secrets that the manifest names and that are set.
     fn secret_names(&mut self) -> Vec<String>;
+}
+
+/// What is in a field of an object, or what was asked about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldValue {
+    /// Of a counter or bounded counter.
+    Integer(i64),
+    /// Of a g-counter, or a bounded counter's share.
+    Unsigned(u64),
+    /// Of a register; none if it was never set.
+    Register(Option<Bytes>),
+    /// Of an mv-register, a g-set, a set or a list.
+    Values(Vec<Bytes>),
+    /// Of an ew-flag or dw-flag, or whether a set has an element.
+    Flag(bool),
+    /// Of a text.
+    Text(String),
+    /// Of a json field; of a map, one JSON object of all that is in it.
+    Json(String),
+    /// The keys of a map and the types of their entries, in order.
+    Keys(Vec<(String, FieldType)>),
+}
+
+impl FieldValue {
+    /// Whether this can be the answer to `read`.
+    pub fn answers(&self, read: &Read<'_>) -> bool {
+        match read {
+            Read::Contains { .. } => matches!(self, Self::Flag(_)),
+            Read::MapKeys => matches!(self, Self::Keys(_)),
+            Read::Share => matches!(self, Self::Unsigned(_)),
+            Read::Value(field_type) => match field_type {
+                FieldType::Counter | FieldType::BoundedCounter => matches!(self, Self::Integer(_)),
+                FieldType::GCounter => matches!(self, Self::Unsigned(_)),
+                FieldType::Register => matches!(self, Self::Register(_)),
+                FieldType::MvRegister | FieldType::GSet | FieldType::Set | FieldType::List => {
+                    matches!(self, Self::Values(_))
+                }
+                FieldType::EwFlag | FieldType::DwFlag => matches!(self, Self::Flag(_)),
+                FieldType::Text => matches!(self, Self::Text(_)),
+                FieldType::Map | FieldType::Json => matches!(self, Self::Json(_)),
+            },
+        }
+    }
+}
+
+/// Asks `host`, whose answer then is of the kind that `read` says.
+pub(crate) fn read_object(
+    host: &mut dyn Host,
+    object: &str,
+    field: &str,
+    path: &[&str],
+    read: Read<'_>,
+) -> Result<FieldValue, HostError> {
+    let value = host.object_read(object, field, path, read)?;
+    if value.answers(&read) {
+        return Ok(value);
+    }
+    let wanted = read.field_type();
+    Err(HostError::Failed(format!(
+        "the node has something else than the value of a {wanted} for field `{field}` of object `{object}`; \
+         this is a mistake of the node's"
+    )))
 }
 
 /// A message that a function publishes.

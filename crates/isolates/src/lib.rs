@@ -29,7 +29,10 @@ pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, IncomingResponse, MqttMessage, ObjectChange,
     OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
 };
-pub use host::{FetchCause, FetchError, Host, HostError, HostFuture, LogLevel, PublishRequest};
+pub use host::{
+    Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
+    PublishRequest, Read,
+};
 pub use machine::{Machine, PoolWishes};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
 pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Preparing, Program};

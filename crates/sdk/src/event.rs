@@ -20,7 +20,8 @@ pub enum Trigger {
     Mqtt(MqttMessage),
     /// A schedule that came due; the event has no bytes.
     Cron(CronTick),
-    /// A field of an object changed; the event has no bytes.
+    /// A field of an object changed; the event has [`previous`](Event::previous) and [`value`](Event::value), and its bytes
+    /// are JSON of all.
     Object(ObjectChange),
     /// A call by another function, the command line or an MQTT client, with its data.
     Call(DirectCall),
@@ -117,6 +118,12 @@ pub enum PayloadError {
         wanted: &'static str,
         /// What is wrong, with line and column.
         source: serde_json::Error,
+    },
+    /// The event is no change of an object.
+    #[error("a {kind} event has no change of an object")]
+    NoChange {
+        /// What it is.
+        kind: &'static str,
     },
 }
 

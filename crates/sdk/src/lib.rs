@@ -9,7 +9,7 @@ mod event;
 mod executor;
 mod fetch;
 mod host;
-mod object;
+pub mod object;
 mod reply;
 
 pub use call::PendingCall;

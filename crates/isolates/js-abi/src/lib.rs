@@ -33,14 +33,17 @@
 
 extern crate alloc;
 
+mod objects;
+
 use alloc::string::String;
 use alloc::vec::Vec;
 
+pub use objects::{Change, FieldType, FieldValue, Read};
 pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// An invocation up to this size needs no allocation in the isolate.
 pub const INPUT_BYTES: usize = 4096;
@@ -238,6 +241,27 @@ pub enum Request<'a> {
         object: &'a str,
         field: &'a str,
     },
+    /// Changes a field of an object, or an entry of a map in it. Counters and registers that are fields have requests of
+    /// their own above, which are shorter.
+    ObjectChange {
+        object: &'a str,
+        field: &'a str,
+        /// The keys that lead from the field into maps; empty for the field itself.
+        #[serde(borrow)]
+        path: Vec<&'a str>,
+        #[serde(borrow)]
+        change: Change<'a>,
+    },
+    /// Reads one; the answer is [`Answer::Field`].
+    ObjectRead {
+        object: &'a str,
+        field: &'a str,
+        /// See [`Request::ObjectChange`].
+        #[serde(borrow)]
+        path: Vec<&'a str>,
+        #[serde(borrow)]
+        read: Read<'a>,
+    },
     /// Where an asset lies; the answer is [`Answer::Place`].
     Asset {
         name: &'a str,
@@ -321,6 +345,7 @@ pub enum Answer<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
     Names(#[serde(borrow)] Vec<&'a str>),
+    Field(#[serde(borrow)] FieldValue<'a>),
     /// Bytes that lie in the engine's memory.
     Place {
         address: u32,

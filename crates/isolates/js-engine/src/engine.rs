@@ -56,14 +56,17 @@ struct Group {
     globals: &'static [&'static str],
     /// What else in a module's text tells that the group will be needed.
     hints: &'static [&'static str],
+    /// What a module's text has as well if they mean this group; empty if they mean nothing else.
+    with: &'static str,
 }
 
-static GROUPS: [Group; 6] = [
+static GROUPS: [Group; 7] = [
     Group {
         name: "events",
         source: text!("prelude/events.js"),
         globals: &["Event", "CustomEvent", "EventTarget", "AbortSignal", "AbortController"],
         hints: &[".signal"],
+        with: "",
     },
     Group {
         name: "streams",
@@ -76,12 +79,14 @@ static GROUPS: [Group; 6] = [
             "ByteLengthQueuingStrategy",
         ],
         hints: &[".body", ".stream"],
+        with: "",
     },
     Group {
         name: "writable",
         source: text!("prelude/writable.js"),
         globals: &["WritableStream", "WritableStreamDefaultWriter", "WritableStreamDefaultController"],
         hints: &[".pipeTo", ".pipeThrough"],
+        with: "",
     },
     Group {
         name: "transform",
@@ -93,18 +98,41 @@ static GROUPS: [Group; 6] = [
             "TextDecoderStream",
         ],
         hints: &[],
+        with: "",
     },
     Group {
         name: "blob",
         source: text!("prelude/blob.js"),
         globals: &["Blob", "File", "FormData"],
         hints: &[".formData", ".blob"],
+        with: "",
     },
     Group {
         name: "subtle",
         source: text!("prelude/subtle.js"),
         globals: &["CryptoKey", "SubtleCrypto"],
         hints: &[".subtle"],
+        with: "",
+    },
+    Group {
+        name: "objects",
+        source: text!("prelude/objects.js"),
+        globals: &[],
+        hints: &[
+            ".gCounter",
+            ".boundedCounter",
+            ".mvRegister",
+            ".gSet",
+            ".set",
+            ".map",
+            ".flag",
+            ".ewFlag",
+            ".dwFlag",
+            ".list",
+            ".text",
+            ".json",
+        ],
+        with: ".object",
     },
 ];
 
@@ -124,12 +152,14 @@ impl Group {
     fn is_mentioned_in(&self, code: &str) -> bool {
         let in_word =
             |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-        self.globals.iter().chain(self.hints).any(|word| {
+        let mentions = |word: &str| {
             code.match_indices(word).any(|(at, _)| {
                 let starts = word.starts_with('.') || !in_word(code.as_bytes()[..at].last());
                 starts && !in_word(code.as_bytes().get(at + word.len()))
             })
-        })
+        };
+        (self.with.is_empty() || mentions(self.with))
+            && self.globals.iter().chain(self.hints).any(|word| mentions(word))
     }
 }
 

@@ -6,5 +6,6 @@
 mod boundary;
 mod convert;
 mod engine;
+mod fields;
 mod natives;
 mod web;

@@ -13,7 +13,7 @@ use rquickjs::{
     Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, TypedArray, Value, promise::PromiseState,
 };
 
-use crate::{boundary, convert, engine, web};
+use crate::{boundary, convert, engine, fields, web};
 
 thread_local! {
     static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
@@ -96,6 +96,8 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
             ask(&ctx, &Request::RegisterSet { object: &object, field: &field, value: json.as_bytes() })
         },
         "registerGet" => register_get,
+        "objectChange" => fields::change,
+        "objectRead" => fields::read,
         "asset" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Asset { name: &name }),
         "config" => |ctx: Ctx<'js>| match answer(&ctx, &Request::Config)? {
             Answer::Text(json) => ctx.json_parse(json),
@@ -414,7 +416,7 @@ fn started(ctx: &Ctx<'_>, start: &Start<'_>) -> rquickjs::Result<u32> {
 }
 
 /// The value of the answer to `request`; throws if it is a refusal.
-fn ask<'js>(ctx: &Ctx<'js>, request: &Request<'_>) -> rquickjs::Result<Value<'js>> {
+pub fn ask<'js>(ctx: &Ctx<'js>, request: &Request<'_>) -> rquickjs::Result<Value<'js>> {
     value_of(ctx, &boundary::call(request))
 }
 
@@ -442,6 +444,7 @@ fn value_of<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>) -> rquickjs::Result<Value<
         Answer::Text(text) => text.into_js(ctx),
         Answer::Bytes(bytes) => TypedArray::new_copy(ctx.clone(), bytes).map(TypedArray::into_value),
         Answer::Names(names) => names.clone().into_js(ctx),
+        Answer::Field(value) => fields::value_of(ctx, value),
         Answer::Place { address, bytes } => boundary::view(ctx, *address, *bytes),
         Answer::Refused { code, message } => Err(refused(ctx, *code, message)),
         Answer::Reply(reply) => reply_value(ctx, reply),

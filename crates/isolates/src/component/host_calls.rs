@@ -9,8 +9,11 @@ use super::bindings::{
     assets, calls, context, guest_reply, guest_response, messaging, objects, outgoing_request, requests,
     types,
 };
+use super::fields::{field_change, field_type, guest_keys, guest_share, guest_value};
 use crate::event::{IncomingResponse, Reply};
-use crate::host::{HostError, HostFuture, LogLevel, PublishRequest};
+use crate::host::{
+    FieldType, FieldValue, HostError, HostFuture, LogLevel, PublishRequest, Read, read_object,
+};
 
 type HostResult<T> = wasmtime::Result<Result<T, types::HostError>>;
 
@@ -188,4 +191,69 @@ impl objects::Host for ComponentState {
         let value = self.host().register_get(&object, &field);
         Ok(value.map(|value| value.map(Vec::from)).map_err(Into::into))
     }
+
+    fn change(
+        &mut self,
+        object: String,
+        field: String,
+        path: Vec<String>,
+        change: objects::FieldChange,
+    ) -> HostResult<()> {
+        let change = field_change(&change);
+        Ok(self.host().object_change(&object, &field, &keys(&path), change).map_err(Into::into))
+    }
+
+    fn read(
+        &mut self,
+        object: String,
+        field: String,
+        path: Vec<String>,
+        wanted: objects::FieldType,
+    ) -> HostResult<objects::FieldValue> {
+        let read = Read::Value(field_type(wanted));
+        let value = read_object(self.host(), &object, &field, &keys(&path), read);
+        Ok(value.and_then(guest_value).map_err(Into::into))
+    }
+
+    fn contains(
+        &mut self,
+        object: String,
+        field: String,
+        path: Vec<String>,
+        wanted: objects::FieldType,
+        element: Vec<u8>,
+    ) -> HostResult<bool> {
+        let field_type = field_type(wanted);
+        if !matches!(field_type, FieldType::GSet | FieldType::Set) {
+            let error = HostError::Invalid(format!("a {field_type} has no elements to look for"));
+            return Ok(Err(error.into()));
+        }
+        let read = Read::Contains { field_type, element: &element };
+        let value = read_object(self.host(), &object, &field, &keys(&path), read);
+        Ok(value.map(|value| value == FieldValue::Flag(true)).map_err(Into::into))
+    }
+
+    fn map_keys(
+        &mut self,
+        object: String,
+        field: String,
+        path: Vec<String>,
+    ) -> HostResult<Vec<(String, objects::FieldType)>> {
+        let value = read_object(self.host(), &object, &field, &keys(&path), Read::MapKeys);
+        Ok(value.and_then(guest_keys).map_err(Into::into))
+    }
+
+    fn bounded_counter_share(
+        &mut self,
+        object: String,
+        field: String,
+        path: Vec<String>,
+    ) -> HostResult<u64> {
+        let value = read_object(self.host(), &object, &field, &keys(&path), Read::Share);
+        Ok(value.and_then(guest_share).map_err(Into::into))
+    }
+}
+
+fn keys(path: &[String]) -> Vec<&str> {
+    path.iter().map(String::as_str).collect()
 }

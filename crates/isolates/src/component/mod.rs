@@ -3,6 +3,7 @@
 mod bindings;
 mod environment;
 mod failure;
+mod fields;
 mod host_calls;
 mod outgoing;
 mod proxy;

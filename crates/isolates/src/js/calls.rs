@@ -15,6 +15,7 @@ use wasmtime::{Caller, Linker, Memory, ResourceLimiter};
 use super::messages;
 use super::stack::Files;
 use crate::assets::AssetTable;
+use crate::host::read_object;
 use crate::{Host, HostError, LogLevel};
 
 /// How many tickets an invocation may have open at once.
@@ -248,6 +249,12 @@ fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
         Request::RegisterGet { object, field } => host
             .register_get(object, field)
             .map(|value| value.map_or(NOTHING, |value| messages::encode(&Answer::Bytes(&value)))),
+        Request::ObjectChange { object, field, path, change } => {
+            done(host.object_change(object, field, path, *change))
+        }
+        Request::ObjectRead { object, field, path, read } => {
+            read_object(&mut **host, object, field, path, *read).map(|value| messages::field_answer(&value))
+        }
         Request::Asset { name } => asset(assets, name),
         Request::Config => Ok(config(&mut **host)),
         Request::SecretNames => {
@@ -327,6 +334,8 @@ fn name(request: &Request<'_>) -> &'static str {
         Request::CounterValue { .. } => "counter.value",
         Request::RegisterSet { .. } => "register.set",
         Request::RegisterGet { .. } => "register.get",
+        Request::ObjectChange { change, .. } => change.field_type().as_str(),
+        Request::ObjectRead { read, .. } => read.field_type().as_str(),
         Request::Asset { .. } => "asset",
         Request::Config => "config",
         Request::SecretNames | Request::Secret { .. } => "secrets",

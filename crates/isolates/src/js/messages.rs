@@ -4,8 +4,8 @@ use bytes::Bytes;
 use edgefaas_js_abi as abi;
 
 use crate::{
-    Event, HostError, HttpResponse, IncomingResponse, InvocationMeta, LogLevel, OutgoingRequest,
-    PublishRequest, Redirect, Reply, Trigger,
+    Event, FieldValue, HostError, HttpResponse, IncomingResponse, InvocationMeta, LogLevel,
+    OutgoingRequest, PublishRequest, Redirect, Reply, Trigger,
 };
 
 /// An invocation as the engine takes it.
@@ -113,6 +113,24 @@ pub fn fetch_answer(result: &Result<IncomingResponse, HostError>) -> Vec<u8> {
         }),
         Err(error) => refusal(error),
     }
+}
+
+/// The encoded answer for a field of an object.
+pub fn field_answer(value: &FieldValue) -> Vec<u8> {
+    encode(&abi::Answer::Field(match value {
+        FieldValue::Integer(value) => abi::FieldValue::Integer(*value),
+        FieldValue::Unsigned(value) => abi::FieldValue::Unsigned(*value),
+        FieldValue::Register(value) => abi::FieldValue::Register(value.as_deref()),
+        FieldValue::Values(values) => {
+            abi::FieldValue::Values(values.iter().map(|value| &value[..]).collect())
+        }
+        FieldValue::Flag(value) => abi::FieldValue::Flag(*value),
+        FieldValue::Text(text) => abi::FieldValue::Text(text),
+        FieldValue::Json(json) => abi::FieldValue::Json(json),
+        FieldValue::Keys(keys) => {
+            abi::FieldValue::Keys(keys.iter().map(|(key, field_type)| (&key[..], *field_type)).collect())
+        }
+    }))
 }
 
 /// The encoded answer for a host call that was refused or failed.

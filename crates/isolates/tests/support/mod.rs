@@ -9,9 +9,9 @@ use bytes::Bytes;
 use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
 use edgefaas_isolates::js::{JsEngine, JsProgram, PrepareError, engine_code_wasm};
 use edgefaas_isolates::{
-    Completion, DirectCall, Event, FetchError, Host, HostError, HostFuture, HttpRequest, HttpResponse,
-    IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph, MqttMessage, OutgoingRequest,
-    PublishRequest, Reply, Trigger,
+    Change, Completion, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture,
+    HttpRequest, HttpResponse, IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph,
+    MqttMessage, OutgoingRequest, PublishRequest, Read, Reply, Trigger,
 };
 use tokio::sync::Notify;
 
@@ -44,6 +44,12 @@ pub struct Record {
     pub logs: Vec<(LogLevel, String)>,
     pub counters: HashMap<String, i64>,
     pub registers: HashMap<String, Bytes>,
+    /// Changes of other fields and of entries of maps: object, field, path and change.
+    pub changes: Vec<String>,
+    /// The same for what was read.
+    pub reads: Vec<String>,
+    /// What a field of an object or an entry of a map answers; any other is not found.
+    pub values: HashMap<String, FieldValue>,
     /// Requests to other servers that are under way.
     pub fetching: usize,
 }
@@ -91,6 +97,11 @@ impl Bench {
         self.record.lock().unwrap().clone()
     }
 
+    /// What `read` of a place, such as `object.field/key`, will answer.
+    pub fn answers(&self, place: &str, read: Read<'_>, value: FieldValue) {
+        self.record.lock().unwrap().values.insert(format!("{place} {read:?}"), value);
+    }
+
     pub fn host(&self) -> Box<dyn Host> {
         Box::new(Recorder {
             record: self.record.clone(),
@@ -108,6 +119,30 @@ struct Recorder {
 
 fn permit(kind: &str, name: &str) -> Result<(), HostError> {
     if name == "forbidden" { Err(HostError::NotPermitted(format!("{kind} {name}"))) } else { Ok(()) }
+}
+
+fn place(object: &str, field: &str, path: &[&str]) -> String {
+    [&[&*format!("{object}.{field}")], path].concat().join("/")
+}
+
+/// A change with its bytes as text.
+fn shown(change: Change<'_>) -> String {
+    let bytes = match change {
+        Change::RegisterSet(bytes)
+        | Change::MvRegisterSet(bytes)
+        | Change::GSetAdd(bytes)
+        | Change::SetAdd(bytes)
+        | Change::SetRemove(bytes)
+        | Change::ListInsert { value: bytes, .. }
+        | Change::ListPush(bytes)
+        | Change::ListSet { value: bytes, .. } => Some(std::str::from_utf8(bytes).unwrap()),
+        _ => None,
+    };
+    let debug = format!("{change:?}");
+    match bytes {
+        Some(text) => format!("{} {text}", &debug[..debug.find('[').unwrap()]),
+        None => debug,
+    }
 }
 
 /// Waits until two are here.
@@ -254,6 +289,36 @@ impl Host for Recorder {
     fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
         permit("object", object)?;
         Ok(self.record.lock().unwrap().registers.get(&format!("{object}.{field}")).cloned())
+    }
+
+    fn object_change(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        change: Change<'_>,
+    ) -> Result<(), HostError> {
+        permit("object", object)?;
+        self.record.lock().unwrap().changes.push(format!(
+            "{} {}",
+            place(object, field, path),
+            shown(change)
+        ));
+        Ok(())
+    }
+
+    fn object_read(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        read: Read<'_>,
+    ) -> Result<FieldValue, HostError> {
+        permit("object", object)?;
+        let asked = format!("{} {read:?}", place(object, field, path));
+        let mut record = self.record.lock().unwrap();
+        record.reads.push(asked.clone());
+        record.values.get(&asked).cloned().ok_or(HostError::NotFound(asked))
     }
 
     fn log(&mut self, level: LogLevel, message: String) {

@@ -8,8 +8,8 @@ use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_crdt::FieldType;
 use edgefaas_isolates::{
-    DirectCall, Event, FetchError, Host, HostError, HostFuture, IncomingResponse, LogLevel,
-    OutgoingRequest, PublishRequest, Reply, Trigger,
+    Change, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture, IncomingResponse,
+    LogLevel, OutgoingRequest, PublishRequest, Read, Reply, Trigger,
 };
 use parking_lot::Mutex;
 
@@ -300,6 +300,14 @@ impl Host for InvocationHost {
             field.register(&key.field).ok().and_then(|r| r.get().map(|value| value.to_vec()))
         });
         Ok(value.map(Bytes::from))
+    }
+
+    fn object_change(&mut self, _: &str, _: &str, _: &[&str], _: Change<'_>) -> Result<(), HostError> {
+        Err(HostError::Failed("fields of this type are not supported by this node yet".to_owned()))
+    }
+
+    fn object_read(&mut self, _: &str, _: &str, _: &[&str], _: Read<'_>) -> Result<FieldValue, HostError> {
+        Err(HostError::Failed("fields of this type are not supported by this node yet".to_owned()))
     }
 
     fn log(&mut self, level: LogLevel, message: String) {

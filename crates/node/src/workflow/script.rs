@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_isolates::{
-    DirectCall, Event, FetchError, FunctionSource, Host, HostError, HostFuture, IncomingResponse,
-    Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing, Program, PublishRequest,
-    Redirect, Reply, RunError, Trigger,
+    Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
+    IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing,
+    Program, PublishRequest, Read, Redirect, Reply, RunError, Trigger,
 };
 use edgefaas_workflow::instance::{RequestParts, read_answer};
 use edgefaas_workflow::program::HttpOutput;
@@ -189,6 +189,14 @@ impl Host for Nothing {
     }
 
     fn register_get(&mut self, _: &str, _: &str) -> Result<Option<Bytes>, HostError> {
+        refused("objects")
+    }
+
+    fn object_change(&mut self, _: &str, _: &str, _: &[&str], _: Change<'_>) -> Result<(), HostError> {
+        refused("objects")
+    }
+
+    fn object_read(&mut self, _: &str, _: &str, _: &[&str], _: Read<'_>) -> Result<FieldValue, HostError> {
         refused("objects")
     }
 

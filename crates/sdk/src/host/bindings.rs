@@ -736,7 +736,8 @@ pub mod edgefaas {
                         .finish()
                 }
             }
-            /// A field of an object that changed.
+            /// A field of an object that changed. The event's body is JSON: `object`, `field`, `type` (a name of `field-type`),
+            /// `previous` and `value`, and `origin` (`local` or `remote`: where the change was made).
             #[derive(Clone)]
             pub struct ObjectChange {
                 pub object: _rt::String,
@@ -2709,6 +2710,300 @@ pub mod edgefaas {
             static __FORCE_SECTION_REF: fn() = super::super::super::__link_custom_section_describing_imports;
             use super::super::super::_rt;
             pub type HostError = super::super::super::edgefaas::function::types::HostError;
+            /// The types that a field, or an entry of a map, may have.
+            #[repr(u8)]
+            #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+            pub enum FieldType {
+                /// Counts up and down.
+                Counter,
+                /// Holds a value; the last write wins.
+                Register,
+                /// Counts up.
+                GCounter,
+                /// Counts up and down, but never below its floor.
+                BoundedCounter,
+                /// Holds the values of all writes that did not know of one another.
+                MvRegister,
+                /// Holds elements, which stay for good.
+                GSet,
+                /// Holds elements that come and go; an add that a remove did not know of wins.
+                Set,
+                /// Holds fields of any type by key.
+                Map,
+                /// Is on or off; an enable that a disable did not know of wins.
+                EwFlag,
+                /// Is on or off; a disable that an enable did not know of wins.
+                DwFlag,
+                /// Holds values in an order.
+                List,
+                /// Holds text that several edit at once.
+                Text,
+                /// Holds a JSON document that several edit at once.
+                Json,
+            }
+            impl ::core::fmt::Debug for FieldType {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        FieldType::Counter => {
+                            f.debug_tuple("FieldType::Counter").finish()
+                        }
+                        FieldType::Register => {
+                            f.debug_tuple("FieldType::Register").finish()
+                        }
+                        FieldType::GCounter => {
+                            f.debug_tuple("FieldType::GCounter").finish()
+                        }
+                        FieldType::BoundedCounter => {
+                            f.debug_tuple("FieldType::BoundedCounter").finish()
+                        }
+                        FieldType::MvRegister => {
+                            f.debug_tuple("FieldType::MvRegister").finish()
+                        }
+                        FieldType::GSet => f.debug_tuple("FieldType::GSet").finish(),
+                        FieldType::Set => f.debug_tuple("FieldType::Set").finish(),
+                        FieldType::Map => f.debug_tuple("FieldType::Map").finish(),
+                        FieldType::EwFlag => f.debug_tuple("FieldType::EwFlag").finish(),
+                        FieldType::DwFlag => f.debug_tuple("FieldType::DwFlag").finish(),
+                        FieldType::List => f.debug_tuple("FieldType::List").finish(),
+                        FieldType::Text => f.debug_tuple("FieldType::Text").finish(),
+                        FieldType::Json => f.debug_tuple("FieldType::Json").finish(),
+                    }
+                }
+            }
+            impl FieldType {
+                #[doc(hidden)]
+                pub unsafe fn _lift(val: u8) -> FieldType {
+                    if !cfg!(debug_assertions) {
+                        return unsafe { ::core::mem::transmute(val) };
+                    }
+                    match val {
+                        0 => FieldType::Counter,
+                        1 => FieldType::Register,
+                        2 => FieldType::GCounter,
+                        3 => FieldType::BoundedCounter,
+                        4 => FieldType::MvRegister,
+                        5 => FieldType::GSet,
+                        6 => FieldType::Set,
+                        7 => FieldType::Map,
+                        8 => FieldType::EwFlag,
+                        9 => FieldType::DwFlag,
+                        10 => FieldType::List,
+                        11 => FieldType::Text,
+                        12 => FieldType::Json,
+                        _ => panic!("invalid enum discriminant"),
+                    }
+                }
+            }
+            /// A value at a place in a list.
+            #[derive(Clone)]
+            pub struct ListItem {
+                /// From 0.
+                pub index: u32,
+                pub value: _rt::Vec<u8>,
+            }
+            impl ::core::fmt::Debug for ListItem {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("ListItem")
+                        .field("index", &self.index)
+                        .field("value", &self.value)
+                        .finish()
+                }
+            }
+            /// A change of a text. Places and lengths count Unicode code points.
+            #[derive(Clone)]
+            pub struct TextEdit {
+                pub at: u32,
+                /// How many code points go.
+                pub delete: u32,
+                /// What comes in their place.
+                pub insert: _rt::String,
+            }
+            impl ::core::fmt::Debug for TextEdit {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("TextEdit")
+                        .field("at", &self.at)
+                        .field("delete", &self.delete)
+                        .field("insert", &self.insert)
+                        .finish()
+                }
+            }
+            /// A part of a JSON document and what it shall be.
+            #[derive(Clone)]
+            pub struct JsonPart {
+                /// As in RFC 6901; empty for the whole document.
+                pub pointer: _rt::String,
+                /// JSON text.
+                pub value: _rt::String,
+            }
+            impl ::core::fmt::Debug for JsonPart {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    f.debug_struct("JsonPart")
+                        .field("pointer", &self.pointer)
+                        .field("value", &self.value)
+                        .finish()
+                }
+            }
+            /// A change of a field of the type that its name begins with. Values are bytes; functions in all languages keep JSON
+            /// in them, and elements of sets as RFC 8785 writes it, as they are the same when their bytes are.
+            #[derive(Clone)]
+            pub enum FieldChange {
+                /// Negative to subtract.
+                CounterAdd(i64),
+                RegisterSet(_rt::Vec<u8>),
+                GCounterAdd(u64),
+                /// Negative to take from it; refused if this node's share does not suffice.
+                BoundedCounterAdd(i64),
+                MvRegisterSet(_rt::Vec<u8>),
+                GSetAdd(_rt::Vec<u8>),
+                SetAdd(_rt::Vec<u8>),
+                SetRemove(_rt::Vec<u8>),
+                SetClear,
+                /// Removes the entry of a key.
+                MapRemove(_rt::String),
+                MapClear,
+                EwFlagSet(bool),
+                DwFlagSet(bool),
+                /// Before what is at the index now; the list's length is its end.
+                ListInsert(ListItem),
+                ListPush(_rt::Vec<u8>),
+                ListSet(ListItem),
+                ListRemove(u32),
+                TextSplice(TextEdit),
+                JsonSet(JsonPart),
+                /// By its pointer.
+                JsonRemove(_rt::String),
+            }
+            impl ::core::fmt::Debug for FieldChange {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        FieldChange::CounterAdd(e) => {
+                            f.debug_tuple("FieldChange::CounterAdd").field(e).finish()
+                        }
+                        FieldChange::RegisterSet(e) => {
+                            f.debug_tuple("FieldChange::RegisterSet").field(e).finish()
+                        }
+                        FieldChange::GCounterAdd(e) => {
+                            f.debug_tuple("FieldChange::GCounterAdd").field(e).finish()
+                        }
+                        FieldChange::BoundedCounterAdd(e) => {
+                            f.debug_tuple("FieldChange::BoundedCounterAdd")
+                                .field(e)
+                                .finish()
+                        }
+                        FieldChange::MvRegisterSet(e) => {
+                            f.debug_tuple("FieldChange::MvRegisterSet").field(e).finish()
+                        }
+                        FieldChange::GSetAdd(e) => {
+                            f.debug_tuple("FieldChange::GSetAdd").field(e).finish()
+                        }
+                        FieldChange::SetAdd(e) => {
+                            f.debug_tuple("FieldChange::SetAdd").field(e).finish()
+                        }
+                        FieldChange::SetRemove(e) => {
+                            f.debug_tuple("FieldChange::SetRemove").field(e).finish()
+                        }
+                        FieldChange::SetClear => {
+                            f.debug_tuple("FieldChange::SetClear").finish()
+                        }
+                        FieldChange::MapRemove(e) => {
+                            f.debug_tuple("FieldChange::MapRemove").field(e).finish()
+                        }
+                        FieldChange::MapClear => {
+                            f.debug_tuple("FieldChange::MapClear").finish()
+                        }
+                        FieldChange::EwFlagSet(e) => {
+                            f.debug_tuple("FieldChange::EwFlagSet").field(e).finish()
+                        }
+                        FieldChange::DwFlagSet(e) => {
+                            f.debug_tuple("FieldChange::DwFlagSet").field(e).finish()
+                        }
+                        FieldChange::ListInsert(e) => {
+                            f.debug_tuple("FieldChange::ListInsert").field(e).finish()
+                        }
+                        FieldChange::ListPush(e) => {
+                            f.debug_tuple("FieldChange::ListPush").field(e).finish()
+                        }
+                        FieldChange::ListSet(e) => {
+                            f.debug_tuple("FieldChange::ListSet").field(e).finish()
+                        }
+                        FieldChange::ListRemove(e) => {
+                            f.debug_tuple("FieldChange::ListRemove").field(e).finish()
+                        }
+                        FieldChange::TextSplice(e) => {
+                            f.debug_tuple("FieldChange::TextSplice").field(e).finish()
+                        }
+                        FieldChange::JsonSet(e) => {
+                            f.debug_tuple("FieldChange::JsonSet").field(e).finish()
+                        }
+                        FieldChange::JsonRemove(e) => {
+                            f.debug_tuple("FieldChange::JsonRemove").field(e).finish()
+                        }
+                    }
+                }
+            }
+            /// What is in a field.
+            #[derive(Clone)]
+            pub enum FieldValue {
+                /// Of a counter or bounded counter.
+                Integer(i64),
+                /// Of a g-counter.
+                Unsigned(u64),
+                /// Of a register; none if it was never set.
+                Register(::core::option::Option<_rt::Vec<u8>>),
+                /// Of an mv-register, g-set, set or list.
+                Values(_rt::Vec<_rt::Vec<u8>>),
+                /// Of an ew-flag or dw-flag.
+                Flag(bool),
+                /// Of a text.
+                Text(_rt::String),
+                /// Of a json field; of a map, one JSON object of all that is in it.
+                Json(_rt::String),
+            }
+            impl ::core::fmt::Debug for FieldValue {
+                fn fmt(
+                    &self,
+                    f: &mut ::core::fmt::Formatter<'_>,
+                ) -> ::core::fmt::Result {
+                    match self {
+                        FieldValue::Integer(e) => {
+                            f.debug_tuple("FieldValue::Integer").field(e).finish()
+                        }
+                        FieldValue::Unsigned(e) => {
+                            f.debug_tuple("FieldValue::Unsigned").field(e).finish()
+                        }
+                        FieldValue::Register(e) => {
+                            f.debug_tuple("FieldValue::Register").field(e).finish()
+                        }
+                        FieldValue::Values(e) => {
+                            f.debug_tuple("FieldValue::Values").field(e).finish()
+                        }
+                        FieldValue::Flag(e) => {
+                            f.debug_tuple("FieldValue::Flag").field(e).finish()
+                        }
+                        FieldValue::Text(e) => {
+                            f.debug_tuple("FieldValue::Text").field(e).finish()
+                        }
+                        FieldValue::Json(e) => {
+                            f.debug_tuple("FieldValue::Json").field(e).finish()
+                        }
+                    }
+                }
+            }
             #[allow(unused_unsafe, clippy::all)]
             /// Adds to a counter (negative to subtract).
             #[allow(async_fn_in_trait)]
@@ -3413,6 +3708,1471 @@ pub mod edgefaas {
                     result26
                 }
             }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Changes a field, or an entry of a map in it: `path` has the keys that lead there through maps, and is empty for the
+            /// field itself. Maps on the way are made.
+            #[allow(async_fn_in_trait)]
+            pub fn change(
+                object: &str,
+                field: &str,
+                path: &[_rt::String],
+                change: &FieldChange,
+            ) -> ::core::result::Result<(), HostError> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let vec1 = field;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let vec3 = path;
+                    let len3 = vec3.len();
+                    let layout3 = _rt::alloc::Layout::from_size_align(
+                            vec3.len() * (2 * ::core::mem::size_of::<*const u8>()),
+                            ::core::mem::size_of::<*const u8>(),
+                        )
+                        .unwrap();
+                    let (result3, _cleanup3) = wit_bindgen::rt::Cleanup::new(layout3);
+                    for (i, e) in vec3.into_iter().enumerate() {
+                        let base = result3
+                            .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                        {
+                            let vec2 = e;
+                            let ptr2 = vec2.as_ptr().cast::<u8>();
+                            let len2 = vec2.len();
+                            *base
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len2;
+                            *base.add(0).cast::<*mut u8>() = ptr2.cast_mut();
+                        }
+                    }
+                    let (result21_0, result21_1, result21_2, result21_3, result21_4) = match change {
+                        FieldChange::CounterAdd(e) => {
+                            (
+                                0i32,
+                                ::core::mem::MaybeUninit::new(_rt::as_i64(e) as u64),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::RegisterSet(e) => {
+                            let vec4 = e;
+                            let ptr4 = vec4.as_ptr().cast::<u8>();
+                            let len4 = vec4.len();
+                            (
+                                1i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr4.cast_mut());
+                                    t
+                                },
+                                len4 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::GCounterAdd(e) => {
+                            (
+                                2i32,
+                                ::core::mem::MaybeUninit::new(_rt::as_i64(e) as u64),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::BoundedCounterAdd(e) => {
+                            (
+                                3i32,
+                                ::core::mem::MaybeUninit::new(_rt::as_i64(e) as u64),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::MvRegisterSet(e) => {
+                            let vec5 = e;
+                            let ptr5 = vec5.as_ptr().cast::<u8>();
+                            let len5 = vec5.len();
+                            (
+                                4i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr5.cast_mut());
+                                    t
+                                },
+                                len5 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::GSetAdd(e) => {
+                            let vec6 = e;
+                            let ptr6 = vec6.as_ptr().cast::<u8>();
+                            let len6 = vec6.len();
+                            (
+                                5i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr6.cast_mut());
+                                    t
+                                },
+                                len6 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::SetAdd(e) => {
+                            let vec7 = e;
+                            let ptr7 = vec7.as_ptr().cast::<u8>();
+                            let len7 = vec7.len();
+                            (
+                                6i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr7.cast_mut());
+                                    t
+                                },
+                                len7 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::SetRemove(e) => {
+                            let vec8 = e;
+                            let ptr8 = vec8.as_ptr().cast::<u8>();
+                            let len8 = vec8.len();
+                            (
+                                7i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr8.cast_mut());
+                                    t
+                                },
+                                len8 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::SetClear => {
+                            (
+                                8i32,
+                                ::core::mem::MaybeUninit::<u64>::zeroed(),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::MapRemove(e) => {
+                            let vec9 = e;
+                            let ptr9 = vec9.as_ptr().cast::<u8>();
+                            let len9 = vec9.len();
+                            (
+                                9i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr9.cast_mut());
+                                    t
+                                },
+                                len9 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::MapClear => {
+                            (
+                                10i32,
+                                ::core::mem::MaybeUninit::<u64>::zeroed(),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::EwFlagSet(e) => {
+                            (
+                                11i32,
+                                ::core::mem::MaybeUninit::new(
+                                    i64::from(
+                                        match e {
+                                            true => 1,
+                                            false => 0,
+                                        },
+                                    ) as u64,
+                                ),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::DwFlagSet(e) => {
+                            (
+                                12i32,
+                                ::core::mem::MaybeUninit::new(
+                                    i64::from(
+                                        match e {
+                                            true => 1,
+                                            false => 0,
+                                        },
+                                    ) as u64,
+                                ),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::ListInsert(e) => {
+                            let ListItem { index: index10, value: value10 } = e;
+                            let vec11 = value10;
+                            let ptr11 = vec11.as_ptr().cast::<u8>();
+                            let len11 = vec11.len();
+                            (
+                                13i32,
+                                ::core::mem::MaybeUninit::new(
+                                    i64::from(_rt::as_i32(index10)) as u64,
+                                ),
+                                ptr11.cast_mut(),
+                                len11 as *mut u8,
+                                0usize,
+                            )
+                        }
+                        FieldChange::ListPush(e) => {
+                            let vec12 = e;
+                            let ptr12 = vec12.as_ptr().cast::<u8>();
+                            let len12 = vec12.len();
+                            (
+                                14i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr12.cast_mut());
+                                    t
+                                },
+                                len12 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::ListSet(e) => {
+                            let ListItem { index: index13, value: value13 } = e;
+                            let vec14 = value13;
+                            let ptr14 = vec14.as_ptr().cast::<u8>();
+                            let len14 = vec14.len();
+                            (
+                                15i32,
+                                ::core::mem::MaybeUninit::new(
+                                    i64::from(_rt::as_i32(index13)) as u64,
+                                ),
+                                ptr14.cast_mut(),
+                                len14 as *mut u8,
+                                0usize,
+                            )
+                        }
+                        FieldChange::ListRemove(e) => {
+                            (
+                                16i32,
+                                ::core::mem::MaybeUninit::new(
+                                    i64::from(_rt::as_i32(e)) as u64,
+                                ),
+                                ::core::ptr::null_mut(),
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                        FieldChange::TextSplice(e) => {
+                            let TextEdit {
+                                at: at15,
+                                delete: delete15,
+                                insert: insert15,
+                            } = e;
+                            let vec16 = insert15;
+                            let ptr16 = vec16.as_ptr().cast::<u8>();
+                            let len16 = vec16.len();
+                            (
+                                17i32,
+                                ::core::mem::MaybeUninit::new(
+                                    i64::from(_rt::as_i32(at15)) as u64,
+                                ),
+                                _rt::as_i32(delete15) as *mut u8,
+                                ptr16.cast_mut(),
+                                len16,
+                            )
+                        }
+                        FieldChange::JsonSet(e) => {
+                            let JsonPart { pointer: pointer17, value: value17 } = e;
+                            let vec18 = pointer17;
+                            let ptr18 = vec18.as_ptr().cast::<u8>();
+                            let len18 = vec18.len();
+                            let vec19 = value17;
+                            let ptr19 = vec19.as_ptr().cast::<u8>();
+                            let len19 = vec19.len();
+                            (
+                                18i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr18.cast_mut());
+                                    t
+                                },
+                                len18 as *mut u8,
+                                ptr19.cast_mut(),
+                                len19,
+                            )
+                        }
+                        FieldChange::JsonRemove(e) => {
+                            let vec20 = e;
+                            let ptr20 = vec20.as_ptr().cast::<u8>();
+                            let len20 = vec20.len();
+                            (
+                                19i32,
+                                {
+                                    let mut t = ::core::mem::MaybeUninit::<u64>::uninit();
+                                    t.as_mut_ptr().cast::<*mut u8>().write(ptr20.cast_mut());
+                                    t
+                                },
+                                len20 as *mut u8,
+                                ::core::ptr::null_mut(),
+                                0usize,
+                            )
+                        }
+                    };
+                    let ptr22 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "change"]
+                        fn wit_import23(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: i32,
+                            _: ::core::mem::MaybeUninit<u64>,
+                            _: *mut u8,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import23(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: i32,
+                        _: ::core::mem::MaybeUninit<u64>,
+                        _: *mut u8,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import23(
+                        ptr0.cast_mut(),
+                        len0,
+                        ptr1.cast_mut(),
+                        len1,
+                        result3,
+                        len3,
+                        result21_0,
+                        result21_1,
+                        result21_2,
+                        result21_3,
+                        result21_4,
+                        ptr22,
+                    );
+                    let l24 = i32::from(*ptr22.add(0).cast::<u8>());
+                    let result42 = match l24 {
+                        0 => {
+                            let e = ();
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l25 = i32::from(
+                                    *ptr22.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::edgefaas::function::types::HostError as V41;
+                                let v41 = match l25 {
+                                    0 => {
+                                        let e41 = {
+                                            let l26 = *ptr22
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l27 = *ptr22
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len28 = l27;
+                                            let bytes28 = _rt::Vec::from_raw_parts(
+                                                l26.cast(),
+                                                len28,
+                                                len28,
+                                            );
+                                            _rt::string_lift(bytes28)
+                                        };
+                                        V41::NotPermitted(e41)
+                                    }
+                                    1 => {
+                                        let e41 = {
+                                            let l29 = *ptr22
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l30 = *ptr22
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len31 = l30;
+                                            let bytes31 = _rt::Vec::from_raw_parts(
+                                                l29.cast(),
+                                                len31,
+                                                len31,
+                                            );
+                                            _rt::string_lift(bytes31)
+                                        };
+                                        V41::NotFound(e41)
+                                    }
+                                    2 => {
+                                        let e41 = {
+                                            let l32 = *ptr22
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l33 = *ptr22
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len34 = l33;
+                                            let bytes34 = _rt::Vec::from_raw_parts(
+                                                l32.cast(),
+                                                len34,
+                                                len34,
+                                            );
+                                            _rt::string_lift(bytes34)
+                                        };
+                                        V41::Invalid(e41)
+                                    }
+                                    3 => {
+                                        let e41 = {
+                                            let l35 = *ptr22
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l36 = *ptr22
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len37 = l36;
+                                            let bytes37 = _rt::Vec::from_raw_parts(
+                                                l35.cast(),
+                                                len37,
+                                                len37,
+                                            );
+                                            _rt::string_lift(bytes37)
+                                        };
+                                        V41::Overloaded(e41)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e41 = {
+                                            let l38 = *ptr22
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l39 = *ptr22
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len40 = l39;
+                                            let bytes40 = _rt::Vec::from_raw_parts(
+                                                l38.cast(),
+                                                len40,
+                                                len40,
+                                            );
+                                            _rt::string_lift(bytes40)
+                                        };
+                                        V41::Failed(e41)
+                                    }
+                                };
+                                v41
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result42
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// The value of a field, or of an entry of a map in it; what its type begins with if it was never written.
+            #[allow(async_fn_in_trait)]
+            pub fn read(
+                object: &str,
+                field: &str,
+                path: &[_rt::String],
+                wanted: FieldType,
+            ) -> ::core::result::Result<FieldValue, HostError> {
+                unsafe {
+                    #[repr(align(8))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 24 + 2 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 24
+                            + 2 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let vec1 = field;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let vec3 = path;
+                    let len3 = vec3.len();
+                    let layout3 = _rt::alloc::Layout::from_size_align(
+                            vec3.len() * (2 * ::core::mem::size_of::<*const u8>()),
+                            ::core::mem::size_of::<*const u8>(),
+                        )
+                        .unwrap();
+                    let (result3, _cleanup3) = wit_bindgen::rt::Cleanup::new(layout3);
+                    for (i, e) in vec3.into_iter().enumerate() {
+                        let base = result3
+                            .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                        {
+                            let vec2 = e;
+                            let ptr2 = vec2.as_ptr().cast::<u8>();
+                            let len2 = vec2.len();
+                            *base
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len2;
+                            *base.add(0).cast::<*mut u8>() = ptr2.cast_mut();
+                        }
+                    }
+                    let ptr4 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "read"]
+                        fn wit_import5(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: i32,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import5(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: i32,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import5(
+                        ptr0.cast_mut(),
+                        len0,
+                        ptr1.cast_mut(),
+                        len1,
+                        result3,
+                        len3,
+                        wanted.clone() as i32,
+                        ptr4,
+                    );
+                    let l6 = i32::from(*ptr4.add(0).cast::<u8>());
+                    let result45 = match l6 {
+                        0 => {
+                            let e = {
+                                let l7 = i32::from(*ptr4.add(8).cast::<u8>());
+                                let v27 = match l7 {
+                                    0 => {
+                                        let e27 = {
+                                            let l8 = *ptr4.add(16).cast::<i64>();
+                                            l8
+                                        };
+                                        FieldValue::Integer(e27)
+                                    }
+                                    1 => {
+                                        let e27 = {
+                                            let l9 = *ptr4.add(16).cast::<i64>();
+                                            l9 as u64
+                                        };
+                                        FieldValue::Unsigned(e27)
+                                    }
+                                    2 => {
+                                        let e27 = {
+                                            let l10 = i32::from(*ptr4.add(16).cast::<u8>());
+                                            match l10 {
+                                                0 => None,
+                                                1 => {
+                                                    let e = {
+                                                        let l11 = *ptr4
+                                                            .add(16 + 1 * ::core::mem::size_of::<*const u8>())
+                                                            .cast::<*mut u8>();
+                                                        let l12 = *ptr4
+                                                            .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                                            .cast::<usize>();
+                                                        let len13 = l12;
+                                                        <_ as From<
+                                                            _rt::Vec<_>,
+                                                        >>::from(_rt::Vec::from_raw_parts(l11.cast(), len13, len13))
+                                                    };
+                                                    Some(e)
+                                                }
+                                                _ => _rt::invalid_enum_discriminant(),
+                                            }
+                                        };
+                                        FieldValue::Register(e27)
+                                    }
+                                    3 => {
+                                        let e27 = {
+                                            let l14 = *ptr4.add(16).cast::<*mut u8>();
+                                            let l15 = *ptr4
+                                                .add(16 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let base19 = l14;
+                                            let len19 = l15;
+                                            let mut result19 = _rt::Vec::with_capacity(len19);
+                                            for i in 0..len19 {
+                                                let base = base19
+                                                    .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                                                let e19 = {
+                                                    let l16 = *base.add(0).cast::<*mut u8>();
+                                                    let l17 = *base
+                                                        .add(::core::mem::size_of::<*const u8>())
+                                                        .cast::<usize>();
+                                                    let len18 = l17;
+                                                    <_ as From<
+                                                        _rt::Vec<_>,
+                                                    >>::from(_rt::Vec::from_raw_parts(l16.cast(), len18, len18))
+                                                };
+                                                result19.push(e19);
+                                            }
+                                            _rt::cabi_dealloc(
+                                                base19,
+                                                len19 * (2 * ::core::mem::size_of::<*const u8>()),
+                                                ::core::mem::size_of::<*const u8>(),
+                                            );
+                                            result19
+                                        };
+                                        FieldValue::Values(e27)
+                                    }
+                                    4 => {
+                                        let e27 = {
+                                            let l20 = i32::from(*ptr4.add(16).cast::<u8>());
+                                            _rt::bool_lift(l20 as u8)
+                                        };
+                                        FieldValue::Flag(e27)
+                                    }
+                                    5 => {
+                                        let e27 = {
+                                            let l21 = *ptr4.add(16).cast::<*mut u8>();
+                                            let l22 = *ptr4
+                                                .add(16 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len23 = l22;
+                                            let bytes23 = _rt::Vec::from_raw_parts(
+                                                l21.cast(),
+                                                len23,
+                                                len23,
+                                            );
+                                            _rt::string_lift(bytes23)
+                                        };
+                                        FieldValue::Text(e27)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 6, "invalid enum discriminant");
+                                        let e27 = {
+                                            let l24 = *ptr4.add(16).cast::<*mut u8>();
+                                            let l25 = *ptr4
+                                                .add(16 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len26 = l25;
+                                            let bytes26 = _rt::Vec::from_raw_parts(
+                                                l24.cast(),
+                                                len26,
+                                                len26,
+                                            );
+                                            _rt::string_lift(bytes26)
+                                        };
+                                        FieldValue::Json(e27)
+                                    }
+                                };
+                                v27
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l28 = i32::from(*ptr4.add(8).cast::<u8>());
+                                use super::super::super::edgefaas::function::types::HostError as V44;
+                                let v44 = match l28 {
+                                    0 => {
+                                        let e44 = {
+                                            let l29 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l30 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len31 = l30;
+                                            let bytes31 = _rt::Vec::from_raw_parts(
+                                                l29.cast(),
+                                                len31,
+                                                len31,
+                                            );
+                                            _rt::string_lift(bytes31)
+                                        };
+                                        V44::NotPermitted(e44)
+                                    }
+                                    1 => {
+                                        let e44 = {
+                                            let l32 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l33 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len34 = l33;
+                                            let bytes34 = _rt::Vec::from_raw_parts(
+                                                l32.cast(),
+                                                len34,
+                                                len34,
+                                            );
+                                            _rt::string_lift(bytes34)
+                                        };
+                                        V44::NotFound(e44)
+                                    }
+                                    2 => {
+                                        let e44 = {
+                                            let l35 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l36 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len37 = l36;
+                                            let bytes37 = _rt::Vec::from_raw_parts(
+                                                l35.cast(),
+                                                len37,
+                                                len37,
+                                            );
+                                            _rt::string_lift(bytes37)
+                                        };
+                                        V44::Invalid(e44)
+                                    }
+                                    3 => {
+                                        let e44 = {
+                                            let l38 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l39 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len40 = l39;
+                                            let bytes40 = _rt::Vec::from_raw_parts(
+                                                l38.cast(),
+                                                len40,
+                                                len40,
+                                            );
+                                            _rt::string_lift(bytes40)
+                                        };
+                                        V44::Overloaded(e44)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e44 = {
+                                            let l41 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l42 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len43 = l42;
+                                            let bytes43 = _rt::Vec::from_raw_parts(
+                                                l41.cast(),
+                                                len43,
+                                                len43,
+                                            );
+                                            _rt::string_lift(bytes43)
+                                        };
+                                        V44::Failed(e44)
+                                    }
+                                };
+                                v44
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result45
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Whether a g-set or set, which `wanted` tells, has an element.
+            #[allow(async_fn_in_trait)]
+            pub fn contains(
+                object: &str,
+                field: &str,
+                path: &[_rt::String],
+                wanted: FieldType,
+                element: &[u8],
+            ) -> ::core::result::Result<bool, HostError> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let vec1 = field;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let vec3 = path;
+                    let len3 = vec3.len();
+                    let layout3 = _rt::alloc::Layout::from_size_align(
+                            vec3.len() * (2 * ::core::mem::size_of::<*const u8>()),
+                            ::core::mem::size_of::<*const u8>(),
+                        )
+                        .unwrap();
+                    let (result3, _cleanup3) = wit_bindgen::rt::Cleanup::new(layout3);
+                    for (i, e) in vec3.into_iter().enumerate() {
+                        let base = result3
+                            .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                        {
+                            let vec2 = e;
+                            let ptr2 = vec2.as_ptr().cast::<u8>();
+                            let len2 = vec2.len();
+                            *base
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len2;
+                            *base.add(0).cast::<*mut u8>() = ptr2.cast_mut();
+                        }
+                    }
+                    let vec4 = element;
+                    let ptr4 = vec4.as_ptr().cast::<u8>();
+                    let len4 = vec4.len();
+                    let ptr5 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "contains"]
+                        fn wit_import6(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: i32,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import6(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: i32,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import6(
+                        ptr0.cast_mut(),
+                        len0,
+                        ptr1.cast_mut(),
+                        len1,
+                        result3,
+                        len3,
+                        wanted.clone() as i32,
+                        ptr4.cast_mut(),
+                        len4,
+                        ptr5,
+                    );
+                    let l7 = i32::from(*ptr5.add(0).cast::<u8>());
+                    let result26 = match l7 {
+                        0 => {
+                            let e = {
+                                let l8 = i32::from(
+                                    *ptr5.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                _rt::bool_lift(l8 as u8)
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l9 = i32::from(
+                                    *ptr5.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::edgefaas::function::types::HostError as V25;
+                                let v25 = match l9 {
+                                    0 => {
+                                        let e25 = {
+                                            let l10 = *ptr5
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l11 = *ptr5
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len12 = l11;
+                                            let bytes12 = _rt::Vec::from_raw_parts(
+                                                l10.cast(),
+                                                len12,
+                                                len12,
+                                            );
+                                            _rt::string_lift(bytes12)
+                                        };
+                                        V25::NotPermitted(e25)
+                                    }
+                                    1 => {
+                                        let e25 = {
+                                            let l13 = *ptr5
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l14 = *ptr5
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len15 = l14;
+                                            let bytes15 = _rt::Vec::from_raw_parts(
+                                                l13.cast(),
+                                                len15,
+                                                len15,
+                                            );
+                                            _rt::string_lift(bytes15)
+                                        };
+                                        V25::NotFound(e25)
+                                    }
+                                    2 => {
+                                        let e25 = {
+                                            let l16 = *ptr5
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l17 = *ptr5
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len18 = l17;
+                                            let bytes18 = _rt::Vec::from_raw_parts(
+                                                l16.cast(),
+                                                len18,
+                                                len18,
+                                            );
+                                            _rt::string_lift(bytes18)
+                                        };
+                                        V25::Invalid(e25)
+                                    }
+                                    3 => {
+                                        let e25 = {
+                                            let l19 = *ptr5
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l20 = *ptr5
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len21 = l20;
+                                            let bytes21 = _rt::Vec::from_raw_parts(
+                                                l19.cast(),
+                                                len21,
+                                                len21,
+                                            );
+                                            _rt::string_lift(bytes21)
+                                        };
+                                        V25::Overloaded(e25)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e25 = {
+                                            let l22 = *ptr5
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l23 = *ptr5
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len24 = l23;
+                                            let bytes24 = _rt::Vec::from_raw_parts(
+                                                l22.cast(),
+                                                len24,
+                                                len24,
+                                            );
+                                            _rt::string_lift(bytes24)
+                                        };
+                                        V25::Failed(e25)
+                                    }
+                                };
+                                v25
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result26
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// The keys of a map with the types of their entries, in order.
+            #[allow(async_fn_in_trait)]
+            pub fn map_keys(
+                object: &str,
+                field: &str,
+                path: &[_rt::String],
+            ) -> ::core::result::Result<_rt::Vec<(_rt::String, FieldType)>, HostError> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let vec1 = field;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let vec3 = path;
+                    let len3 = vec3.len();
+                    let layout3 = _rt::alloc::Layout::from_size_align(
+                            vec3.len() * (2 * ::core::mem::size_of::<*const u8>()),
+                            ::core::mem::size_of::<*const u8>(),
+                        )
+                        .unwrap();
+                    let (result3, _cleanup3) = wit_bindgen::rt::Cleanup::new(layout3);
+                    for (i, e) in vec3.into_iter().enumerate() {
+                        let base = result3
+                            .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                        {
+                            let vec2 = e;
+                            let ptr2 = vec2.as_ptr().cast::<u8>();
+                            let len2 = vec2.len();
+                            *base
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len2;
+                            *base.add(0).cast::<*mut u8>() = ptr2.cast_mut();
+                        }
+                    }
+                    let ptr4 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "map-keys"]
+                        fn wit_import5(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import5(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import5(
+                        ptr0.cast_mut(),
+                        len0,
+                        ptr1.cast_mut(),
+                        len1,
+                        result3,
+                        len3,
+                        ptr4,
+                    );
+                    let l6 = i32::from(*ptr4.add(0).cast::<u8>());
+                    let result31 = match l6 {
+                        0 => {
+                            let e = {
+                                let l7 = *ptr4
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l8 = *ptr4
+                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base13 = l7;
+                                let len13 = l8;
+                                let mut result13 = _rt::Vec::with_capacity(len13);
+                                for i in 0..len13 {
+                                    let base = base13
+                                        .add(i * (3 * ::core::mem::size_of::<*const u8>()));
+                                    let e13 = {
+                                        let l9 = *base.add(0).cast::<*mut u8>();
+                                        let l10 = *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        let len11 = l10;
+                                        let bytes11 = _rt::Vec::from_raw_parts(
+                                            l9.cast(),
+                                            len11,
+                                            len11,
+                                        );
+                                        let l12 = i32::from(
+                                            *base
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<u8>(),
+                                        );
+                                        (_rt::string_lift(bytes11), FieldType::_lift(l12 as u8))
+                                    };
+                                    result13.push(e13);
+                                }
+                                _rt::cabi_dealloc(
+                                    base13,
+                                    len13 * (3 * ::core::mem::size_of::<*const u8>()),
+                                    ::core::mem::size_of::<*const u8>(),
+                                );
+                                result13
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l14 = i32::from(
+                                    *ptr4.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::edgefaas::function::types::HostError as V30;
+                                let v30 = match l14 {
+                                    0 => {
+                                        let e30 = {
+                                            let l15 = *ptr4
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l16 = *ptr4
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len17 = l16;
+                                            let bytes17 = _rt::Vec::from_raw_parts(
+                                                l15.cast(),
+                                                len17,
+                                                len17,
+                                            );
+                                            _rt::string_lift(bytes17)
+                                        };
+                                        V30::NotPermitted(e30)
+                                    }
+                                    1 => {
+                                        let e30 = {
+                                            let l18 = *ptr4
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l19 = *ptr4
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len20 = l19;
+                                            let bytes20 = _rt::Vec::from_raw_parts(
+                                                l18.cast(),
+                                                len20,
+                                                len20,
+                                            );
+                                            _rt::string_lift(bytes20)
+                                        };
+                                        V30::NotFound(e30)
+                                    }
+                                    2 => {
+                                        let e30 = {
+                                            let l21 = *ptr4
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l22 = *ptr4
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len23 = l22;
+                                            let bytes23 = _rt::Vec::from_raw_parts(
+                                                l21.cast(),
+                                                len23,
+                                                len23,
+                                            );
+                                            _rt::string_lift(bytes23)
+                                        };
+                                        V30::Invalid(e30)
+                                    }
+                                    3 => {
+                                        let e30 = {
+                                            let l24 = *ptr4
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l25 = *ptr4
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len26 = l25;
+                                            let bytes26 = _rt::Vec::from_raw_parts(
+                                                l24.cast(),
+                                                len26,
+                                                len26,
+                                            );
+                                            _rt::string_lift(bytes26)
+                                        };
+                                        V30::Overloaded(e30)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e30 = {
+                                            let l27 = *ptr4
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l28 = *ptr4
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len29 = l28;
+                                            let bytes29 = _rt::Vec::from_raw_parts(
+                                                l27.cast(),
+                                                len29,
+                                                len29,
+                                            );
+                                            _rt::string_lift(bytes29)
+                                        };
+                                        V30::Failed(e30)
+                                    }
+                                };
+                                v30
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result31
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// What this node may take from a bounded counter without asking others.
+            #[allow(async_fn_in_trait)]
+            pub fn bounded_counter_share(
+                object: &str,
+                field: &str,
+                path: &[_rt::String],
+            ) -> ::core::result::Result<u64, HostError> {
+                unsafe {
+                    #[repr(align(8))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 16 + 2 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 16
+                            + 2 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let vec1 = field;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let vec3 = path;
+                    let len3 = vec3.len();
+                    let layout3 = _rt::alloc::Layout::from_size_align(
+                            vec3.len() * (2 * ::core::mem::size_of::<*const u8>()),
+                            ::core::mem::size_of::<*const u8>(),
+                        )
+                        .unwrap();
+                    let (result3, _cleanup3) = wit_bindgen::rt::Cleanup::new(layout3);
+                    for (i, e) in vec3.into_iter().enumerate() {
+                        let base = result3
+                            .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                        {
+                            let vec2 = e;
+                            let ptr2 = vec2.as_ptr().cast::<u8>();
+                            let len2 = vec2.len();
+                            *base
+                                .add(::core::mem::size_of::<*const u8>())
+                                .cast::<usize>() = len2;
+                            *base.add(0).cast::<*mut u8>() = ptr2.cast_mut();
+                        }
+                    }
+                    let ptr4 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "bounded-counter-share"]
+                        fn wit_import5(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import5(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import5(
+                        ptr0.cast_mut(),
+                        len0,
+                        ptr1.cast_mut(),
+                        len1,
+                        result3,
+                        len3,
+                        ptr4,
+                    );
+                    let l6 = i32::from(*ptr4.add(0).cast::<u8>());
+                    let result25 = match l6 {
+                        0 => {
+                            let e = {
+                                let l7 = *ptr4.add(8).cast::<i64>();
+                                l7 as u64
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l8 = i32::from(*ptr4.add(8).cast::<u8>());
+                                use super::super::super::edgefaas::function::types::HostError as V24;
+                                let v24 = match l8 {
+                                    0 => {
+                                        let e24 = {
+                                            let l9 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l10 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len11 = l10;
+                                            let bytes11 = _rt::Vec::from_raw_parts(
+                                                l9.cast(),
+                                                len11,
+                                                len11,
+                                            );
+                                            _rt::string_lift(bytes11)
+                                        };
+                                        V24::NotPermitted(e24)
+                                    }
+                                    1 => {
+                                        let e24 = {
+                                            let l12 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l13 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len14 = l13;
+                                            let bytes14 = _rt::Vec::from_raw_parts(
+                                                l12.cast(),
+                                                len14,
+                                                len14,
+                                            );
+                                            _rt::string_lift(bytes14)
+                                        };
+                                        V24::NotFound(e24)
+                                    }
+                                    2 => {
+                                        let e24 = {
+                                            let l15 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l16 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len17 = l16;
+                                            let bytes17 = _rt::Vec::from_raw_parts(
+                                                l15.cast(),
+                                                len17,
+                                                len17,
+                                            );
+                                            _rt::string_lift(bytes17)
+                                        };
+                                        V24::Invalid(e24)
+                                    }
+                                    3 => {
+                                        let e24 = {
+                                            let l18 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l19 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len20 = l19;
+                                            let bytes20 = _rt::Vec::from_raw_parts(
+                                                l18.cast(),
+                                                len20,
+                                                len20,
+                                            );
+                                            _rt::string_lift(bytes20)
+                                        };
+                                        V24::Overloaded(e24)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e24 = {
+                                            let l21 = *ptr4
+                                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l22 = *ptr4
+                                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len23 = l22;
+                                            let bytes23 = _rt::Vec::from_raw_parts(
+                                                l21.cast(),
+                                                len23,
+                                                len23,
+                                            );
+                                            _rt::string_lift(bytes23)
+                                        };
+                                        V24::Failed(e24)
+                                    }
+                                };
+                                v24
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result25
+                }
+            }
         }
     }
 }
@@ -3790,9 +5550,9 @@ macro_rules! __export_function_impl {
         "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.61.1:edgefaas:function@0.1.0:function:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 2590] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 3489] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x9f\x13\x01A\x02\x01\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xa2\x1a\x01A\x02\x01\
 A\x1d\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
 rs\x01\x04\0\x0chttp-request\x03\0\x02\x01ks\x01p}\x01k\x05\x01r\x07\x05topics\x03\
 qos}\x06retain\x7f\x0ccontent-type\x04\x0eresponse-topic\x04\x10correlation-data\
@@ -3839,18 +5599,38 @@ s{\x07headers\x07\x04body\x08\x03urls\x0aredirected\x7f\x04\0\x08response\x03\0\
 \0\"[method]pending-response.subscribe\x01\x10\x01j\x01\x0c\x01\x03\x01k\x11\x01\
 @\x01\x04self\x0e\0\x12\x04\0\x1d[method]pending-response.take\x01\x13\x01i\x0d\x01\
 j\x01\x14\x01\x03\x01@\x01\x07request\x0a\0\x15\x04\0\x05fetch\x01\x16\x03\0\x20\
-edgefaas:function/requests@0.1.0\x05\x09\x01B\x0f\x02\x03\x02\x01\x03\x04\0\x0ah\
-ost-error\x03\0\0\x01j\0\x01\x01\x01@\x03\x06objects\x05fields\x06amountx\0\x02\x04\
-\0\x0bcounter-add\x01\x03\x01j\x01x\x01\x01\x01@\x02\x06objects\x05fields\0\x04\x04\
-\0\x0dcounter-value\x01\x05\x01p}\x01@\x03\x06objects\x05fields\x05value\x06\0\x02\
-\x04\0\x0cregister-set\x01\x07\x01k\x06\x01j\x01\x08\x01\x01\x01@\x02\x06objects\
-\x05fields\0\x09\x04\0\x0cregister-get\x01\x0a\x03\0\x1fedgefaas:function/object\
-s@0.1.0\x05\x0a\x02\x03\0\0\x05event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0ainv\
-ocation\x03\0\x0ainvocation\x03\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07fa\
-ilure\x03\0\x07failure\x03\0\x10\x01j\x01\x0f\x01\x11\x01@\x02\x0ainvocation\x0e\
-\x05event\x0c\0\x12\x04\0\x06handle\x01\x13\x04\0\x20edgefaas:function/function@\
-0.1.0\x04\0\x0b\x0e\x01\0\x08function\x03\0\0\0G\x09producers\x01\x0cprocessed-b\
-y\x02\x0dwit-component\x070.258.3\x10wit-bindgen-rust\x060.61.1";
+edgefaas:function/requests@0.1.0\x05\x09\x01B-\x02\x03\x02\x01\x03\x04\0\x0ahost\
+-error\x03\0\0\x01m\x0d\x07counter\x08register\x09g-counter\x0fbounded-counter\x0b\
+mv-register\x05g-set\x03set\x03map\x07ew-flag\x07dw-flag\x04list\x04text\x04json\
+\x04\0\x0afield-type\x03\0\x02\x01p}\x01r\x02\x05indexy\x05value\x04\x04\0\x09li\
+st-item\x03\0\x05\x01r\x03\x02aty\x06deletey\x06inserts\x04\0\x09text-edit\x03\0\
+\x07\x01r\x02\x07pointers\x05values\x04\0\x09json-part\x03\0\x09\x01q\x14\x0bcou\
+nter-add\x01x\0\x0cregister-set\x01\x04\0\x0dg-counter-add\x01w\0\x13bounded-cou\
+nter-add\x01x\0\x0fmv-register-set\x01\x04\0\x09g-set-add\x01\x04\0\x07set-add\x01\
+\x04\0\x0aset-remove\x01\x04\0\x09set-clear\0\0\x0amap-remove\x01s\0\x09map-clea\
+r\0\0\x0bew-flag-set\x01\x7f\0\x0bdw-flag-set\x01\x7f\0\x0blist-insert\x01\x06\0\
+\x09list-push\x01\x04\0\x08list-set\x01\x06\0\x0blist-remove\x01y\0\x0btext-spli\
+ce\x01\x08\0\x08json-set\x01\x0a\0\x0bjson-remove\x01s\0\x04\0\x0cfield-change\x03\
+\0\x0b\x01k\x04\x01p\x04\x01q\x07\x07integer\x01x\0\x08unsigned\x01w\0\x08regist\
+er\x01\x0d\0\x06values\x01\x0e\0\x04flag\x01\x7f\0\x04text\x01s\0\x04json\x01s\0\
+\x04\0\x0bfield-value\x03\0\x0f\x01j\0\x01\x01\x01@\x03\x06objects\x05fields\x06\
+amountx\0\x11\x04\0\x0bcounter-add\x01\x12\x01j\x01x\x01\x01\x01@\x02\x06objects\
+\x05fields\0\x13\x04\0\x0dcounter-value\x01\x14\x01@\x03\x06objects\x05fields\x05\
+value\x04\0\x11\x04\0\x0cregister-set\x01\x15\x01j\x01\x0d\x01\x01\x01@\x02\x06o\
+bjects\x05fields\0\x16\x04\0\x0cregister-get\x01\x17\x01ps\x01@\x04\x06objects\x05\
+fields\x04path\x18\x06change\x0c\0\x11\x04\0\x06change\x01\x19\x01j\x01\x10\x01\x01\
+\x01@\x04\x06objects\x05fields\x04path\x18\x06wanted\x03\0\x1a\x04\0\x04read\x01\
+\x1b\x01j\x01\x7f\x01\x01\x01@\x05\x06objects\x05fields\x04path\x18\x06wanted\x03\
+\x07element\x04\0\x1c\x04\0\x08contains\x01\x1d\x01o\x02s\x03\x01p\x1e\x01j\x01\x1f\
+\x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\x20\x04\0\x08map-keys\x01!\x01\
+j\x01w\x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\"\x04\0\x15bounded-co\
+unter-share\x01#\x03\0\x1fedgefaas:function/objects@0.1.0\x05\x0a\x02\x03\0\0\x05\
+event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0ainvocation\x03\0\x0ainvocation\x03\
+\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07failure\x03\0\x07failure\x03\0\x10\
+\x01j\x01\x0f\x01\x11\x01@\x02\x0ainvocation\x0e\x05event\x0c\0\x12\x04\0\x06han\
+dle\x01\x13\x04\0\x20edgefaas:function/function@0.1.0\x04\0\x0b\x0e\x01\0\x08fun\
+ction\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.258.\
+3\x10wit-bindgen-rust\x060.61.1";
         };
     };
 }
@@ -3863,8 +5643,8 @@ pub use __export_function_impl as export;
 )]
 #[doc(hidden)]
 #[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 2613] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x96\x13\x01A\x02\x01\
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 3512] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x99\x1a\x01A\x02\x01\
 A\x1a\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
 rs\x01\x04\0\x0chttp-request\x03\0\x02\x01ks\x01p}\x01k\x05\x01r\x07\x05topics\x03\
 qos}\x06retain\x7f\x0ccontent-type\x04\x0eresponse-topic\x04\x10correlation-data\
@@ -3911,18 +5691,37 @@ s{\x07headers\x07\x04body\x08\x03urls\x0aredirected\x7f\x04\0\x08response\x03\0\
 \0\"[method]pending-response.subscribe\x01\x10\x01j\x01\x0c\x01\x03\x01k\x11\x01\
 @\x01\x04self\x0e\0\x12\x04\0\x1d[method]pending-response.take\x01\x13\x01i\x0d\x01\
 j\x01\x14\x01\x03\x01@\x01\x07request\x0a\0\x15\x04\0\x05fetch\x01\x16\x03\0\x20\
-edgefaas:function/requests@0.1.0\x05\x09\x01B\x0f\x02\x03\x02\x01\x03\x04\0\x0ah\
-ost-error\x03\0\0\x01j\0\x01\x01\x01@\x03\x06objects\x05fields\x06amountx\0\x02\x04\
-\0\x0bcounter-add\x01\x03\x01j\x01x\x01\x01\x01@\x02\x06objects\x05fields\0\x04\x04\
-\0\x0dcounter-value\x01\x05\x01p}\x01@\x03\x06objects\x05fields\x05value\x06\0\x02\
-\x04\0\x0cregister-set\x01\x07\x01k\x06\x01j\x01\x08\x01\x01\x01@\x02\x06objects\
-\x05fields\0\x09\x04\0\x0cregister-get\x01\x0a\x03\0\x1fedgefaas:function/object\
-s@0.1.0\x05\x0a\x02\x03\0\0\x05event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0ainv\
-ocation\x03\0\x0ainvocation\x03\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07fa\
-ilure\x03\0\x07failure\x03\0\x10\x04\0@edgefaas:function/function-with-all-of-it\
-s-exports-removed@0.1.0\x04\0\x0b.\x01\0(function-with-all-of-its-exports-remove\
-d\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.258.3\x10\
-wit-bindgen-rust\x060.61.1";
+edgefaas:function/requests@0.1.0\x05\x09\x01B-\x02\x03\x02\x01\x03\x04\0\x0ahost\
+-error\x03\0\0\x01m\x0d\x07counter\x08register\x09g-counter\x0fbounded-counter\x0b\
+mv-register\x05g-set\x03set\x03map\x07ew-flag\x07dw-flag\x04list\x04text\x04json\
+\x04\0\x0afield-type\x03\0\x02\x01p}\x01r\x02\x05indexy\x05value\x04\x04\0\x09li\
+st-item\x03\0\x05\x01r\x03\x02aty\x06deletey\x06inserts\x04\0\x09text-edit\x03\0\
+\x07\x01r\x02\x07pointers\x05values\x04\0\x09json-part\x03\0\x09\x01q\x14\x0bcou\
+nter-add\x01x\0\x0cregister-set\x01\x04\0\x0dg-counter-add\x01w\0\x13bounded-cou\
+nter-add\x01x\0\x0fmv-register-set\x01\x04\0\x09g-set-add\x01\x04\0\x07set-add\x01\
+\x04\0\x0aset-remove\x01\x04\0\x09set-clear\0\0\x0amap-remove\x01s\0\x09map-clea\
+r\0\0\x0bew-flag-set\x01\x7f\0\x0bdw-flag-set\x01\x7f\0\x0blist-insert\x01\x06\0\
+\x09list-push\x01\x04\0\x08list-set\x01\x06\0\x0blist-remove\x01y\0\x0btext-spli\
+ce\x01\x08\0\x08json-set\x01\x0a\0\x0bjson-remove\x01s\0\x04\0\x0cfield-change\x03\
+\0\x0b\x01k\x04\x01p\x04\x01q\x07\x07integer\x01x\0\x08unsigned\x01w\0\x08regist\
+er\x01\x0d\0\x06values\x01\x0e\0\x04flag\x01\x7f\0\x04text\x01s\0\x04json\x01s\0\
+\x04\0\x0bfield-value\x03\0\x0f\x01j\0\x01\x01\x01@\x03\x06objects\x05fields\x06\
+amountx\0\x11\x04\0\x0bcounter-add\x01\x12\x01j\x01x\x01\x01\x01@\x02\x06objects\
+\x05fields\0\x13\x04\0\x0dcounter-value\x01\x14\x01@\x03\x06objects\x05fields\x05\
+value\x04\0\x11\x04\0\x0cregister-set\x01\x15\x01j\x01\x0d\x01\x01\x01@\x02\x06o\
+bjects\x05fields\0\x16\x04\0\x0cregister-get\x01\x17\x01ps\x01@\x04\x06objects\x05\
+fields\x04path\x18\x06change\x0c\0\x11\x04\0\x06change\x01\x19\x01j\x01\x10\x01\x01\
+\x01@\x04\x06objects\x05fields\x04path\x18\x06wanted\x03\0\x1a\x04\0\x04read\x01\
+\x1b\x01j\x01\x7f\x01\x01\x01@\x05\x06objects\x05fields\x04path\x18\x06wanted\x03\
+\x07element\x04\0\x1c\x04\0\x08contains\x01\x1d\x01o\x02s\x03\x01p\x1e\x01j\x01\x1f\
+\x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\x20\x04\0\x08map-keys\x01!\x01\
+j\x01w\x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\"\x04\0\x15bounded-co\
+unter-share\x01#\x03\0\x1fedgefaas:function/objects@0.1.0\x05\x0a\x02\x03\0\0\x05\
+event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0ainvocation\x03\0\x0ainvocation\x03\
+\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07failure\x03\0\x07failure\x03\0\x10\
+\x04\0@edgefaas:function/function-with-all-of-its-exports-removed@0.1.0\x04\0\x0b\
+.\x01\0(function-with-all-of-its-exports-removed\x03\0\0\0G\x09producers\x01\x0c\
+processed-by\x02\x0dwit-component\x070.258.3\x10wit-bindgen-rust\x060.61.1";
 #[inline(never)]
 #[doc(hidden)]
 pub fn __link_custom_section_describing_imports() {

@@ -1,3 +1,5 @@
+mod fields;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +11,10 @@ use log::Level;
 use serde::Serialize;
 
 use crate::context::{Context, Invocation, PublishOptions};
+use crate::object::{Change, FieldType, FieldValue, Read};
 use crate::{Fetched, HostError, Reply, Request};
+
+use self::fields::Field;
 
 /// A node in memory, for unit tests of functions with plain `cargo test`.
 ///
@@ -60,11 +65,6 @@ struct State {
     servers: BTreeMap<String, Server>,
     fields: BTreeMap<(String, String), Field>,
     published: Vec<Published>,
-}
-
-enum Field {
-    Counter(i64),
-    Register(Vec<u8>),
 }
 
 impl TestNode {
@@ -202,36 +202,50 @@ impl Host {
     }
 
     pub fn counter_add(&self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
-        let sum = self.counter_value(object, field)?.checked_add(amount);
-        let sum = sum.ok_or_else(|| HostError::Invalid(format!("counter `{field}` is full")))?;
-        self.store(object, field, Field::Counter(sum));
-        Ok(())
+        self.object_change(object, field, &[], Change::CounterAdd(amount))
     }
 
     pub fn counter_value(&self, object: &str, field: &str) -> Result<i64, HostError> {
-        match self.node.state.borrow().fields.get(&key(object, field)) {
-            None => Ok(0),
-            Some(Field::Counter(value)) => Ok(*value),
-            Some(Field::Register(_)) => Err(wrong_type(field, "register", "counter")),
+        match self.object_read(object, field, &[], Read::Value(FieldType::Counter))? {
+            FieldValue::Integer(value) => Ok(value),
+            other => unreachable!("the value of a counter is no {other:?}"),
         }
     }
 
     pub fn register_set(&self, object: &str, field: &str, value: &[u8]) -> Result<(), HostError> {
-        self.register_get(object, field)?;
-        self.store(object, field, Field::Register(value.to_owned()));
-        Ok(())
+        self.object_change(object, field, &[], Change::RegisterSet(value))
     }
 
     pub fn register_get(&self, object: &str, field: &str) -> Result<Option<Vec<u8>>, HostError> {
-        match self.node.state.borrow().fields.get(&key(object, field)) {
-            None => Ok(None),
-            Some(Field::Register(value)) => Ok(Some(value.clone())),
-            Some(Field::Counter(_)) => Err(wrong_type(field, "counter", "register")),
+        match self.object_read(object, field, &[], Read::Value(FieldType::Register))? {
+            FieldValue::Register(value) => Ok(value),
+            other => unreachable!("the value of a register is no {other:?}"),
         }
     }
 
-    fn store(&self, object: &str, field: &str, value: Field) {
-        self.node.state.borrow_mut().fields.insert(key(object, field), value);
+    pub fn object_change(
+        &self,
+        object: &str,
+        field: &str,
+        path: &[String],
+        change: Change<'_>,
+    ) -> Result<(), HostError> {
+        let fields = &mut self.node.state.borrow_mut().fields;
+        let key = (object.to_owned(), field.to_owned());
+        let changed = fields::change(fields.get(&key), field, path, change)?;
+        fields.insert(key, changed);
+        Ok(())
+    }
+
+    pub fn object_read(
+        &self,
+        object: &str,
+        field: &str,
+        path: &[String],
+        read: Read<'_>,
+    ) -> Result<FieldValue, HostError> {
+        let fields = &self.node.state.borrow().fields;
+        fields::read(fields.get(&(object.to_owned(), field.to_owned())), field, path, read)
     }
 }
 
@@ -264,12 +278,4 @@ impl<T> Pending<T> {
 /// Nothing outside a future wakes it here.
 pub(crate) fn wait_any() -> bool {
     false
-}
-
-fn key(object: &str, field: &str) -> (String, String) {
-    (object.to_owned(), field.to_owned())
-}
-
-fn wrong_type(field: &str, actual: &str, wanted: &str) -> HostError {
-    HostError::Invalid(format!("field `{field}` is a {actual}, not a {wanted}"))
 }

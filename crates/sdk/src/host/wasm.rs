@@ -12,6 +12,7 @@ use crate::context::{Context, Invocation, PublishOptions};
 use crate::event::{
     CronTick, DirectCall, Event, HttpRequest, MqttMessage, ObjectChange, Trigger, WorkflowStep, unix_ms,
 };
+use crate::object::{Change, FieldValue, Read};
 use crate::{Fetched, HostError, Redirect, Reply, Request, Response};
 
 /// What wit-bindgen makes of the function world. Generated once and not by its macro, which would cost every
@@ -20,6 +21,7 @@ use crate::{Fetched, HostError, Redirect, Reply, Request, Response};
 #[allow(missing_docs, unsafe_code, unused_qualifications, elided_lifetimes_in_paths, clippy::all)]
 #[path = "bindings.rs"]
 pub mod bindings;
+mod fields;
 
 /// Without the arena, the C library serves all.
 #[cfg(not(feature = "arena-allocator"))]
@@ -107,6 +109,41 @@ impl Host {
 
     pub fn register_get(&self, object: &str, field: &str) -> Result<Option<Vec<u8>>, HostError> {
         Ok(receiving(|| node::objects::register_get(object, field))?)
+    }
+
+    pub fn object_change(
+        &self,
+        object: &str,
+        field: &str,
+        path: &[String],
+        change: Change<'_>,
+    ) -> Result<(), HostError> {
+        let change = change.into();
+        Ok(receiving(|| node::objects::change(object, field, path, &change))?)
+    }
+
+    pub fn object_read(
+        &self,
+        object: &str,
+        field: &str,
+        path: &[String],
+        read: Read<'_>,
+    ) -> Result<FieldValue, HostError> {
+        Ok(receiving(|| match read {
+            Read::Value(field_type) => {
+                node::objects::read(object, field, path, field_type.into()).map(FieldValue::from)
+            }
+            Read::Contains { field_type, element } => {
+                let wanted = field_type.into();
+                node::objects::contains(object, field, path, wanted, element).map(FieldValue::Flag)
+            }
+            Read::MapKeys => node::objects::map_keys(object, field, path).map(|keys| {
+                FieldValue::Keys(keys.into_iter().map(|(key, known)| (key, known.into())).collect())
+            }),
+            Read::Share => {
+                node::objects::bounded_counter_share(object, field, path).map(FieldValue::Unsigned)
+            }
+        })?)
     }
 }
 

@@ -1,17 +1,30 @@
 // The handler, and the event and context it is given. Both read what is asked for only.
 (native) => {
   const KINDS = ["http", "mqtt", "cron", "object", "call", "workflow"];
+  const { stringify } = JSON;
 
   // An isolate sees one event, so its parts and the context's are kept here and the two objects are made
   // before the snapshot is.
   let allFields;
   let headers;
   let properties;
+  let change;
 
   function field(kind, index) {
     if (native.kind() !== kind) return undefined;
     allFields ??= native.fields();
     return allFields[index];
+  }
+
+  // What the body of an object event says.
+  function changed(part) {
+    if (native.kind() !== 3) return undefined;
+    if (!change) {
+      const body = native.bodyText();
+      const json = body === "" ? undefined : native.bodyJson();
+      change = typeof json === "object" && json !== null ? json : {};
+    }
+    return Object.hasOwn(change, part) ? change[part] : undefined;
   }
 
   // `{ [name]: text }` if the bytes are UTF-8, else `{ [name + "Base64"]: base64 }`.
@@ -56,6 +69,10 @@
     // object
     get object() { return field(3, 0); }
     get field() { return field(3, 1); }
+    get type() { return changed("type"); }
+    get previous() { return changed("previous"); }
+    get value() { return changed("value"); }
+    get origin() { return changed("origin"); }
     // call
     get caller() { return field(4, 0); }
     // workflow
@@ -125,13 +142,43 @@
     return native.await(native.call(String(name), payload(data)));
   }
 
+  // The JSON of what a field shall hold.
+  function jsonOf(method, value) {
+    if (typeof value === "number" && !Number.isFinite(value)) throw new TypeError(`${method}: ${value} is no JSON value`);
+    let json;
+    try {
+      json = stringify(value);
+    } catch (error) {
+      // A BigInt, a circular reference, or the value's own toJSON.
+      if (!(error instanceof TypeError)) throw error;
+      throw new TypeError(`${method}: the value cannot be JSON: ${error.message}`, { cause: error });
+    }
+    if (json === undefined) throw new TypeError(`${method}: ${value === undefined ? value : `a ${typeof value}`} is no JSON value`);
+    return json;
+  }
+  native.jsonOf = jsonOf;
+
+  function wholeNumber(method, amount) {
+    if (!Number.isSafeInteger(amount)) throw new TypeError(`${method}: a counter takes whole numbers, not ${native.quote(amount)}`);
+    return amount;
+  }
+  native.wholeNumber = wholeNumber;
+
+  // The name of a field or the key of a map.
+  function nameOf(method, name) {
+    if (typeof name === "string") return name;
+    if (typeof name === "number") return String(name);
+    throw new TypeError(`${method}: a name is text, not ${native.quote(name)}`);
+  }
+  native.nameOf = nameOf;
+
   class Counter {
     #object;
     #field;
     constructor(object, field) { this.#object = object; this.#field = field; }
-    async add(amount = 1) {
-      if (!Number.isSafeInteger(amount)) throw new TypeError(`a counter takes whole numbers, not ${String(amount)}`);
-      return native.counterAdd(this.#object, this.#field, amount);
+    async add(amount = 1) { return native.counterAdd(this.#object, this.#field, wholeNumber("counter.add", amount)); }
+    async subtract(amount = 1) {
+      return native.counterAdd(this.#object, this.#field, -wholeNumber("counter.subtract", amount));
     }
     async value() { return native.counterValue(this.#object, this.#field); }
   }
@@ -140,11 +187,7 @@
     #object;
     #field;
     constructor(object, field) { this.#object = object; this.#field = field; }
-    async set(value) {
-      const json = JSON.stringify(value);
-      if (json === undefined) throw new TypeError(`a register cannot hold a ${typeof value}`);
-      return native.registerSet(this.#object, this.#field, json);
-    }
+    async set(value) { return native.registerSet(this.#object, this.#field, jsonOf("register.set", value)); }
     async get() { return native.registerGet(this.#object, this.#field); }
   }
 
@@ -152,8 +195,21 @@
     #name;
     constructor(name) { this.#name = name; }
     get name() { return this.#name; }
-    counter(field) { return new Counter(this.#name, String(field)); }
-    register(field) { return new Register(this.#name, String(field)); }
+    counter(field) { return new Counter(this.#name, nameOf("object.counter", field)); }
+    register(field) { return new Register(this.#name, nameOf("object.register", field)); }
+    // The other types are in a file of their own, as few functions use them.
+    static {
+      for (const type of [
+        "gCounter", "boundedCounter", "mvRegister", "gSet", "set", "map", "flag", "ewFlag", "dwFlag", "list", "text", "json",
+      ]) {
+        const accessor = { [type](field) {
+          const name = nameOf(`object.${type}`, field);
+          native.demand("objects");
+          return native.field(type, this.#name, name, []);
+        } }[type];
+        Object.defineProperty(this.prototype, type, { value: accessor, writable: true, configurable: true });
+      }
+    }
   }
 
   const object = (name) => new StatefulObject(String(name));
@@ -244,7 +300,7 @@
   }
 
   native.reset = () => {
-    allFields = headers = properties = allFacts = config = secrets = undefined;
+    allFields = headers = properties = change = allFacts = config = secrets = undefined;
   };
 
   native.dispatch = () => {
