@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let proto = "proto/edgefaas/control/v1/control.proto";
-    println!("cargo:rerun-if-changed={proto}");
-    let descriptors = protox::compile([proto], ["proto"])?;
+    let protos = ["proto/edgefaas/control/v1/control.proto", "proto/edgefaas/objects/v1/objects.proto"];
+    for proto in protos {
+        println!("cargo:rerun-if-changed={proto}");
+    }
+    let descriptors = protox::compile(protos, ["proto"])?;
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     std::fs::write(out.join("control.fds"), prost_encode(&descriptors))?;
     tonic_prost_build::configure().compile_fds(descriptors)?;

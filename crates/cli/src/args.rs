@@ -77,6 +77,9 @@ pub enum Command {
     /// See, end and retry instances of workflows; draw a workflow
     #[command(subcommand)]
     Workflow(Workflow),
+    /// Read, change, watch and back up stateful objects
+    #[command(subcommand)]
+    Objects(Objects),
     /// Show where the time of an invocation or of an instance of a workflow went
     Trace(Trace),
     /// Set, list and remove secrets
@@ -293,6 +296,94 @@ pub enum Workflow {
 pub struct Trace {
     /// The id of an invocation (the header Invocation-Id), of an instance, or a W3C trace id
     pub id: String,
+}
+
+/// A field of an object.
+#[derive(Debug, Clone, Args)]
+pub struct FieldName {
+    /// The app that the object belongs to
+    pub app: String,
+    /// The object's name
+    pub object: String,
+    /// The field's name
+    pub field: String,
+    /// A key of a map in the field; once more for maps in maps
+    #[arg(long = "key", value_name = "KEY")]
+    pub path: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Objects {
+    /// List objects with their fields
+    List {
+        /// Only those of this app
+        app: Option<String>,
+    },
+    /// Show the value of a field, or of all fields of an object
+    Get {
+        /// The app that the object belongs to
+        app: String,
+        /// The object's name
+        object: String,
+        /// The field's name
+        field: Option<String>,
+        /// A key of a map in the field; once more for maps in maps
+        #[arg(long = "key", value_name = "KEY", requires = "field")]
+        path: Vec<String>,
+    },
+    /// Show changes as they happen
+    Watch {
+        /// The app that the objects belong to
+        app: String,
+        /// A pattern of object names, in which `*` stands for any characters
+        object: String,
+        /// A pattern of field names
+        field: Option<String>,
+    },
+    /// Set a register, a flag, a text, an element of a list or a part of a JSON document
+    Set {
+        #[command(flatten)]
+        name: FieldName,
+        /// The value as JSON; what is no JSON is a string
+        value: String,
+        /// The field's type, where it is not there yet: register, mv-register, ew-flag, dw-flag, list, text, json
+        #[arg(long = "type", value_name = "TYPE")]
+        field_type: Option<String>,
+        /// Where: an index of a list, or a JSON Pointer (RFC 6901) into a document
+        #[arg(long, value_name = "PLACE")]
+        at: Option<String>,
+    },
+    /// Add to a counter, a set or the end of a list
+    Add {
+        #[command(flatten)]
+        name: FieldName,
+        /// A number for counters, negative to subtract; else a value as JSON
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        /// The field's type, where it is not there yet: counter, g-counter, bounded-counter, g-set, set, list
+        #[arg(long = "type", value_name = "TYPE")]
+        field_type: Option<String>,
+    },
+    /// Remove an element of a set or list, a key of a map, or a part of a JSON document
+    Remove {
+        #[command(flatten)]
+        name: FieldName,
+        /// An element of a set as JSON, an index of a list, a key of a map or a JSON Pointer into a document
+        value: String,
+    },
+    /// Write objects into a file, while the node runs
+    Export {
+        /// The file, or `-` for stdout
+        file: PathBuf,
+        /// Only those of this app
+        #[arg(long, value_name = "APP")]
+        app: Option<String>,
+    },
+    /// Take in what `export` wrote; what is there already is merged with it
+    Import {
+        /// The file, or `-` for stdin
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

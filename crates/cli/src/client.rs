@@ -102,8 +102,32 @@ impl fmt::Display for NodeUrl {
     }
 }
 
+/// The same for stateful objects.
+pub type ObjectsClient = edgefaas_node::control::objects_proto::objects_client::ObjectsClient<
+    InterceptedService<Channel, Bearer>,
+>;
+
 /// Connects to the node that the options, the environment or the current folder name.
 pub async fn connect(global: &Global) -> anyhow::Result<Client> {
+    let (channel, bearer) = find(global).await?;
+    Ok(client(channel, bearer))
+}
+
+/// The same for stateful objects.
+pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
+    let (channel, bearer) = find(global).await?;
+    Ok(ObjectsClient::new(InterceptedService::new(channel, bearer))
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES))
+}
+
+fn client(channel: Channel, bearer: Bearer) -> Client {
+    ControlClient::with_interceptor(channel, bearer)
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES)
+}
+
+async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
     let dev = std::env::current_dir().ok().and_then(|folder| dev_file::find(&folder));
     // What a node on this machine that speaks TLS says about itself.
     let local = local_endpoint(global.data_dir.as_deref());
@@ -142,7 +166,7 @@ pub async fn connect(global: &Global) -> anyhow::Result<Client> {
         }
         (None, _) => known.map(|known| known.token),
     };
-    connect_to(&url, token.as_deref(), pin).await
+    open(&url, token.as_deref(), pin).await
 }
 
 /// Connects to the control API at `url`; by TLS only to the node whose certificate has the fingerprint `pin`.
@@ -151,6 +175,15 @@ pub async fn connect_to(
     token: Option<&str>,
     pin: Option<Fingerprint>,
 ) -> anyhow::Result<Client> {
+    let (channel, bearer) = open(url, token, pin).await?;
+    Ok(client(channel, bearer))
+}
+
+async fn open(
+    url: &NodeUrl,
+    token: Option<&str>,
+    pin: Option<Fingerprint>,
+) -> anyhow::Result<(Channel, Bearer)> {
     if url.secure && pin.is_none() {
         let message = format!(
             "the certificate of {url} is not known; run `edgefaas login {url}` once to see and to trust it"
@@ -182,9 +215,7 @@ pub async fn connect_to(
     } else {
         endpoint.connect().await.map_err(|error| unreachable(url, &error))?
     };
-    Ok(ControlClient::with_interceptor(channel, Bearer(bearer))
-        .max_decoding_message_size(MESSAGE_BYTES)
-        .max_encoding_message_size(MESSAGE_BYTES))
+    Ok((channel, Bearer(bearer)))
 }
 
 /// The node has another certificate than the one that was pinned: nothing was sent to it.

@@ -26,6 +26,7 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
                     format!("{curl} {method}'{gateway}{}'", example_path(path))
                 }
                 Trigger::Cron { schedule } => format!("# {name} runs by itself: {schedule}"),
+                Trigger::Object { object, .. } => format!("# {name} runs when object {object} changes"),
             };
             // Functions may share a filter.
             if !lines.contains(&line) {

@@ -57,6 +57,8 @@ pub struct NodeConfig {
     pub bridges: Vec<BridgeSection>,
     /// The logs of functions.
     pub logs: LogsSection,
+    /// See [`ObjectsSection`].
+    pub objects: ObjectsSection,
     /// See [`WorkflowsSection`].
     pub workflows: WorkflowsSection,
     /// See [`TracesSection`].
@@ -84,9 +86,24 @@ impl Default for NodeConfig {
             websocket: WebSocketSection::default(),
             bridges: Vec::new(),
             logs: LogsSection::default(),
+            objects: ObjectsSection::default(),
             workflows: WorkflowsSection::default(),
             traces: TracesSection::default(),
         }
+    }
+}
+
+/// `[objects]`: stateful objects.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ObjectsSection {
+    /// Memory for fields, so that they need not be read from the disk.
+    pub cache: ByteSize,
+}
+
+impl Default for ObjectsSection {
+    fn default() -> Self {
+        Self { cache: ByteSize::mib(16) }
     }
 }
 

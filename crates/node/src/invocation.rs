@@ -68,6 +68,8 @@ pub enum Principal {
     },
     /// The node's clock.
     Schedule,
+    /// A change of an object.
+    Object,
 }
 
 /// How an invocation ended.

@@ -22,7 +22,7 @@ use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
 use crate::ingress::websocket::{Upgrading, WebSocketGateway};
-use crate::ingress::{cron, gateway_auth::GatewayAuth, http};
+use crate::ingress::{cron, gateway_auth::GatewayAuth, http, object_change};
 use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
@@ -441,6 +441,7 @@ impl Node {
         let access = self.access.clone();
         let expiring = listening.clone();
         tasks.spawn(async move { access.end_expired(expiring).await });
+        tasks.spawn(object_change::run(self.dispatcher.clone(), self.workers.clone(), listening.clone()));
         tasks.spawn(cron::run(
             self.dispatcher.clone(),
             self.workers.clone(),
@@ -622,6 +623,7 @@ fn store_options(config: &NodeConfig) -> StoreOptions {
         sync_interval: config.store.sync_interval,
         reserve_bytes: config.store.reserve.as_u64(),
         cache_bytes: config.store.cache.as_u64(),
+        objects_cache_bytes: config.objects.cache.as_u64(),
         broker_sync: config.broker.sync,
     }
 }

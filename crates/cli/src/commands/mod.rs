@@ -10,6 +10,7 @@ mod list;
 mod login;
 mod logs;
 mod new;
+mod objects;
 mod queues;
 mod rm;
 mod rollback;
@@ -50,6 +51,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Login(args) => as_client(login::run(&args, &global)),
         Command::Workflow(args) => as_client(workflow::run(&args, &global)),
+        Command::Objects(args) => as_client(objects::run(&args, &global)),
         Command::Trace(args) => as_client(trace::run(&args, &global)),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -5,6 +5,7 @@ mod connections;
 mod convert;
 mod endpoint;
 mod http;
+mod objects;
 mod service;
 
 use std::sync::Arc;
@@ -38,6 +39,12 @@ pub mod proto {
 
     /// The file descriptors, for reflection.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/control.fds"));
+}
+
+/// The same of `proto/edgefaas/objects/v1/objects.proto`.
+#[allow(missing_docs, clippy::all, rust_2018_idioms)]
+pub mod objects_proto {
+    tonic::include_proto!("edgefaas.objects.v1");
 }
 
 /// The largest message that is taken, in bytes: a deploy carries all sources of an app.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Message, Properties, QoS};
-use edgefaas_crdt::FieldType;
+use edgefaas_crdt::Operation;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture, IncomingResponse,
     LogLevel, OutgoingRequest, PublishRequest, Read, Reply, Trigger,
@@ -14,10 +14,10 @@ use edgefaas_isolates::{
 use parking_lot::Mutex;
 
 use super::Dispatcher;
-use super::effects::{Effects, EffectsFull, Pending};
+use super::effects::{Effects, EffectsFull};
+use super::object_calls::{at_path, operation};
 use crate::ingress::mqtt::takes_from_functions;
 use crate::invocation::{Invocation, InvocationError, Principal};
-use crate::objects::{FieldKey, MAX_VALUE_BYTES, name_error, read_field};
 use crate::outgoing;
 use crate::registry::LiveFunction;
 use crate::workflow::{Start, input_of};
@@ -27,12 +27,12 @@ const LINE_BYTES: usize = 16;
 
 /// Answers a function while it runs, and holds back what it does.
 pub struct InvocationHost {
-    dispatcher: Arc<Dispatcher>,
-    function: Arc<LiveFunction>,
+    pub(super) dispatcher: Arc<Dispatcher>,
+    pub(super) function: Arc<LiveFunction>,
     invocation: String,
     trace_parent: Option<String>,
     depth: u8,
-    effects: Arc<Mutex<Effects>>,
+    pub(super) effects: Arc<Mutex<Effects>>,
     calls_left: u32,
     log_bytes_left: usize,
     log_is_full: bool,
@@ -73,36 +73,11 @@ impl InvocationHost {
         Ok(())
     }
 
-    fn key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
-        if let Some(reason) = name_error("object", object).or_else(|| name_error("field", field)) {
-            return Err(HostError::Invalid(reason));
-        }
-        if !self.function.spec.permissions.allows_object(object) {
-            return Err(self.not_permitted("object", object, "objects"));
-        }
-        let app = self.function.app.to_string();
-        Ok(FieldKey { app, object: object.to_owned(), field: field.to_owned() })
-    }
-
-    fn not_permitted(&self, kind: &str, name: &str, key: &str) -> HostError {
+    pub(super) fn not_permitted(&self, kind: &str, name: &str, key: &str) -> HostError {
         HostError::NotPermitted(format!(
             "function `{}` may not use {kind} `{name}`: its permissions.{key} in the manifest do not name it",
             self.function.name
         ))
-    }
-
-    /// The field on disk, if it is of the wanted type.
-    fn stored(&self, key: &FieldKey, wanted: FieldType) -> Result<Option<edgefaas_crdt::Field>, HostError> {
-        let stored = read_field(&self.dispatcher.store.spaces().fields, key)
-            .map_err(|error| HostError::Failed(error.to_string()))?;
-        if let Some(field) = &stored {
-            let fits = match wanted {
-                FieldType::Counter => field.counter(&key.field).map(drop),
-                FieldType::Register => field.register(&key.field).map(drop),
-            };
-            fits.map_err(|error| HostError::Invalid(format!("object `{}`: {error}", key.object)))?;
-        }
-        Ok(stored)
     }
 }
 
@@ -243,71 +218,39 @@ impl Host for InvocationHost {
     }
 
     fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
-        let key = self.key(object, field)?;
-        let mut effects = self.effects.lock();
-        let pending = match effects.pending(&key) {
-            Some(Pending::Added(before)) => *before,
-            Some(Pending::Set(_)) => return Err(wrong_pending(&key, "register", "counter")),
-            None => {
-                self.stored(&key, FieldType::Counter)?;
-                0
-            }
-        };
-        let sum = pending.checked_add(amount).ok_or_else(|| {
-            HostError::Invalid(format!("field `{field}`: {pending} and {amount} more do not fit 64 bits"))
-        })?;
-        effects.write(key, Pending::Added(sum)).map_err(full)
+        self.operate(object, field, Operation::CounterAdd(amount))
     }
 
     fn counter_value(&mut self, object: &str, field: &str) -> Result<i64, HostError> {
-        let key = self.key(object, field)?;
-        let pending = match self.effects.lock().pending(&key) {
-            Some(Pending::Added(amount)) => *amount,
-            Some(Pending::Set(_)) => return Err(wrong_pending(&key, "register", "counter")),
-            None => 0,
-        };
-        let stored = self.stored(&key, FieldType::Counter)?;
-        let value = stored.and_then(|field| field.counter(&key.field).map(|c| c.value()).ok()).unwrap_or(0);
-        Ok(value.saturating_add(pending))
+        self.counter(object, field)
     }
 
     fn register_set(&mut self, object: &str, field: &str, value: Bytes) -> Result<(), HostError> {
-        let key = self.key(object, field)?;
-        if value.len() > MAX_VALUE_BYTES {
-            return Err(HostError::Invalid(format!(
-                "field `{field}`: the value has {} bytes; at most {MAX_VALUE_BYTES} are allowed",
-                value.len()
-            )));
-        }
-        let mut effects = self.effects.lock();
-        match effects.pending(&key) {
-            Some(Pending::Set(_)) => {}
-            Some(Pending::Added(_)) => return Err(wrong_pending(&key, "counter", "register")),
-            None => drop(self.stored(&key, FieldType::Register)?),
-        }
-        effects.write(key, Pending::Set(value)).map_err(full)
+        self.operate(object, field, Operation::RegisterSet(value))
     }
 
     fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
-        let key = self.key(object, field)?;
-        match self.effects.lock().pending(&key) {
-            Some(Pending::Set(value)) => return Ok(Some(value.clone())),
-            Some(Pending::Added(_)) => return Err(wrong_pending(&key, "counter", "register")),
-            None => {}
-        }
-        let stored = self.stored(&key, FieldType::Register)?;
-        let value = stored.and_then(|field| {
-            field.register(&key.field).ok().and_then(|r| r.get().map(|value| value.to_vec()))
-        });
-        Ok(value.map(Bytes::from))
+        self.register(object, field)
     }
 
-    fn object_change(&mut self, _: &str, _: &str, _: &[&str], _: Change<'_>) -> Result<(), HostError> {
-        Err(HostError::Failed("fields of this type are not supported by this node yet".to_owned()))
+    fn object_change(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        change: Change<'_>,
+    ) -> Result<(), HostError> {
+        self.operate(object, field, at_path(path, operation(change))?)
     }
 
-    fn object_read(&mut self, _: &str, _: &str, _: &[&str], _: Read<'_>) -> Result<FieldValue, HostError> {
-        Err(HostError::Failed("fields of this type are not supported by this node yet".to_owned()))
+    fn object_read(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        read: Read<'_>,
+    ) -> Result<FieldValue, HostError> {
+        self.read(object, field, path, read)
     }
 
     fn log(&mut self, level: LogLevel, message: String) {
@@ -349,15 +292,8 @@ impl Host for InvocationHost {
     }
 }
 
-fn full(error: EffectsFull) -> HostError {
+pub(super) fn full(error: EffectsFull) -> HostError {
     HostError::Overloaded(error.to_string())
-}
-
-fn wrong_pending(key: &FieldKey, actual: &str, wanted: &str) -> HostError {
-    HostError::Invalid(format!(
-        "object `{}`: field `{}` is a {actual}, not a {wanted}",
-        key.object, key.field
-    ))
 }
 
 fn call_error(error: InvocationError) -> HostError {

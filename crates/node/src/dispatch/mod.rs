@@ -3,6 +3,7 @@
 mod admission;
 mod effects;
 mod host;
+mod object_calls;
 mod workers;
 
 use std::sync::Arc;
@@ -398,7 +399,7 @@ impl Dispatcher {
             function: name(),
             deadline_unix_ms: self.clock.now_unix_ms() + run_limits.timeout.as_millis() as u64,
         };
-        let effects = Arc::new(Mutex::new(Effects::default()));
+        let effects = Arc::new(Mutex::new(Effects::of(invocation.depth)));
         let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
         let completion =
             self.isolates.run(&program, &meta, invocation.event, run_limits, Box::new(host)).await;

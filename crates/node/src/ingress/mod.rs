@@ -8,6 +8,7 @@ mod frames;
 pub mod gateway_auth;
 pub mod http;
 pub mod mqtt;
+pub mod object_change;
 pub mod websocket;
 mod workflow_http;
 mod write_timeout;

@@ -592,9 +592,9 @@ fn fate(error: &InvocationError) -> Fate {
         E::NotRunnable { .. } => Fate::Wait(NOT_RUNNABLE_WAIT),
         E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } => Fate::StoreFailed,
         E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => Fate::Hopeless,
-        E::Run { .. } | E::Workflow { .. } | E::Commit { error: CommitError::Refused(_), .. } => {
-            Fate::Failed
-        }
+        E::Run { .. }
+        | E::Workflow { .. }
+        | E::Commit { error: CommitError::Field(_) | CommitError::KeyTooLong { .. }, .. } => Fate::Failed,
     }
 }
 

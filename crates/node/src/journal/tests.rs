@@ -25,6 +25,7 @@ impl Disk {
             sync_interval: Duration::from_secs(1),
             reserve_bytes: 0,
             cache_bytes: 1 << 20,
+            objects_cache_bytes: 1 << 20,
             broker_sync: JournalSync::Commit,
         };
         let store = Arc::new(Store::open(&options, clock.clone()).unwrap());

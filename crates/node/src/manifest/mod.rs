@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use edgefaas_isolates::Isolation;
 
+use crate::objects::{ObjectClass, Origin};
+
 pub use check::{NODE_TRIGGERS, is_asset_name, is_name, is_secret_name, parse_cron};
 pub(crate) use check::{glob_error, glob_matches};
 pub use diagnostic::{ManifestError, Problem};
@@ -38,6 +40,8 @@ pub struct Manifest {
     /// Files that all functions may read in place: paths relative to the app folder, with `/`, where `*`, `**`, `?` and
     /// `[…]` stand for what they do in a shell.
     pub assets: Vec<String>,
+    /// How objects are kept, by patterns of their names in which `*` stands for any characters.
+    pub objects: BTreeMap<String, ObjectClass>,
 }
 
 impl Manifest {
@@ -146,6 +150,15 @@ pub enum Trigger {
         /// Five fields, or six with seconds first.
         schedule: String,
     },
+    /// A change of a stateful object.
+    Object {
+        /// A pattern of object names, in which `*` stands for any characters.
+        object: String,
+        /// A pattern of field names; none for all.
+        field: Option<String>,
+        /// Only changes of this node, or of others; none for both.
+        origin: Option<Origin>,
+    },
 }
 
 /// What a request at the gateway needs, from the least to the most.
@@ -172,6 +185,11 @@ impl fmt::Display for Trigger {
             Self::Http { path, methods, .. } if methods.is_empty() => write!(out, "http {path}"),
             Self::Http { path, methods, .. } => write!(out, "http {} {path}", methods.join(",")),
             Self::Cron { schedule } => write!(out, "cron {schedule}"),
+            Self::Object { object, field, origin } => {
+                write!(out, "object {object}")?;
+                field.as_ref().map_or(Ok(()), |field| write!(out, " field {field}"))?;
+                origin.map_or(Ok(()), |origin| write!(out, " ({})", origin.as_str()))
+            }
         }
     }
 }

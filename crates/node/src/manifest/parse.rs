@@ -9,7 +9,8 @@ use edgefaas_broker::topic::validate_filter;
 use toml::de::DeTable;
 
 use super::check::{
-    NAME_RULE, NODE_TRIGGERS, http_path_error, is_asset_name, is_name, is_secret_name, parse_cron,
+    NAME_RULE, NODE_TRIGGERS, glob_error, http_path_error, is_asset_name, is_name, is_secret_name,
+    parse_cron,
 };
 use super::diagnostic::{ManifestError, Problems};
 use super::permissions::{PermissionKind, Permissions};
@@ -18,6 +19,7 @@ use super::{
     Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger, WhenFull,
     Workflows, source_kind,
 };
+use crate::objects::{ObjectClass, ObjectDurability, Origin, Recovery};
 
 /// A larger text is not looked at.
 const MANIFEST_BYTES: usize = 1 << 20;
@@ -32,6 +34,10 @@ const LOG_BYTES: RangeInclusive<u64> = 0..=16 << 20;
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
 const QUEUE_CAPACITY: RangeInclusive<u32> = 1..=100_000;
 const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
+
+const OBJECT_INTERVAL: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
+const COPIES: RangeInclusive<u32> = 1..=16;
+const QUOTA_BYTES: RangeInclusive<u64> = 1024..=256 << 20;
 
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
 /// Extensions of sources that people try, none of which is run.
@@ -60,8 +66,8 @@ pub(super) fn manifest(text: &str, file: &str) -> Result<Manifest, ManifestError
 }
 
 fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
-    let top =
-        Table::new(document, "in the manifest", &["app", "functions", "workflows", "assets"], problems);
+    let known = ["app", "functions", "workflows", "assets", "objects"];
+    let top = Table::new(document, "in the manifest", &known, problems);
     let app = match top.get("app") {
         Some(item) => item.text(problems).and_then(|name| checked_name(name, &item.span, problems)),
         None => {
@@ -72,6 +78,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
     };
     let assets = top.get("assets").map(|item| assets(&item, problems)).unwrap_or_default();
     let workflows = top.get("workflows").map(|item| workflows(&item, problems)).unwrap_or_default();
+    let objects = top.get("objects").map(|item| objects(&item, problems)).unwrap_or_default();
     let mut functions = BTreeMap::new();
     let found = top.get("functions").map(|item| item.entries(problems));
     if found.as_ref().is_none_or(Vec::is_empty) && workflows.files.is_empty() {
@@ -86,7 +93,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
             functions.insert(name, function);
         }
     }
-    Some(Manifest { app: app?, functions, workflows, assets })
+    Some(Manifest { app: app?, functions, workflows, assets, objects })
 }
 
 fn checked_name(name: &str, span: &std::ops::Range<usize>, problems: &mut Problems) -> Option<String> {
@@ -213,7 +220,7 @@ fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> O
         ("mqtt", &["mqtt", "qos", "consume", "order_by"]),
         ("http", &["http", "methods", "auth"]),
         ("cron", &["cron"]),
-        ("object", &["object", "field"]),
+        ("object", &["object", "field", "origin"]),
     ];
     let all = KINDS.map(|(_, keys)| keys).concat();
     let kinds: Vec<_> = KINDS.iter().filter(|(kind, _)| item.has(kind)).collect();
@@ -245,10 +252,27 @@ fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> O
             }
             Some(Trigger::Cron { schedule: schedule.to_owned() })
         }
-        _ => {
-            main.text(problems)?;
-            table.get("field").map(|item| item.text(problems));
-            not_supported(&main, "objects do not trigger functions; remove the trigger", problems);
+        _ => object_trigger(&main, &table, problems),
+    }
+}
+
+fn object_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> Option<Trigger> {
+    let origin =
+        table.get("origin").and_then(|item| match item.word(&["any", "local", "remote"], problems)? {
+            "local" => Some(Origin::Local),
+            "remote" => Some(Origin::Remote),
+            _ => None,
+        });
+    let field = table.get("field").and_then(|item| object_pattern(&item, problems));
+    Some(Trigger::Object { object: object_pattern(main, problems)?, field, origin })
+}
+
+fn object_pattern(item: &Item<'_>, problems: &mut Problems) -> Option<String> {
+    let pattern = item.text(problems)?;
+    match glob_error(pattern) {
+        None => Some(pattern.to_owned()),
+        Some(reason) => {
+            problems.add(&item.span, format!("`{}` is no pattern: {reason}", pattern.escape_debug()), None);
             None
         }
     }
@@ -491,6 +515,43 @@ fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
         }
     }
     names
+}
+
+/// `[objects."room-*"]`: how objects whose names fit the pattern are kept.
+fn objects(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, ObjectClass> {
+    const KNOWN: [&str; 6] = ["interval", "durability", "write_interval", "copies", "quota", "recover"];
+    let mut classes = BTreeMap::new();
+    for entry in item.entries(problems) {
+        if let Some(reason) = glob_error(entry.key) {
+            let message = format!("`{}` is no pattern of object names: {reason}", entry.key.escape_debug());
+            problems.add(&entry.key_span, message, None);
+            continue;
+        }
+        let Some(table) = entry.table(&format!("in [objects.\"{}\"]", entry.key), &KNOWN, problems) else {
+            continue;
+        };
+        let mut class = ObjectClass::default();
+        let interval =
+            |key: &str, problems: &mut Problems| table.get(key)?.duration(OBJECT_INTERVAL, problems);
+        class.interval = interval("interval", problems).unwrap_or(class.interval);
+        class.write_interval = interval("write_interval", problems).unwrap_or(class.write_interval);
+        let word =
+            |key: &str, known: &[&str], problems: &mut Problems| table.get(key)?.word(known, problems);
+        match word("durability", &["memory", "written", "synced"], problems) {
+            Some("memory") => class.durability = ObjectDurability::Memory,
+            Some("synced") => class.durability = ObjectDurability::Synced,
+            _ => {}
+        }
+        if let Some("before") = word("recover", &["before", "while"], problems) {
+            class.recover = Recovery::Before;
+        }
+        let copies = table.get("copies").and_then(|item| item.count(COPIES, problems));
+        class.copies = copies.map_or(class.copies, |copies| copies as u8);
+        let quota = table.get("quota").and_then(|item| item.size(QUOTA_BYTES, problems));
+        class.quota_bytes = quota.map_or(class.quota_bytes, |bytes| bytes as u64);
+        classes.insert(entry.key.to_owned(), class);
+    }
+    classes
 }
 
 /// `workflows = ["workflows/*.yaml"]` names the files. Where one needs permissions they are in `workflows.files`, beside

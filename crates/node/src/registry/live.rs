@@ -16,6 +16,7 @@ use super::workflow::LiveWorkflow;
 use crate::dispatch::Admission;
 use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
+use crate::objects::ObjectClass;
 use crate::store::Store;
 
 /// An app that is live.
@@ -30,6 +31,8 @@ pub struct LiveApp {
     pub functions: Vec<Arc<LiveFunction>>,
     /// Its workflows, by name.
     pub workflows: Vec<Arc<LiveWorkflow>>,
+    /// How its objects are kept, by patterns of their names.
+    pub objects: BTreeMap<String, ObjectClass>,
     /// Earlier revisions, newest first.
     pub previous: Vec<String>,
 }
@@ -73,6 +76,7 @@ impl LiveApp {
             deployed_unix_ms: record.deployed_unix_ms,
             functions,
             workflows,
+            objects: manifest.objects.clone(),
             previous: record.previous.clone(),
         }
     }

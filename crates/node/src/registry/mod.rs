@@ -15,7 +15,7 @@ use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
 use tokio::sync::{Mutex, watch};
 
 pub use live::{LiveApp, LiveFunction};
-pub use routes::{HttpRoute, MqttRoute, RouteConflict, Routes, ScheduleRoute};
+pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
 pub use workflow::{LiveWorkflow, WorkflowError};
 
 use crate::logs::Logs;
@@ -215,6 +215,7 @@ impl Registry {
             }
         }
         let routes = build_routes(apps);
+        store.objects().set_classes(routes.object_classes());
         let (changes, _) = watch::channel(0);
         let routes = ArcSwap::from_pointee(routes);
         let changing = Mutex::new(());
@@ -428,6 +429,7 @@ impl Registry {
     }
 
     fn go_live(&self, routes: Routes) {
+        self.store.objects().set_classes(routes.object_classes());
         self.routes.store(Arc::new(routes));
         self.changes.send_modify(|count| *count += 1);
     }

@@ -10,6 +10,7 @@ use edgefaas_workflow::instance::start_filter;
 
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
 use crate::manifest::{HttpAuth, Trigger, parse_cron};
+use crate::objects::{Classes, Origin, WatchScope};
 use crate::workflow::{Interest, Interests, Waiter};
 
 /// Two functions can't both have what they ask for.
@@ -106,6 +107,17 @@ pub struct ScheduleRoute {
     pub cron: Cron,
 }
 
+/// An object trigger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectRoute {
+    /// Who handles it.
+    pub function: Arc<str>,
+    /// What it watches.
+    pub scope: WatchScope,
+    /// Only changes of this node, or of others.
+    pub origin: Option<Origin>,
+}
+
 /// The snapshot.
 #[derive(Default)]
 pub struct Routes {
@@ -116,6 +128,7 @@ pub struct Routes {
     http: matchit::Router<HttpRoute>,
     mqtt: FilterTrie<MqttRoute>,
     schedules: Vec<ScheduleRoute>,
+    object_changes: Vec<ObjectRoute>,
 }
 
 impl Routes {
@@ -161,6 +174,15 @@ impl Routes {
                         let (function, schedule) = (function.clone(), schedule.clone());
                         routes.schedules.push(ScheduleRoute { function, schedule, cron });
                     }
+                    Trigger::Object { object, field, origin } => {
+                        let (app, object, field) =
+                            (function.app.to_string(), object.clone(), field.clone());
+                        routes.object_changes.push(ObjectRoute {
+                            function: function.name.clone(),
+                            scope: WatchScope { app, object, field },
+                            origin: *origin,
+                        });
+                    }
                 }
             }
         }
@@ -205,6 +227,20 @@ impl Routes {
     /// An app.
     pub fn app(&self, name: &str) -> Option<&Arc<LiveApp>> {
         self.apps.get(name)
+    }
+
+    /// Object triggers.
+    pub fn object_changes(&self) -> &[ObjectRoute] {
+        &self.object_changes
+    }
+
+    /// How objects are kept.
+    pub fn object_classes(&self) -> Classes {
+        let mut classes = Classes::default();
+        for app in self.apps.values() {
+            classes.add(app.name.clone(), app.objects.clone());
+        }
+        classes
     }
 
     /// All apps, by name.

@@ -4,7 +4,6 @@
 //! of reaching the operating system, or the disk, is shared by all who wait for it. Field operations are
 //! applied here, by the only writer, so that no two invocations lose each other's changes.
 
-use std::collections::HashMap;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +12,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::{Group as JournalGroup, Journal, Space};
-use edgefaas_crdt::{Field, HybridClock, Operation, ReplicaId};
+use edgefaas_crdt::{FieldDelta, Operation};
 use fjall::{Database, Keyspace, PersistMode};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::space::DiskSpace;
-use crate::objects::{FieldKey, read_field};
-use crate::platform::Clock;
+use crate::objects::{FieldChange, FieldKey, FieldRefused, FieldWriter};
 
 /// Batches that wait for the writer; more of them wait at the sender.
 const QUEUE_BATCHES: usize = 1024;
@@ -32,9 +30,6 @@ const GROUP_BATCHES: usize = 512;
 const MAX_KEY_BYTES: usize = 65_536;
 /// What the broker may write at a time, commonly less.
 const LARGE_GROUP_BYTES: usize = 1 << 20;
-
-/// What a field costs on disk beside its value, about: its key and its type's own data.
-const FIELD_BYTES: usize = 512;
 
 /// How far a batch has got when its commit is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +44,8 @@ pub enum Durability {
 #[derive(Clone, Default)]
 pub struct Batch {
     writes: Vec<Write>,
-    operations: Vec<(FieldKey, Operation)>,
+    fields: Vec<(FieldKey, FieldChange)>,
+    depth: u8,
 }
 
 #[derive(Clone)]
@@ -71,25 +67,41 @@ impl Batch {
 
     /// Changes a field of an object.
     pub fn operate(&mut self, key: FieldKey, operation: Operation) {
-        self.operations.push((key, operation));
+        self.fields.push((key, FieldChange::Operate(operation)));
+    }
+
+    /// Takes in what a peer, or an archive, has of a field.
+    pub fn merge(&mut self, key: FieldKey, delta: FieldDelta) {
+        self.fields.push((key, FieldChange::Merge(delta)));
+    }
+
+    /// Puts together what a field has of the earlier boots of `node`, all of which everybody has seen.
+    pub fn fold(&mut self, key: FieldKey, node: u64, up_to_incarnation: u32) {
+        self.fields.push((key, FieldChange::Fold { node, up_to_incarnation }));
+    }
+
+    /// How many functions have called or triggered one another before the one that changes objects.
+    pub fn caused_at(&mut self, depth: u8) {
+        self.depth = depth;
     }
 
     /// Adds all of another one.
     pub fn append(&mut self, mut other: Self) {
         self.writes.append(&mut other.writes);
-        self.operations.append(&mut other.operations);
+        self.fields.append(&mut other.fields);
+        self.depth = self.depth.max(other.depth);
     }
 
     /// Nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.writes.is_empty() && self.operations.is_empty()
+        self.writes.is_empty() && self.fields.is_empty()
     }
 
     fn longest_key_bytes(&self) -> usize {
         let keys = self.writes.iter().map(|write| match write {
             Write::Put(_, key, _) | Write::Delete(_, key) => key.len(),
         });
-        let fields = self.operations.iter().map(|(key, _)| key.to_bytes().len());
+        let fields = self.fields.iter().map(|(key, _)| key.as_bytes().len());
         keys.chain(fields).max().unwrap_or(0)
     }
 
@@ -98,11 +110,9 @@ impl Batch {
             Write::Put(_, key, value) => key.len() + value.len(),
             Write::Delete(_, key) => key.len(),
         });
-        let operations = self.operations.iter().map(|(_, operation)| match operation {
-            Operation::RegisterSet(value) => FIELD_BYTES + value.len(),
-            Operation::CounterAdd(_) => FIELD_BYTES,
-        });
-        writes.chain(operations).sum::<usize>() as u64
+        let fields =
+            self.fields.iter().map(|(key, change)| key.as_bytes().len() as u64 + change.size_bytes());
+        writes.sum::<usize>() as u64 + fields.sum::<u64>()
     }
 }
 
@@ -117,9 +127,15 @@ pub enum CommitError {
         /// What has to stay free.
         reserve_bytes: u64,
     },
-    /// An operation does not fit its field.
-    #[error("{0}")]
-    Refused(String),
+    /// A change does not fit its field.
+    #[error(transparent)]
+    Field(#[from] FieldRefused),
+    /// A key is longer than the store can have.
+    #[error("a key has {bytes} bytes, and the store takes at most {MAX_KEY_BYTES}; choose a shorter name")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
     /// The store failed.
     #[error("the store failed: {0}")]
     Failed(String),
@@ -186,10 +202,8 @@ pub struct CommitReading {
 /// What the writer needs.
 pub(super) struct CommitterOptions {
     pub database: Database,
-    pub fields: Keyspace,
+    pub fields: FieldWriter,
     pub journal: JournalSpaces,
-    pub replica: ReplicaId,
-    pub clock: Clock,
     pub sync_interval: Duration,
     pub disk: DiskSpace,
 }
@@ -201,12 +215,7 @@ impl Committer {
         let journal = Arc::<JournalSlot>::default();
         let counters = Arc::<Counters>::default();
         let writer = Writer {
-            fields: FieldWriter {
-                space: options.fields,
-                replica: options.replica,
-                clock: options.clock,
-                hybrid: HybridClock::default(),
-            },
+            fields: options.fields,
             database: options.database,
             journal: journal.clone(),
             spaces: options.journal,
@@ -292,6 +301,8 @@ impl Writer {
         let mut open = true;
         while open {
             let wait = self.unsynced_since.map(|since| self.sync_interval.saturating_sub(since.elapsed()));
+            let lazy = self.fields.due().map(|due| due.saturating_duration_since(Instant::now()));
+            let wait = [wait, lazy].into_iter().flatten().min();
             let journal = self.journal.clone();
             let closed = runtime.block_on(async {
                 let due = async {
@@ -333,7 +344,6 @@ impl Writer {
 
     /// Writes a group; false if it held the order to close.
     fn write(&mut self, group: impl Iterator<Item = Job>) -> bool {
-        let mut changed = HashMap::new();
         let mut writes = Vec::new();
         let mut answers = Vec::new();
         let mut durability = Durability::Written;
@@ -348,15 +358,15 @@ impl Writer {
             };
             let room = match (self.failure.lock().clone(), batch.longest_key_bytes()) {
                 (Some(reason), _) => Err(CommitError::Failed(reason)),
-                (None, MAX_KEY_BYTES..) => {
-                    Err(CommitError::Refused("a key is too long for the store".into()))
-                }
+                (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
                 (None, _) => self.disk.plan(batch.size_bytes()),
             };
-            match room.and_then(|()| self.fields.apply(batch.operations, &mut changed)) {
-                Ok(()) => {
+            // What belongs to something that is written cannot wait for its turn.
+            let lazy = wanted == Durability::Written && batch.writes.is_empty();
+            match room.and_then(|()| self.fields.apply(batch.fields, batch.depth, lazy)) {
+                Ok(needed) => {
                     writes.extend(batch.writes);
-                    durability = durability.max(wanted);
+                    durability = durability.max(wanted).max(needed);
                     answers.push(answer);
                 }
                 Err(error) => drop(answer.send(Err(error))),
@@ -370,19 +380,25 @@ impl Writer {
             durability = Durability::Synced;
         }
         // A group may have been taken back by the time it is its turn; whoever asked for a sync gets one.
-        let outcome = match writes.is_empty() && changed.is_empty() && durability == Durability::Written {
-            true => Ok(()),
-            false => self.commit(writes, changed, durability),
+        let now = Instant::now();
+        let has_writes = !writes.is_empty() || !open || self.fields.has_writes(now);
+        let outcome = match has_writes || durability == Durability::Synced {
+            true => self.commit(writes, !open, now, durability),
+            false => Ok(()),
         };
+        match &outcome {
+            Ok(()) => self.fields.committed(now),
+            Err(_) => self.fields.abandon(),
+        }
         self.disk.written();
         if let (Some(journal), Some(taken)) = (self.journal.journal.get().and_then(Weak::upgrade), &taken) {
             journal.committed(taken, outcome.is_ok());
         }
-        let lazy = answers.is_empty() && self.spaces.sync == JournalSync::Never;
+        let never = answers.is_empty() && self.spaces.sync == JournalSync::Never;
         match (&outcome, durability) {
             (Err(error), _) => self.fail(error.to_string()),
             (Ok(()), Durability::Synced) => self.unsynced_since = None,
-            (Ok(()), Durability::Written) if lazy || (answers.is_empty() && taken.is_none()) => {}
+            (Ok(()), Durability::Written) if never || !has_writes => {}
             (Ok(()), Durability::Written) => {
                 self.unsynced_since.get_or_insert_with(Instant::now);
             }
@@ -416,7 +432,14 @@ impl Writer {
         group
     }
 
-    fn commit(&self, writes: Vec<Write>, changed: Changed, durability: Durability) -> Answer {
+    /// Writes all of it, and of the fields what cannot wait, or all that has changed.
+    fn commit(
+        &mut self,
+        writes: Vec<Write>,
+        all_fields: bool,
+        now: Instant,
+        durability: Durability,
+    ) -> Answer {
         let mode = match durability {
             Durability::Written => PersistMode::Buffer,
             Durability::Synced => PersistMode::SyncData,
@@ -428,9 +451,7 @@ impl Writer {
                 Write::Delete(space, key) => batch.remove(&space, key),
             }
         }
-        for (key, field) in changed {
-            batch.insert(&self.fields.space, key.to_bytes(), field.encode());
-        }
+        self.fields.write(&mut batch, all_fields, now);
         batch.commit().map_err(|error| CommitError::Failed(error.to_string()))?;
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         if durability == Durability::Synced {
@@ -451,38 +472,5 @@ impl Writer {
     fn fail(&self, reason: String) {
         tracing::error!(reason, "the store failed; restart the node");
         self.failure.lock().get_or_insert(reason);
-    }
-}
-
-/// Fields that a group has changed so far.
-type Changed = HashMap<FieldKey, Field>;
-
-/// Carries out operations on fields.
-struct FieldWriter {
-    space: Keyspace,
-    replica: ReplicaId,
-    clock: Clock,
-    hybrid: HybridClock,
-}
-
-impl FieldWriter {
-    /// Adds all of a batch's operations to `changed`, or none of them.
-    fn apply(&mut self, operations: Vec<(FieldKey, Operation)>, changed: &mut Changed) -> Answer {
-        let mut own = Changed::with_capacity(operations.len());
-        for (key, operation) in operations {
-            let mut field = match own.remove(&key).or_else(|| changed.get(&key).cloned()) {
-                Some(field) => field,
-                None => read_field(&self.space, &key)
-                    .map_err(|error| CommitError::Failed(error.to_string()))?
-                    .unwrap_or_else(|| Field::empty(operation.field_type())),
-            };
-            let now = self.hybrid.tick(self.clock.now_unix_ms());
-            field
-                .apply_local(&key.field, operation, self.replica, now)
-                .map_err(|error| CommitError::Refused(format!("object `{}`: {error}", key.object)))?;
-            own.insert(key, field);
-        }
-        changed.extend(own);
-        Ok(())
     }
 }

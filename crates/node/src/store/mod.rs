@@ -11,6 +11,7 @@ mod tail;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_crdt::ReplicaId;
@@ -21,6 +22,7 @@ use commit::JournalSpaces;
 pub use commit::{Batch, CommitError, CommitReading, Committer, Durability, JournalSync};
 pub use lock::{DirLock, LockError};
 
+use crate::objects::{FieldWriter, Objects};
 use crate::platform::Clock;
 
 /// Memory that a key space collects before it writes a table file.
@@ -39,6 +41,8 @@ pub struct StoreOptions {
     pub reserve_bytes: u64,
     /// Memory for the block cache, in bytes.
     pub cache_bytes: u64,
+    /// Memory for fields of objects, in bytes.
+    pub objects_cache_bytes: u64,
     /// How soon what the broker acknowledges is on the disk.
     pub broker_sync: JournalSync,
 }
@@ -81,7 +85,7 @@ pub struct Store {
     database: Database,
     spaces: Spaces,
     committer: Committer,
-    replica: ReplicaId,
+    objects: Arc<Objects>,
     node_id: u64,
 }
 
@@ -94,8 +98,8 @@ pub(crate) struct Spaces {
     pub revisions: Keyspace,
     /// Source digest to the source.
     pub sources: Keyspace,
-    /// App, object and field to the field's state.
-    pub fields: Keyspace,
+    /// App, object and field to the field's state; see [`crate::objects`].
+    fields: Keyspace,
     /// Secret name to its value.
     pub secrets: Keyspace,
     /// The node's own facts.
@@ -153,22 +157,23 @@ impl Store {
         };
         let (node_id, incarnation) = next_incarnation(&database, &spaces.meta).map_err(failed)?;
         let replica = ReplicaId::new(node_id, incarnation);
+        let fields = spaces.fields.clone();
+        let objects =
+            Arc::new(Objects::new(database.clone(), fields, replica, options.objects_cache_bytes));
         let committer = Committer::start(commit::CommitterOptions {
             database: database.clone(),
-            fields: spaces.fields.clone(),
+            fields: FieldWriter::new(objects.clone(), clock),
             journal: JournalSpaces {
                 state: spaces.mqtt.clone(),
                 queue: spaces.mqtt_queue.clone(),
                 hook: spaces.invocations.clone(),
                 sync: options.broker_sync,
             },
-            replica,
-            clock,
             sync_interval: options.sync_interval,
             disk: space::DiskSpace::new(&options.data_dir, options.reserve_bytes),
         })
         .map_err(StoreError::Thread)?;
-        Ok(Self { database, spaces, committer, replica, node_id })
+        Ok(Self { database, spaces, committer, objects, node_id })
     }
 
     pub(crate) fn spaces(&self) -> &Spaces {
@@ -180,9 +185,9 @@ impl Store {
         &self.committer
     }
 
-    /// The replica this node writes as.
-    pub fn replica(&self) -> ReplicaId {
-        self.replica
+    /// The stateful objects. They are changed through [`committer`](Self::committer).
+    pub fn objects(&self) -> &Arc<Objects> {
+        &self.objects
     }
 
     /// The node's id: drawn at the first start, the same ever after.

@@ -1,0 +1,385 @@
+//! `edgefaas objects list|get|watch|set|add|remove|export|import`
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use edgefaas_node::control::objects_proto as proto;
+use edgefaas_node::control::objects_proto::update_request::Operation;
+use edgefaas_node::objects::bytes_of_json;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::args::{FieldName, Format, Global, Objects};
+use crate::client::{self, ObjectsClient};
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::progress::Step;
+
+/// Bytes of an archive that travel together.
+const CHUNK_BYTES: usize = 256 << 10;
+
+pub async fn run(args: &Objects, global: &Global) -> anyhow::Result<()> {
+    let mut client = client::connect_objects(global).await?;
+    match args {
+        Objects::List { app } => list(client, app.as_deref(), global).await,
+        Objects::Get { app, object, field, path } => {
+            get(client, app, object, field.as_deref(), path, global).await
+        }
+        Objects::Watch { app, object, field } => watch(client, app, object, field.as_deref(), global).await,
+        Objects::Set { name, value, field_type, at } => {
+            let kind = kind(&mut client, name, field_type.as_deref(), "register").await?;
+            let operation = set(&kind, value, at.as_deref(), &mut client, name).await?;
+            update(client, name, operation, global).await
+        }
+        Objects::Add { name, value, field_type } => {
+            let kind = kind(&mut client, name, field_type.as_deref(), "counter").await?;
+            update(client, name, add(&kind, value)?, global).await
+        }
+        Objects::Remove { name, value } => {
+            let kind = kind(&mut client, name, None, "").await?;
+            update(client, name, remove(&kind, value)?, global).await
+        }
+        Objects::Export { file, app } => export(client, file, app.as_deref(), global).await,
+        Objects::Import { file } => import(client, file, global).await,
+    }
+}
+
+async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> anyhow::Result<()> {
+    let mut objects = Vec::new();
+    loop {
+        let last: Option<&proto::Object> = objects.last();
+        let request = proto::ListRequest {
+            app: app.unwrap_or_default().to_owned(),
+            after_app: last.map(|object| object.app.clone()).unwrap_or_default(),
+            after_object: last.map(|object| object.object.clone()).unwrap_or_default(),
+            limit: 0,
+        };
+        let page = client.list(request).await.map_err(|status| client::failure(&status))?.into_inner();
+        if page.objects.is_empty() {
+            break;
+        }
+        objects.extend(page.objects);
+    }
+    let fields = |object: &proto::Object| {
+        let mut fields: Vec<_> = object.fields.clone().into_iter().collect();
+        fields.sort();
+        fields
+    };
+    if global.output == Format::Json {
+        let as_json = |object: &proto::Object| {
+            let fields: serde_json::Map<_, _> =
+                fields(object).into_iter().map(|(name, kind)| (name, kind.into())).collect();
+            json!({"app": object.app, "object": object.object, "bytes": object.bytes, "fields": fields})
+        };
+        return output::json(&json!({ "objects": objects.iter().map(as_json).collect::<Vec<_>>() }));
+    }
+    if objects.is_empty() {
+        eprintln!("there are no objects; functions make them by writing to them");
+        return Ok(());
+    }
+    let row = |object: &proto::Object| {
+        let fields: Vec<_> = fields(object)
+            .into_iter()
+            .map(|(name, kind)| format!("{} ({kind})", output::line(&name)))
+            .collect();
+        let size = output::size(object.bytes);
+        vec![object.app.clone(), output::line(&object.object), size, fields.join("\n")]
+    };
+    output::table(&["APP", "OBJECT", "SIZE", "FIELDS"], objects.iter().map(row).collect())
+}
+
+async fn get(
+    mut client: ObjectsClient,
+    app: &str,
+    object: &str,
+    field: Option<&str>,
+    path: &[String],
+    global: &Global,
+) -> anyhow::Result<()> {
+    let fields = read(&mut client, app, object, field.unwrap_or_default(), path).await?;
+    if fields.is_empty() {
+        let what = match field {
+            Some(field) => format!("field `{field}` of object `{object}` of app `{app}`"),
+            None => format!("object `{object}` of app `{app}`"),
+        };
+        return Err(Failure::new(
+            Exit::NotFound,
+            format!("nobody has written to {what}; `edgefaas objects list` shows what there is"),
+        ));
+    }
+    let value = |state: &proto::FieldState| serde_json::from_str::<Value>(&state.json).unwrap_or_default();
+    match (global.output, field) {
+        (Format::Json, Some(_)) => {
+            let state = &fields[0];
+            let mut all = json!({"type": state.r#type, "value": value(state)});
+            if state.r#type == "bounded-counter" {
+                all["share"] = state.share.into();
+            }
+            output::json(&all)
+        }
+        (Format::Json, None) => {
+            let all: serde_json::Map<_, _> = fields
+                .iter()
+                .map(|state| (state.name.clone(), json!({"type": state.r#type, "value": value(state)})))
+                .collect();
+            output::json(&all)
+        }
+        (Format::Table, Some(_)) => output::text(&format!("{}\n", output::line(&fields[0].json))),
+        (Format::Table, None) => {
+            let row = |state: &proto::FieldState| {
+                vec![output::line(&state.name), state.r#type.clone(), output::line(&state.json)]
+            };
+            output::table(&["FIELD", "TYPE", "VALUE"], fields.iter().map(row).collect())
+        }
+    }
+}
+
+async fn watch(
+    mut client: ObjectsClient,
+    app: &str,
+    object: &str,
+    field: Option<&str>,
+    global: &Global,
+) -> anyhow::Result<()> {
+    let request = proto::WatchRequest {
+        app: app.to_owned(),
+        object: object.to_owned(),
+        field: field.unwrap_or_default().to_owned(),
+    };
+    let mut changes = client.watch(request).await.map_err(|status| client::failure(&status))?.into_inner();
+    while let Some(change) = changes.message().await.map_err(|status| client::failure(&status))? {
+        if change.lost_before > 0 {
+            eprintln!("{} changes were lost: they came faster than they were read", change.lost_before);
+        }
+        match global.output {
+            Format::Json => {
+                let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+                output::json(&json!({
+                    "app": change.app, "object": change.object, "field": change.field, "type": change.r#type,
+                    "previous": change.previous_json.as_deref().map(value), "value": value(&change.json),
+                    "origin": change.origin,
+                }))?;
+            }
+            Format::Table => {
+                let previous = change.previous_json.as_deref().unwrap_or("-");
+                let (object, field) = (output::line(&change.object), output::line(&change.field));
+                let (before, after) = (output::line(previous), output::line(&change.json));
+                output::text(&format!("{object}.{field}  {before} -> {after}  ({})\n", change.origin))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn update(
+    mut client: ObjectsClient,
+    name: &FieldName,
+    operation: Operation,
+    global: &Global,
+) -> anyhow::Result<()> {
+    let request = proto::UpdateRequest {
+        app: name.app.clone(),
+        object: name.object.clone(),
+        field: name.field.clone(),
+        path: name.path.clone(),
+        operation: Some(operation),
+    };
+    client.update(request).await.map_err(|status| client::failure(&status))?;
+    let states = read(&mut client, &name.app, &name.object, &name.field, &name.path).await?;
+    let state = states.first().map_or("null", |state| state.json.as_str());
+    match global.output {
+        Format::Json => output::json(&json!({ "value": serde_json::from_str::<Value>(state)? })),
+        Format::Table => output::text(&format!("{}\n", output::line(state))),
+    }
+}
+
+async fn read(
+    client: &mut ObjectsClient,
+    app: &str,
+    object: &str,
+    field: &str,
+    path: &[String],
+) -> anyhow::Result<Vec<proto::FieldState>> {
+    let request = proto::GetRequest {
+        app: app.to_owned(),
+        object: object.to_owned(),
+        field: field.to_owned(),
+        path: path.to_vec(),
+    };
+    Ok(client.get(request).await.map_err(|status| client::failure(&status))?.into_inner().fields)
+}
+
+/// The type of the field: as it is, as the user says, or what is most likely meant.
+async fn kind(
+    client: &mut ObjectsClient,
+    name: &FieldName,
+    given: Option<&str>,
+    default: &str,
+) -> anyhow::Result<String> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let states = read(client, &name.app, &name.object, &name.field, &name.path).await?;
+    Ok(states.first().map_or(default, |state| &state.r#type).to_owned())
+}
+
+async fn set(
+    kind: &str,
+    value: &str,
+    at: Option<&str>,
+    client: &mut ObjectsClient,
+    name: &FieldName,
+) -> anyhow::Result<Operation> {
+    let bytes = || Vec::from(bytes_of_json(&as_json(value)));
+    let flag = || match value {
+        "true" | "on" => Ok(true),
+        "false" | "off" => Ok(false),
+        _ => Err(Failure::new(Exit::Usage, format!("a flag is `true` or `false`, not `{value}`"))),
+    };
+    Ok(match (kind, at) {
+        ("register", None) => Operation::RegisterSet(bytes()),
+        ("mv-register", None) => Operation::MvRegisterSet(bytes()),
+        ("ew-flag", None) => Operation::EwFlagSet(flag()?),
+        ("dw-flag", None) => Operation::DwFlagSet(flag()?),
+        ("text", None) => {
+            let states = read(client, &name.app, &name.object, &name.field, &name.path).await?;
+            let before = states.first().and_then(|state| serde_json::from_str::<String>(&state.json).ok());
+            let delete = before.map_or(0, |text| text.chars().count() as u32);
+            Operation::TextSplice(proto::TextSplice { at: 0, delete, insert: value.to_owned() })
+        }
+        ("list", Some(at)) => Operation::ListSet(proto::ListElement { index: index(at)?, value: bytes() }),
+        ("json", at) => {
+            let value = as_json(value).to_string();
+            Operation::JsonSet(proto::JsonSet { pointer: at.unwrap_or_default().to_owned(), value })
+        }
+        ("list", None) => {
+            return Err(Failure::new(Exit::Usage, "say which element of the list: --at INDEX"));
+        }
+        (_, Some(_)) => return Err(Failure::new(Exit::Usage, format!("--at has no meaning for a {kind}"))),
+        _ => return Err(other(kind, "set", "edgefaas objects add")),
+    })
+}
+
+fn add(kind: &str, value: &str) -> anyhow::Result<Operation> {
+    let bytes = || Vec::from(bytes_of_json(&as_json(value)));
+    let number = || {
+        let whole = value.parse::<i64>();
+        whole.map_err(|_| {
+            Failure::new(Exit::Usage, format!("a counter takes a whole number, not `{value}`"))
+        })
+    };
+    Ok(match kind {
+        "counter" => Operation::CounterAdd(number()?),
+        "g-counter" => Operation::GCounterAdd(u64::try_from(number()?).map_err(|_| {
+            Failure::new(Exit::Usage, "a g-counter only goes up; use a counter to go down as well")
+        })?),
+        "bounded-counter" => Operation::BoundedCounterAdd(number()?),
+        "g-set" => Operation::GSetAdd(bytes()),
+        "set" => Operation::SetAdd(bytes()),
+        "list" => Operation::ListPush(bytes()),
+        _ => return Err(other(kind, "added to", "edgefaas objects set")),
+    })
+}
+
+fn remove(kind: &str, value: &str) -> anyhow::Result<Operation> {
+    Ok(match kind {
+        "set" => Operation::SetRemove(bytes_of_json(&as_json(value)).into()),
+        "map" => Operation::MapRemove(value.to_owned()),
+        "list" => Operation::ListRemove(index(value)?),
+        "json" => Operation::JsonRemove(value.to_owned()),
+        "" => return Err(Failure::new(Exit::NotFound, "nobody has written to this field")),
+        _ => return Err(other(kind, "removed from", "edgefaas objects set")),
+    })
+}
+
+async fn export(
+    mut client: ObjectsClient,
+    file: &Path,
+    app: Option<&str>,
+    global: &Global,
+) -> anyhow::Result<()> {
+    let request = proto::ExportRequest { app: app.unwrap_or_default().to_owned() };
+    let mut chunks = client.export(request).await.map_err(|status| client::failure(&status))?.into_inner();
+    let unwritable = |error: std::io::Error| {
+        Failure::new(Exit::Failed, format!("{} cannot be written: {error}", file.display()))
+    };
+    let to_stdout = file == Path::new("-");
+    // A file of that name that is there stays until the new one is whole.
+    let partial = file.with_added_extension("partial");
+    let mut out: Box<dyn Write> = match to_stdout {
+        true => Box::new(std::io::stdout().lock()),
+        false => Box::new(std::fs::File::create(&partial).map_err(unwritable)?),
+    };
+    let step = Step::start("Exporting objects");
+    let mut bytes = 0;
+    let written = async {
+        while let Some(chunk) = chunks.message().await.map_err(|status| client::failure(&status))? {
+            out.write_all(&chunk.data).map_err(unwritable)?;
+            bytes += chunk.data.len() as u64;
+            step.detail(output::size(bytes));
+        }
+        out.flush().map_err(unwritable)
+    };
+    let written = written.await;
+    drop((step, out));
+    if to_stdout {
+        return written;
+    }
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&partial);
+        return Err(error);
+    }
+    std::fs::File::open(&partial).and_then(|file| file.sync_all()).map_err(unwritable)?;
+    std::fs::rename(&partial, file).map_err(unwritable)?;
+    match global.output {
+        Format::Json => output::json(&json!({ "bytes": bytes })),
+        Format::Table => output::text(&format!("{} with {}\n", file.display(), output::size(bytes))),
+    }
+}
+
+async fn import(mut client: ObjectsClient, file: &Path, global: &Global) -> anyhow::Result<()> {
+    let unreadable = |error: std::io::Error| {
+        Failure::new(Exit::Failed, format!("{} cannot be read: {error}", file.display()))
+    };
+    let mut from: Box<dyn Read + Send> = match file == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(std::fs::File::open(file).map_err(unreadable)?),
+    };
+    let (chunks, stream) = mpsc::channel(2);
+    let reading = tokio::task::spawn_blocking(move || {
+        loop {
+            let mut data = vec![0; CHUNK_BYTES];
+            let count = from.read(&mut data)?;
+            data.truncate(count);
+            if count == 0 || chunks.blocking_send(proto::Chunk { data }).is_err() {
+                return Ok::<_, std::io::Error>(());
+            }
+        }
+    });
+    let step = Step::start("Importing objects");
+    let imported = client.import(ReceiverStream::new(stream)).await;
+    drop(step);
+    if let Ok(Err(error)) = reading.await {
+        return Err(unreadable(error));
+    }
+    let fields = imported.map_err(|status| client::failure(&status))?.into_inner().fields;
+    match global.output {
+        Format::Json => output::json(&json!({ "fields": fields })),
+        Format::Table => output::text(&format!("{fields} fields\n")),
+    }
+}
+
+/// What is no JSON is a string: nobody likes to write quotes within quotes.
+fn as_json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+fn index(text: &str) -> anyhow::Result<u32> {
+    text.parse()
+        .map_err(|_| Failure::new(Exit::Usage, format!("`{text}` is no index of a list; the first is 0")))
+}
+
+fn other(kind: &str, done: &str, instead: &str) -> anyhow::Error {
+    Failure::new(Exit::Usage, format!("a {kind} is not {done}; see `{instead} --help`"))
+}

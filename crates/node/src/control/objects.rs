@@ -1,0 +1,372 @@
+//! Stateful objects over gRPC.
+
+use std::io::Read as _;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_crdt::{ApplyError, Field, Operation, Value};
+use futures_util::Stream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::io::SyncIoBridge;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::objects_proto::objects_server::{Objects, ObjectsServer};
+use super::objects_proto::update_request::Operation as Wanted;
+use super::objects_proto::{self as proto, value::Kind};
+use super::{ControlParts, MAX_MESSAGE_BYTES};
+use crate::manifest::{glob_error, is_name};
+use crate::objects::{
+    ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
+    MAX_VALUE_BYTES, WatchScope, json_of_value, name_error,
+};
+use crate::store::{Batch, CommitError, Durability, StoreError};
+
+/// Objects of a list unless asked otherwise, and at most.
+const LIST_OBJECTS: usize = 1000;
+/// Updates that are carried out as one.
+const MAX_UPDATES: usize = 10_000;
+/// What an answer with all fields of an object may hold, about.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Changes on their way to one watch.
+const STREAM_CHANGES: usize = 16;
+/// Bytes of an archive that travel together.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks on their way.
+const STREAM_CHUNKS: usize = 4;
+/// Fields of an archive that are taken in as one.
+const IMPORT_FIELDS: usize = 256;
+
+pub(super) fn service(
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+) -> ObjectsServer<ObjectsService> {
+    ObjectsServer::new(ObjectsService { parts, cancel })
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+pub(super) struct ObjectsService {
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+type Flow<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Objects for ObjectsService {
+    type WatchStream = Flow<proto::Change>;
+    type ExportStream = Flow<proto::Chunk>;
+
+    async fn update(&self, request: Request<proto::UpdateRequest>) -> Answer<proto::UpdateResponse> {
+        let mut batch = Batch::default();
+        add(&mut batch, request.into_inner())?;
+        self.commit(batch).await?;
+        Ok(Response::new(proto::UpdateResponse {}))
+    }
+
+    async fn update_all(
+        &self,
+        request: Request<proto::UpdateAllRequest>,
+    ) -> Answer<proto::UpdateAllResponse> {
+        let updates = request.into_inner().updates;
+        if updates.len() > MAX_UPDATES {
+            let message =
+                format!("{} updates are asked for; at most {MAX_UPDATES} go together", updates.len());
+            return Err(refused(Code::InvalidArgument, "TOO_MANY_UPDATES", message));
+        }
+        let mut batch = Batch::default();
+        for update in updates {
+            add(&mut batch, update)?;
+        }
+        self.commit(batch).await?;
+        Ok(Response::new(proto::UpdateAllResponse {}))
+    }
+
+    async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
+        let proto::GetRequest { app, object, field, path } = request.into_inner();
+        check_names(&app, &object, (!field.is_empty()).then_some(&field), &path)?;
+        let objects = self.parts.dispatcher.store().objects();
+        let keys = match field.is_empty() {
+            true => objects.fields(&app, &object, None, MAX_FIELDS_PER_OBJECT).map_err(store_status)?,
+            false => vec![FieldKey::new(&app, &object, &field)],
+        };
+        let mut answer = proto::GetResponse { fields: Vec::new(), more: false };
+        let mut bytes = 0;
+        for key in keys {
+            let node = objects.replica().node;
+            let state = objects.read(&key, |field| {
+                let Some(field) = field else { return Ok(None) };
+                let inner = field.at_path(&path)?;
+                Ok(inner.map(|inner| (field_state(key.field(), inner, node), inner.size_bytes())))
+            });
+            let state = state.map_err(store_status)?.map_err(|error: edgefaas_crdt::WrongType| {
+                let message = format!("object `{object}`: {error}");
+                refused(Code::FailedPrecondition, "WRONG_TYPE", message)
+            })?;
+            let Some((state, size)) = state else { continue };
+            bytes += size + state.json.len();
+            if bytes > MAX_ANSWER_BYTES && !answer.fields.is_empty() {
+                answer.more = true;
+                break;
+            }
+            answer.fields.push(state);
+        }
+        Ok(Response::new(answer))
+    }
+
+    async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+        let proto::ListRequest { app, after_app, after_object, limit } = request.into_inner();
+        let limit = if limit == 0 { LIST_OBJECTS } else { (limit as usize).min(LIST_OBJECTS) };
+        let objects = self.parts.dispatcher.store().objects().clone();
+        let listed = tokio::task::spawn_blocking(move || {
+            let after = (!after_object.is_empty()).then_some((after_app.as_str(), after_object.as_str()));
+            objects.list((!app.is_empty()).then_some(app.as_str()), after, limit)
+        });
+        let listed =
+            listed.await.map_err(|error| Status::internal(error.to_string()))?.map_err(store_status)?;
+        let objects = listed.into_iter().map(|object| proto::Object {
+            app: object.app,
+            object: object.object,
+            fields: object.fields.into_iter().map(|(name, kind)| (name, kind.to_string())).collect(),
+            bytes: object.bytes,
+        });
+        Ok(Response::new(proto::ListResponse { objects: objects.collect() }))
+    }
+
+    async fn watch(&self, request: Request<proto::WatchRequest>) -> Answer<Self::WatchStream> {
+        let proto::WatchRequest { app, object, field } = request.into_inner();
+        let bad = |message: String| refused(Code::InvalidArgument, "BAD_NAME", message);
+        if !is_name(&app) {
+            return Err(bad(format!("`{}` is no name of an app", app.escape_debug())));
+        }
+        for pattern in [Some(&object), Some(&field).filter(|field| !field.is_empty())].into_iter().flatten()
+        {
+            if let Some(reason) = glob_error(pattern) {
+                return Err(bad(format!("`{}` is no pattern: {reason}", pattern.escape_debug())));
+            }
+        }
+        let field = (!field.is_empty()).then_some(field);
+        let mut watch = self.parts.dispatcher.store().objects().watch(WatchScope { app, object, field });
+        let (changes, stream) = mpsc::channel(STREAM_CHANGES);
+        let cancel = self.cancel.clone();
+        tokio::spawn(async move {
+            loop {
+                let (notice, lost_before) = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    () = changes.closed() => return,
+                    next = watch.next() => next,
+                };
+                let change = proto::Change {
+                    app: notice.key.app().to_owned(),
+                    object: notice.key.object().to_owned(),
+                    field: notice.key.field().to_owned(),
+                    r#type: notice.field_type.to_string(),
+                    previous_json: notice.previous.as_ref().map(|value| json_of_value(value).to_string()),
+                    json: json_of_value(&notice.value).to_string(),
+                    origin: notice.origin.as_str().to_owned(),
+                    lost_before,
+                };
+                if changes.send(Ok(change)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn export(&self, request: Request<proto::ExportRequest>) -> Answer<Self::ExportStream> {
+        let app = request.into_inner().app;
+        let (chunks, stream) = mpsc::channel::<Result<proto::Chunk, Status>>(STREAM_CHUNKS);
+        let objects = self.parts.dispatcher.store().objects().clone();
+        tokio::task::spawn_blocking(move || {
+            let export = || -> Result<(), ArchiveError> {
+                let send = |bytes: Vec<u8>| {
+                    let sent = chunks.blocking_send(Ok(proto::Chunk { data: bytes }));
+                    sent.map_err(|_| std::io::Error::from(std::io::ErrorKind::BrokenPipe))
+                };
+                let mut writer = ArchiveWriter::new(Vec::new())?;
+                objects.visit(|key, field| -> Result<(), ArchiveError> {
+                    if app.is_empty() || app == key.app() {
+                        writer.add(key, field)?;
+                    }
+                    if writer.get_mut().len() >= CHUNK_BYTES {
+                        send(std::mem::take(writer.get_mut()))?;
+                    }
+                    Ok(())
+                })?;
+                let (rest, _) = writer.finish()?;
+                Ok(send(rest)?)
+            };
+            if let Err(error) = export() {
+                let _ = chunks.blocking_send(Err(Status::data_loss(error.to_string())));
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn import(&self, request: Request<Streaming<proto::Chunk>>) -> Answer<proto::ImportResponse> {
+        let chunks = request.into_inner();
+        let chunks = futures_util::StreamExt::map(chunks, |chunk| {
+            chunk.map(|chunk| Bytes::from(chunk.data)).map_err(std::io::Error::other)
+        });
+        let bytes = SyncIoBridge::new(tokio_util::io::StreamReader::new(chunks));
+        let (fields, mut read) = mpsc::channel(IMPORT_FIELDS);
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut reader = ArchiveReader::new(std::io::BufReader::new(bytes.take(u64::MAX)))?;
+            while let Some(field) = reader.next_field()? {
+                if fields.blocking_send(field).is_err() {
+                    break;
+                }
+            }
+            Ok::<_, ArchiveError>(())
+        });
+        let mut count = 0;
+        let mut group = Vec::new();
+        while read.recv_many(&mut group, IMPORT_FIELDS).await > 0 {
+            count += group.len() as u64;
+            let mut batch = Batch::default();
+            for (key, field) in group.drain(..) {
+                batch.merge(key, field.into());
+            }
+            self.commit(batch).await?;
+        }
+        let ended = reading.await.map_err(|error| Status::internal(error.to_string()))?;
+        ended.map_err(|error| {
+            let message = format!("{error}; the {count} fields before that were taken in");
+            refused(Code::InvalidArgument, "BAD_ARCHIVE", message)
+        })?;
+        self.parts
+            .dispatcher
+            .store()
+            .committer()
+            .commit(Batch::default(), Durability::Synced)
+            .await
+            .map_err(commit_status)?;
+        Ok(Response::new(proto::ImportResponse { fields: count }))
+    }
+}
+
+impl ObjectsService {
+    async fn commit(&self, batch: Batch) -> Result<(), Status> {
+        let committer = self.parts.dispatcher.store().committer();
+        committer.commit(batch, Durability::Written).await.map_err(commit_status)
+    }
+}
+
+fn add(batch: &mut Batch, update: proto::UpdateRequest) -> Result<(), Status> {
+    let proto::UpdateRequest { app, object, field, path, operation } = update;
+    check_names(&app, &object, Some(&field), &path)?;
+    let Some(operation) = operation else {
+        let message = format!("no operation is given for field `{field}`; set one, such as counter_add");
+        return Err(refused(Code::InvalidArgument, "NO_OPERATION", message));
+    };
+    let operation = match operation {
+        Wanted::CounterAdd(amount) => Operation::CounterAdd(amount),
+        Wanted::RegisterSet(value) => Operation::RegisterSet(value.into()),
+        Wanted::GCounterAdd(amount) => Operation::GCounterAdd(amount),
+        Wanted::BoundedCounterAdd(amount) => Operation::BoundedCounterAdd(amount),
+        Wanted::MvRegisterSet(value) => Operation::MvRegisterSet(value.into()),
+        Wanted::GSetAdd(value) => Operation::GSetAdd(value.into()),
+        Wanted::SetAdd(value) => Operation::SetAdd(value.into()),
+        Wanted::SetRemove(value) => Operation::SetRemove(value.into()),
+        Wanted::SetClear(_) => Operation::SetClear,
+        Wanted::MapRemove(key) => Operation::MapRemove(key),
+        Wanted::MapClear(_) => Operation::MapClear,
+        Wanted::EwFlagSet(flag) => Operation::EwFlagSet(flag),
+        Wanted::DwFlagSet(flag) => Operation::DwFlagSet(flag),
+        Wanted::ListInsert(element) => Operation::ListInsert(element.index, element.value.into()),
+        Wanted::ListPush(value) => Operation::ListPush(value.into()),
+        Wanted::ListSet(element) => Operation::ListSet(element.index, element.value.into()),
+        Wanted::ListRemove(index) => Operation::ListRemove(index),
+        Wanted::TextSplice(proto::TextSplice { at, delete, insert }) => {
+            Operation::TextSplice { at, delete, insert }
+        }
+        Wanted::JsonSet(proto::JsonSet { pointer, value }) => Operation::JsonSet { pointer, value },
+        Wanted::JsonRemove(pointer) => Operation::JsonRemove { pointer },
+    };
+    let bytes = operation.size_bytes();
+    if bytes > MAX_VALUE_BYTES {
+        let message =
+            format!("field `{field}`: the value has {bytes} bytes; at most {MAX_VALUE_BYTES} are allowed");
+        return Err(refused(Code::InvalidArgument, "VALUE_TOO_LARGE", message));
+    }
+    let nest = |operation, key| Operation::MapUpdate(key, Box::new(operation));
+    batch.operate(FieldKey::new(&app, &object, &field), path.into_iter().rev().fold(operation, nest));
+    Ok(())
+}
+
+fn check_names(app: &str, object: &str, field: Option<&String>, path: &[String]) -> Result<(), Status> {
+    let problem = if !is_name(app) {
+        Some(format!("`{}` is no name of an app", app.escape_debug()))
+    } else if path.len() > MAX_PATH {
+        Some(format!("maps may be nested {MAX_PATH} deep, not {}", path.len()))
+    } else {
+        name_error("object", object)
+            .or_else(|| field.and_then(|field| name_error("field", field)))
+            .or_else(|| path.iter().find_map(|key| name_error("map's key", key)))
+    };
+    problem.map_or(Ok(()), |message| Err(refused(Code::InvalidArgument, "BAD_NAME", message)))
+}
+
+fn field_state(name: &str, field: &Field, node: u64) -> proto::FieldState {
+    let value = field.value();
+    let json = json_of_value(&value).to_string();
+    let values = |values: Vec<Bytes>| {
+        Kind::Values(proto::Values { values: values.into_iter().map(Vec::from).collect() })
+    };
+    let kind = match value {
+        Value::Integer(number) => Some(Kind::Integer(number)),
+        Value::Unsigned(number) => Some(Kind::Unsigned(number)),
+        Value::Register(value) => value.map(|value| Kind::Bytes(value.into())),
+        Value::Values(all) | Value::List(all) => Some(values(all)),
+        Value::Flag(flag) => Some(Kind::Flag(flag)),
+        Value::Text(text) => Some(Kind::Text(text)),
+        Value::Json(text) => Some(Kind::Json(text)),
+        Value::Map(_) => Some(Kind::Json(json.clone())),
+    };
+    proto::FieldState {
+        name: name.to_owned(),
+        r#type: field.field_type().to_string(),
+        value: Some(proto::Value { kind }),
+        json,
+        share: field.bounded_counter(name).map_or(0, |counter| counter.share(node)),
+    }
+}
+
+fn commit_status(error: CommitError) -> Status {
+    let (code, reason) = match &error {
+        CommitError::DiskFull { .. } => (Code::ResourceExhausted, "DISK_FULL"),
+        CommitError::KeyTooLong { .. } => (Code::InvalidArgument, "BAD_NAME"),
+        CommitError::Failed(_) => (Code::Internal, "STORE_FAILED"),
+        CommitError::Closed => (Code::Unavailable, "STORE_FAILED"),
+        CommitError::Field(FieldRefused::OverQuota { .. }) => (Code::ResourceExhausted, "QUOTA_EXCEEDED"),
+        CommitError::Field(FieldRefused::TooManyFields { .. }) => {
+            (Code::ResourceExhausted, "TOO_MANY_FIELDS")
+        }
+        CommitError::Field(FieldRefused::Apply { error, .. }) => match error {
+            ApplyError::WrongType(_) => (Code::FailedPrecondition, "WRONG_TYPE"),
+            ApplyError::BelowFloor { .. } => (Code::FailedPrecondition, "BELOW_FLOOR"),
+            ApplyError::CounterOverflow { .. } | ApplyError::IndexOutOfRange { .. } => {
+                (Code::OutOfRange, "OUT_OF_RANGE")
+            }
+            ApplyError::BadPointer { .. } => (Code::InvalidArgument, "BAD_POINTER"),
+            ApplyError::BadJson { .. } => (Code::InvalidArgument, "BAD_JSON"),
+            _ => (Code::InvalidArgument, "VALUE_TOO_LARGE"),
+        },
+    };
+    refused(code, reason, error.to_string())
+}
+
+fn store_status(error: StoreError) -> Status {
+    refused(Code::DataLoss, "STORE_FAILED", error.to_string())
+}
+
+fn refused(code: Code, reason: &str, message: String) -> Status {
+    let details = ErrorDetails::with_error_info(reason, "objects.edgefaas", [] as [(String, String); 0]);
+    Status::with_error_details(code, message, details)
+}

@@ -1,0 +1,83 @@
+//! Values of fields as JSON, for whoever reads all of it at once.
+
+use bytes::Bytes;
+use edgefaas_crdt::Value;
+use serde_json::{Value as Json, json};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// The key of the object that stands for bytes which are no JSON text.
+const BYTES_KEY: &str = "base64";
+
+/// The value of a field as JSON. A map is an object of its entries' values; sets, lists and the values of a multi-value
+/// register are arrays.
+pub fn json_of_value(value: &Value) -> Json {
+    match value {
+        Value::Integer(number) => json!(number),
+        Value::Unsigned(number) => json!(number),
+        Value::Register(None) => Json::Null,
+        Value::Register(Some(bytes)) => json_of_bytes(bytes),
+        Value::Values(values) | Value::List(values) => {
+            values.iter().map(|bytes| json_of_bytes(bytes)).collect()
+        }
+        Value::Flag(flag) => json!(flag),
+        Value::Map(entries) => Json::Object(
+            entries.iter().map(|(key, (_, value))| (key.clone(), json_of_value(value))).collect(),
+        ),
+        Value::Text(text) => json!(text),
+        Value::Json(text) => serde_json::from_str(text).unwrap_or_default(),
+    }
+}
+
+/// Functions keep JSON text in registers, sets and lists; other bytes become `{"base64": "…"}`.
+pub fn json_of_bytes(bytes: &[u8]) -> Json {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| json!({ BYTES_KEY: STANDARD.encode(bytes) }))
+}
+
+/// The bytes that stand for a JSON value: its text with sorted keys, so that equal values are equal elements of a set.
+pub fn bytes_of_json(value: &Json) -> Bytes {
+    if let Json::Object(entries) = value
+        && entries.len() == 1
+        && let Some(Json::String(text)) = entries.get(BYTES_KEY)
+        && let Ok(bytes) = STANDARD.decode(text)
+        && serde_json::from_slice::<Json>(&bytes).is_err()
+    {
+        return bytes.into();
+    }
+    sorted(value).to_string().into()
+}
+
+fn sorted(value: &Json) -> Json {
+    match value {
+        Json::Array(values) => values.iter().map(sorted).collect(),
+        Json::Object(entries) => {
+            let mut entries: Vec<_> =
+                entries.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+            entries.sort_by(|(one, _), (next, _)| one.cmp(next));
+            Json::Object(entries.into_iter().collect())
+        }
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_json_are_one_another() {
+        for value in [
+            json!(1.5),
+            json!({"b": [1, {"d": 1, "c": 2}], "a": null}),
+            json!("x"),
+            json!({"base64": "bm8"}),
+        ] {
+            assert_eq!(json_of_bytes(&bytes_of_json(&value)), value);
+        }
+        let raw = [0xff, 0x00, 0x7b];
+        assert_eq!(json_of_bytes(&raw), json!({"base64": "/wB7"}));
+        assert_eq!(bytes_of_json(&json_of_bytes(&raw)), raw[..]);
+        assert_eq!(bytes_of_json(&json!({"b": 1, "a": {"d": 1, "c": 2}})), r#"{"a":{"c":2,"d":1},"b":1}"#);
+    }
+}

@@ -1,0 +1,32 @@
+//! Stateful objects as the node keeps them: named bundles of CRDT fields that belong to an app.
+//!
+//! [`Objects`] is the local replica: fields in memory as far as there is room, the rest on the disk. Everybody reads it;
+//! only the store's one writer changes it, through [`FieldWriter`]. What the writer has committed goes from there to
+//! whoever watches the object and, in a cluster, to the peers.
+
+mod archive;
+mod class;
+mod json;
+mod key;
+mod pending;
+mod record;
+mod table;
+mod watch;
+mod writer;
+
+pub use archive::{ArchiveError, ArchiveReader, ArchiveWriter};
+pub use class::{Classes, ObjectClass, ObjectDurability, Recovery};
+pub use json::{bytes_of_json, json_of_bytes, json_of_value};
+pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix};
+pub use pending::{Pending, PendingError, PendingFields};
+pub use table::{ObjectSummary, Objects, ObjectsReading};
+pub use watch::{ChangeNotice, Origin, Watch, WatchScope};
+pub use writer::FieldRefused;
+pub(crate) use writer::{FieldChange, FieldWriter};
+
+/// The largest value of a register and the largest element of a set or list, in bytes.
+pub const MAX_VALUE_BYTES: usize = 1 << 20;
+/// How deep maps may be nested in a field.
+pub const MAX_PATH: usize = 16;
+/// How many fields an object may have.
+pub const MAX_FIELDS_PER_OBJECT: usize = 10_000;

@@ -1,0 +1,175 @@
+//! How a field lies on the disk.
+//!
+//! A field has a base record under its key. Where the field is large, what changes is not written as a whole again: each
+//! change is a record of its own under the key, a zero byte and a number of eight bytes (big-endian), until all of them
+//! together are as large as the base, which is then written anew. So a change costs about twice its own size, however large
+//! the field is.
+//!
+//! | record | bytes |
+//! |---|---|
+//! | base | 2, flags (1: changes follow), the field's binary form, checksum |
+//! | change | 3, the delta's binary form, checksum |
+//! | base of the first versions | the field's binary form, which begins with 1 |
+//!
+//! The checksum is the lower half of XXH3-64 over all that is before it, little-endian.
+
+use edgefaas_crdt::{Field, FieldDelta};
+use xxhash_rust::xxh3::xxh3_64;
+
+const BASE: u8 = 2;
+const CHANGE: u8 = 3;
+const FIRST_VERSIONS: u8 = 1;
+const CHANGES_FOLLOW: u8 = 1;
+const CHECKSUM_BYTES: usize = 4;
+const NUMBER_BYTES: usize = 8;
+
+/// A record that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Other bytes than were written.
+    #[error("its checksum is wrong: the disk has lost or changed bytes of it")]
+    Checksum,
+    /// A kind of record or a flag that this version does not know.
+    #[error(
+        "it is of kind {0}, which this version does not know; use the edgefaas that wrote it, or a newer one"
+    )]
+    Kind(u8),
+    /// It holds no field.
+    #[error(transparent)]
+    Field(#[from] edgefaas_crdt::DecodeError),
+}
+
+/// What a base record holds.
+pub struct Base {
+    /// The field.
+    pub field: Field,
+    /// There may be records of changes beside it.
+    pub changes_follow: bool,
+}
+
+/// The base record of a field.
+pub fn encode_base(field: &Field, changes_follow: bool) -> Vec<u8> {
+    let mut record = vec![BASE, if changes_follow { CHANGES_FOLLOW } else { 0 }];
+    record.extend_from_slice(&field.encode());
+    with_checksum(record)
+}
+
+/// The record of a change.
+pub fn encode_change(delta: &FieldDelta) -> Vec<u8> {
+    let mut record = vec![CHANGE];
+    record.extend_from_slice(&delta.encode());
+    with_checksum(record)
+}
+
+/// Reads a base record of this or an earlier version.
+pub fn decode_base(record: &[u8]) -> Result<Base, RecordError> {
+    if record.first() == Some(&FIRST_VERSIONS) {
+        return Ok(Base { field: Field::decode(record)?, changes_follow: false });
+    }
+    match checked(record)? {
+        [BASE, flags @ (0 | CHANGES_FOLLOW), field @ ..] => {
+            Ok(Base { field: Field::decode(field)?, changes_follow: *flags == CHANGES_FOLLOW })
+        }
+        [kind, ..] => Err(RecordError::Kind(*kind)),
+        [] => Err(RecordError::Checksum),
+    }
+}
+
+/// Reads the record of a change.
+pub fn decode_change(record: &[u8]) -> Result<FieldDelta, RecordError> {
+    match checked(record)? {
+        [CHANGE, delta @ ..] => Ok(FieldDelta::decode(delta)?),
+        [kind, ..] => Err(RecordError::Kind(*kind)),
+        [] => Err(RecordError::Checksum),
+    }
+}
+
+/// The key of a change, and where the keys of all changes of the field lie.
+pub fn change_key(field_key: &[u8], number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(field_key.len() + 1 + NUMBER_BYTES);
+    key.extend_from_slice(field_key);
+    key.push(0);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The number of a change and the key of its field; none if it is the key of a base.
+pub fn split_change_key(key: &[u8]) -> Option<(&[u8], u64)> {
+    // A field's name has no zero byte, an app's and an object's neither, so that a base has two of them.
+    let mut zeros = key.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
+    let third = zeros.nth(2)?;
+    let number = key.get(third + 1..)?.try_into().ok()?;
+    Some((&key[..third], u64::from_be_bytes(number)))
+}
+
+fn with_checksum(mut record: Vec<u8>) -> Vec<u8> {
+    let checksum = xxh3_64(&record) as u32;
+    record.extend_from_slice(&checksum.to_le_bytes());
+    record
+}
+
+fn checked(record: &[u8]) -> Result<&[u8], RecordError> {
+    let (content, checksum) = record.split_last_chunk::<CHECKSUM_BYTES>().ok_or(RecordError::Checksum)?;
+    match xxh3_64(content) as u32 == u32::from_le_bytes(*checksum) {
+        true => Ok(content),
+        false => Err(RecordError::Checksum),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_crdt::{FieldType, Hlc, Operation, ReplicaId};
+
+    use super::*;
+
+    fn field() -> (Field, FieldDelta) {
+        let mut field = Field::empty(FieldType::Counter);
+        let replica = ReplicaId::new(7, 1);
+        field.apply_local("f", Operation::CounterAdd(5), replica, Hlc::default()).unwrap();
+        let delta = field.apply_local("f", Operation::CounterAdd(-2), replica, Hlc::default()).unwrap();
+        (field, delta)
+    }
+
+    /// The bytes that are on the disks of those who use it: a change of them needs a new kind of record.
+    #[test]
+    fn the_format_stays_as_it_is() {
+        let (field, delta) = field();
+        let base = encode_base(&field, false);
+        assert_eq!(base, [2, 0, 1, 0, 1, 7, 1, 5, 2, 179, 35, 190, 248], "{base:?}");
+        let change = encode_change(&delta);
+        assert_eq!(change[..change.len() - 4], [3, 1, 0, 1, 7, 1, 5, 2], "{change:?}");
+        assert_eq!(decode_base(&base).unwrap().field, field);
+        assert_eq!(decode_base(&field.encode()).unwrap().field, field, "as the first versions wrote it");
+        assert_eq!(decode_change(&change).unwrap(), delta);
+        assert!(decode_base(&encode_base(&field, true)).unwrap().changes_follow);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let (field, delta) = field();
+        for (record, is_base) in [(encode_base(&field, true), true), (encode_change(&delta), false)] {
+            for bit in 8..record.len() * 8 {
+                let mut damaged = record.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                let refused =
+                    if is_base { decode_base(&damaged).is_err() } else { decode_change(&damaged).is_err() };
+                assert!(refused, "bit {bit}");
+            }
+            assert!(decode_base(&record[..record.len() - 1]).is_err());
+        }
+        let other = with_checksum(vec![9, 1, 2]);
+        assert_eq!(decode_base(&other).err(), Some(RecordError::Kind(9)));
+    }
+
+    #[test]
+    fn keys_of_changes_lie_behind_their_base() {
+        let base = b"app\0object\0field";
+        let (first, second) = (change_key(base, 1), change_key(base, 256));
+        assert!(base[..] < first[..] && first < second);
+        assert!(second[..] < b"app\0object\0field-2"[..]);
+        assert_eq!(split_change_key(&second), Some((&base[..], 256)));
+        assert_eq!(split_change_key(base), None);
+        // A number whose bytes are zero.
+        assert_eq!(split_change_key(&change_key(base, 0)), Some((&base[..], 0)));
+    }
+}

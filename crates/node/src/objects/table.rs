@@ -1,0 +1,405 @@
+//! The local replica of all objects.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use edgefaas_crdt::{Field, FieldDelta, FieldType, ReplicaId};
+use fjall::{Database, Keyspace, Readable};
+use parking_lot::{Mutex, RwLock};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use tokio::sync::Notify;
+
+use super::class::{Classes, ObjectClass};
+use super::key::{FieldKey, object_prefix};
+use super::record;
+use super::watch::Watches;
+use crate::store::StoreError;
+
+/// Fields that the cache expects, about; it has room for as many as their sizes allow.
+const EXPECTED_FIELDS: usize = 1024;
+/// What a field takes in memory beside itself, about: its key and its place.
+const SLOT_BYTES: usize = 160;
+
+/// All objects of the node. Reads come from memory where the field is there, and from the disk where it is not.
+pub struct Objects {
+    database: Database,
+    space: Keyspace,
+    replica: ReplicaId,
+    cache: Cache<FieldKey, Arc<Slot>, SlotWeight>,
+    /// Fields that are newer than the disk. They must not be forgotten, whatever the cache does.
+    unwritten: Mutex<HashMap<FieldKey, Arc<Slot>>>,
+    classes: ArcSwap<Classes>,
+    watches: Watches,
+    peers: Peers,
+    merges: AtomicU64,
+    conflicts: AtomicU64,
+}
+
+/// What peers have not been sent yet: one merged delta for each field, so that there are never more of them than fields.
+#[derive(Default)]
+struct Peers {
+    wanted: AtomicBool,
+    deltas: Mutex<HashMap<FieldKey, FieldDelta>>,
+    arrived: Notify,
+}
+
+/// A field in memory, and where it stands on the disk.
+pub(crate) struct Slot(pub(super) RwLock<Stored>);
+
+pub(super) struct Stored {
+    pub field: Field,
+    pub base_bytes: u64,
+    /// Of the changes beside the base.
+    pub changes_bytes: u64,
+    pub next_change: u64,
+    pub changes_follow: bool,
+}
+
+impl Stored {
+    pub fn new(field: Field) -> Self {
+        Self { field, base_bytes: 0, changes_bytes: 0, next_change: 0, changes_follow: false }
+    }
+}
+
+#[derive(Clone)]
+struct SlotWeight;
+
+impl Weighter<FieldKey, Arc<Slot>> for SlotWeight {
+    fn weight(&self, key: &FieldKey, slot: &Arc<Slot>) -> u64 {
+        (SLOT_BYTES + key.as_bytes().len() + slot.0.read().field.size_bytes()) as u64
+    }
+}
+
+/// An object as a list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSummary {
+    /// The app it belongs to.
+    pub app: String,
+    /// Its name.
+    pub object: String,
+    /// Its fields by name.
+    pub fields: BTreeMap<String, FieldType>,
+    /// What it takes on the disk, in bytes.
+    pub bytes: u64,
+}
+
+/// Figures of all objects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ObjectsReading {
+    /// Fields in memory.
+    pub cached_fields: u64,
+    /// What they take, in bytes.
+    pub cached_bytes: u64,
+    /// Fields whose changes are not written yet.
+    pub unwritten_fields: u64,
+    /// Deltas of peers that were taken in.
+    pub merges: u64,
+    /// Fields that two nodes had made with different types.
+    pub conflicts: u64,
+}
+
+impl Objects {
+    pub(crate) fn new(database: Database, space: Keyspace, replica: ReplicaId, cache_bytes: u64) -> Self {
+        Self {
+            database,
+            space,
+            replica,
+            cache: Cache::with_weighter(EXPECTED_FIELDS, cache_bytes, SlotWeight),
+            unwritten: Mutex::default(),
+            classes: ArcSwap::default(),
+            watches: Watches::default(),
+            peers: Peers::default(),
+            merges: AtomicU64::new(0),
+            conflicts: AtomicU64::new(0),
+        }
+    }
+
+    /// Who writes here.
+    pub fn replica(&self) -> ReplicaId {
+        self.replica
+    }
+
+    /// Reads a field; none if nobody has written to it. `read` must not wait: a writer may wait for it.
+    ///
+    /// # Errors
+    /// The disk cannot be read, or what is on it is damaged.
+    pub fn read<R>(&self, key: &FieldKey, read: impl FnOnce(Option<&Field>) -> R) -> Result<R, StoreError> {
+        match self.slot(key)? {
+            Some(slot) => Ok(read(Some(&slot.0.read().field))),
+            None => Ok(read(None)),
+        }
+    }
+
+    /// Fields of one object by name, in order, from `after` on and at most `limit` of them.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn fields(
+        &self,
+        app: &str,
+        object: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<FieldKey>, StoreError> {
+        let prefix = object_prefix(app, object);
+        let from = match after {
+            Some(field) => Bound::Excluded(format!("{prefix}{field}").into_bytes()),
+            None => Bound::Included(prefix.clone().into_bytes()),
+        };
+        let mut keys = Vec::new();
+        for entry in self.space.range::<Vec<u8>, _>((from, Bound::Unbounded)) {
+            let key = entry.key()?;
+            if !key.starts_with(prefix.as_bytes()) || keys.len() >= limit {
+                break;
+            }
+            keys.extend(FieldKey::parse(&key));
+        }
+        let mut all: std::collections::BTreeSet<_> = keys.into_iter().collect();
+        let fits = |key: &&FieldKey| {
+            key.object_prefix() == prefix && after.is_none_or(|after| key.field() > after)
+        };
+        all.extend(self.unwritten.lock().keys().filter(fits).cloned());
+        Ok(all.into_iter().take(limit).collect())
+    }
+
+    /// Objects in the order of their names, after the one given and at most `limit` of them; of all apps or of one.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn list(
+        &self,
+        app: Option<&str>,
+        after: Option<(&str, &str)>,
+        limit: usize,
+    ) -> Result<Vec<ObjectSummary>, StoreError> {
+        let mut objects: BTreeMap<(String, String), ObjectSummary> = BTreeMap::new();
+        let start = match (after, app) {
+            // Behind all fields of the object: one is greater than zero.
+            (Some((app, object)), _) => format!("{app}\0{object}\u{1}"),
+            (None, Some(app)) => format!("{app}\0"),
+            (None, None) => String::new(),
+        };
+        for entry in self.space.range(start.as_bytes()..) {
+            let (key, value) = entry.into_inner()?;
+            let base = record::split_change_key(&key).map_or(&key[..], |(base, _)| base);
+            let Some(field) = FieldKey::parse(base) else { continue };
+            if app.is_some_and(|app| app != field.app()) {
+                break;
+            }
+            let name = (field.app().to_owned(), field.object().to_owned());
+            if !objects.contains_key(&name) && objects.len() >= limit {
+                break;
+            }
+            let summary = objects.entry(name).or_insert_with_key(|(app, object)| ObjectSummary {
+                app: app.clone(),
+                object: object.clone(),
+                fields: BTreeMap::new(),
+                bytes: 0,
+            });
+            summary.bytes += (key.len() + value.len()) as u64;
+            if base.len() == key.len() {
+                let field_type = record::decode_base(&value).map(|base| base.field.field_type());
+                let field_type = field_type.map_err(|error| damaged(&field, &error))?;
+                summary.fields.insert(field.field().to_owned(), field_type);
+            }
+        }
+        for (key, slot) in &*self.unwritten.lock() {
+            let name = (key.app().to_owned(), key.object().to_owned());
+            let wanted = app.is_none_or(|app| app == key.app())
+                && after.is_none_or(|after| (key.app(), key.object()) > after);
+            if wanted {
+                let summary = objects.entry(name).or_insert_with_key(|(app, object)| ObjectSummary {
+                    app: app.clone(),
+                    object: object.clone(),
+                    fields: BTreeMap::new(),
+                    bytes: 0,
+                });
+                summary.fields.insert(key.field().to_owned(), slot.0.read().field.field_type());
+            }
+        }
+        Ok(objects.into_values().take(limit).collect())
+    }
+
+    /// Gives every field to `visit`, as it is at one moment.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read), and those of `visit`.
+    pub fn visit<E: From<StoreError>>(
+        &self,
+        mut visit: impl FnMut(&FieldKey, &Field) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let unwritten: Vec<_> = self.unwritten.lock().iter().map(|(k, s)| (k.clone(), s.clone())).collect();
+        let snapshot = self.database.snapshot();
+        let mut current: Option<(FieldKey, Field)> = None;
+        for entry in snapshot.iter(&self.space) {
+            let (key, value) = entry.into_inner().map_err(StoreError::from)?;
+            match record::split_change_key(&key) {
+                Some((base, _)) => {
+                    if let Some((owner, field)) = &mut current
+                        && owner.as_bytes() == base
+                    {
+                        let delta =
+                            record::decode_change(&value).map_err(|error| damaged(owner, &error))?;
+                        field.merge(delta);
+                    }
+                }
+                None => {
+                    if let Some((key, field)) = current.take() {
+                        visit(&key, &field)?;
+                    }
+                    let Some(key) = FieldKey::parse(&key) else { continue };
+                    let base = record::decode_base(&value).map_err(|error| damaged(&key, &error))?;
+                    current = Some((key, base.field));
+                }
+            }
+        }
+        if let Some((key, field)) = current {
+            visit(&key, &field)?;
+        }
+        for (key, slot) in unwritten {
+            let field = slot.0.read().field.clone();
+            visit(&key, &field)?;
+        }
+        Ok(())
+    }
+
+    /// The class of an object.
+    pub fn class(&self, app: &str, object: &str) -> ObjectClass {
+        self.classes.load().class(app, object)
+    }
+
+    /// Takes the classes of what is deployed now.
+    pub fn set_classes(&self, classes: Classes) {
+        self.classes.store(Arc::new(classes));
+    }
+
+    /// Who watches.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// Begins to collect what peers have to be sent.
+    pub fn collect_for_peers(&self) {
+        self.peers.wanted.store(true, Relaxed);
+    }
+
+    /// Waits until there is something that peers have to be sent, and takes it. Dropping the future takes nothing.
+    pub async fn take_for_peers(&self) -> HashMap<FieldKey, FieldDelta> {
+        loop {
+            let deltas = std::mem::take(&mut *self.peers.deltas.lock());
+            if !deltas.is_empty() {
+                return deltas;
+            }
+            self.peers.arrived.notified().await;
+        }
+    }
+
+    /// The figures.
+    pub fn reading(&self) -> ObjectsReading {
+        ObjectsReading {
+            cached_fields: self.cache.len() as u64,
+            cached_bytes: self.cache.weight(),
+            unwritten_fields: self.unwritten.lock().len() as u64,
+            merges: self.merges.load(Relaxed),
+            conflicts: self.conflicts.load(Relaxed),
+        }
+    }
+
+    pub(super) fn count_merge(&self) {
+        self.merges.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_conflict(&self) {
+        self.conflicts.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn are_peers_wanted(&self) -> bool {
+        self.peers.wanted.load(Relaxed)
+    }
+
+    pub(super) fn add_for_peers(&self, deltas: impl IntoIterator<Item = (FieldKey, FieldDelta)>) {
+        let mut waiting = self.peers.deltas.lock();
+        for (key, delta) in deltas {
+            match waiting.get_mut(&key) {
+                Some(before) => drop(before.merge(delta)),
+                None => drop(waiting.insert(key, delta)),
+            }
+        }
+        drop(waiting);
+        self.peers.arrived.notify_one();
+    }
+
+    /// The writer has changed a field; it is on the disk, or is one of those that are written later.
+    pub(super) fn changed(&self, key: FieldKey, slot: Arc<Slot>, written: bool) {
+        {
+            let mut unwritten = self.unwritten.lock();
+            match written {
+                true => drop(unwritten.remove(&key)),
+                false => drop(unwritten.insert(key.clone(), slot.clone())),
+            }
+        }
+        // Also what is there already: it may weigh more now, or have been read from the disk a moment too early.
+        self.cache.insert(key, slot);
+    }
+
+    pub(super) fn space(&self) -> &Keyspace {
+        &self.space
+    }
+
+    /// The field in memory, brought there if it is on the disk.
+    pub(crate) fn slot(&self, key: &FieldKey) -> Result<Option<Arc<Slot>>, StoreError> {
+        let slot = self.cache.get_or_insert_with(key, || {
+            if let Some(slot) = self.unwritten.lock().get(key) {
+                return Ok(slot.clone());
+            }
+            match self.load(key) {
+                Ok(Some(stored)) => Ok(Arc::new(Slot(RwLock::new(stored)))),
+                Ok(None) => Err(None),
+                Err(error) => Err(Some(error)),
+            }
+        });
+        match slot {
+            Ok(slot) => Ok(Some(slot)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    pub(super) fn load(&self, key: &FieldKey) -> Result<Option<Stored>, StoreError> {
+        let Some(bytes) = self.space.get(key.as_bytes())? else { return Ok(None) };
+        let base = record::decode_base(&bytes).map_err(|error| damaged(key, &error))?;
+        if !base.changes_follow {
+            return Ok(Some(Stored { base_bytes: bytes.len() as u64, ..Stored::new(base.field) }));
+        }
+        // Base and changes of one moment: the writer may be putting them together.
+        let snapshot = self.database.snapshot();
+        let Some(bytes) = snapshot.get(&self.space, key.as_bytes())? else { return Ok(None) };
+        let base = record::decode_base(&bytes).map_err(|error| damaged(key, &error))?;
+        let mut stored = Stored {
+            base_bytes: bytes.len() as u64,
+            changes_follow: base.changes_follow,
+            ..Stored::new(base.field)
+        };
+        let (first, last) =
+            (record::change_key(key.as_bytes(), 0), record::change_key(key.as_bytes(), u64::MAX));
+        for entry in snapshot.range(&self.space, first..=last) {
+            let (change, bytes) = entry.into_inner()?;
+            let delta = record::decode_change(&bytes).map_err(|error| damaged(key, &error))?;
+            stored.field.merge(delta);
+            stored.changes_bytes += bytes.len() as u64;
+            stored.next_change = record::split_change_key(&change).map_or(0, |(_, number)| number + 1);
+        }
+        Ok(Some(stored))
+    }
+}
+
+fn damaged(key: &FieldKey, error: &record::RecordError) -> StoreError {
+    StoreError::Damaged {
+        what: format!("field `{}` of object `{}` of app `{}`", key.field(), key.object(), key.app()),
+        reason: error.to_string(),
+    }
+}

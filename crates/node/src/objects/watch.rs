@@ -1,0 +1,174 @@
+//! Who is told when a field changes.
+//!
+//! A watch that does not keep up sees fewer changes, never old ones: for each field the earliest value it has not seen and
+//! the latest one are kept, so that there are never more of them than fields.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use edgefaas_crdt::{FieldType, Value};
+use indexmap::IndexMap;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use super::key::FieldKey;
+use crate::manifest::glob_matches;
+
+/// Changes that wait for one watch; beyond them fields are told of that changed first.
+const MAX_WAITING: usize = 10_000;
+
+/// Where a change comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Of this node: a function, or somebody at the control port.
+    Local,
+    /// Of a peer.
+    Remote,
+}
+
+impl Origin {
+    /// Its name, as functions see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+/// A change of a field: the values before and after, perhaps of several changes in between.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChangeNotice {
+    /// Which field.
+    pub key: FieldKey,
+    /// Its type.
+    pub field_type: FieldType,
+    /// Before; none if there was no field.
+    pub previous: Option<Value>,
+    /// After.
+    pub value: Value,
+    /// Where the last of the changes comes from.
+    pub origin: Origin,
+    /// How many functions have called or triggered one another before the one that changed it.
+    pub depth: u8,
+}
+
+/// What a watch is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchScope {
+    /// The app that the objects belong to.
+    pub app: String,
+    /// A pattern of object names, in which `*` stands for any characters.
+    pub object: String,
+    /// A pattern of field names; none for all.
+    pub field: Option<String>,
+}
+
+impl WatchScope {
+    fn covers(&self, key: &FieldKey) -> bool {
+        key.app() == self.app
+            && glob_matches(&self.object, key.object())
+            && self.field.as_deref().is_none_or(|field| glob_matches(field, key.field()))
+    }
+}
+
+/// All watches.
+#[derive(Default)]
+pub struct Watches {
+    any: AtomicBool,
+    next: AtomicU64,
+    watches: RwLock<HashMap<u64, Arc<Shared>>>,
+}
+
+struct Shared {
+    scope: WatchScope,
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    changes: IndexMap<FieldKey, ChangeNotice>,
+    lost: u64,
+}
+
+/// Sees changes for as long as it is held.
+pub struct Watch {
+    id: u64,
+    shared: Arc<Shared>,
+    owner: Arc<super::Objects>,
+}
+
+impl super::Objects {
+    /// Watches objects from now on.
+    pub fn watch(self: &Arc<Self>, scope: WatchScope) -> Watch {
+        let watches = self.watches();
+        let shared = Arc::new(Shared { scope, waiting: Mutex::default(), arrived: Notify::new() });
+        let id = watches.next.fetch_add(1, Ordering::Relaxed);
+        let mut all = watches.watches.write();
+        all.insert(id, shared.clone());
+        watches.any.store(true, Ordering::Release);
+        Watch { id, shared, owner: self.clone() }
+    }
+}
+
+impl Watch {
+    /// The next change, and how many others were lost before it for want of room. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> (ChangeNotice, u64) {
+        loop {
+            if let Some(next) = self.take(|_| true) {
+                return next;
+            }
+            self.arrived().await;
+        }
+    }
+
+    /// The first change of a field that `wanted` is true for, if one waits.
+    pub fn take(&mut self, wanted: impl Fn(&FieldKey) -> bool) -> Option<(ChangeNotice, u64)> {
+        let mut waiting = self.shared.waiting.lock();
+        let at = waiting.changes.keys().position(wanted)?;
+        let (_, notice) = waiting.changes.shift_remove_index(at)?;
+        Some((notice, std::mem::take(&mut waiting.lost)))
+    }
+
+    /// Waits until something has changed since the last time.
+    pub async fn arrived(&self) {
+        self.shared.arrived.notified().await;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let watches = self.owner.watches();
+        let mut all = watches.watches.write();
+        all.remove(&self.id);
+        watches.any.store(!all.is_empty(), Ordering::Release);
+    }
+}
+
+impl Watches {
+    /// Whether anybody wants to know of changes of this field.
+    pub(super) fn covers(&self, key: &FieldKey) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.watches.read().values().any(|watch| watch.scope.covers(key))
+    }
+
+    pub(super) fn tell(&self, notice: ChangeNotice) {
+        for watch in self.watches.read().values().filter(|watch| watch.scope.covers(&notice.key)) {
+            let mut guard = watch.waiting.lock();
+            let waiting = &mut *guard;
+            let is_full = waiting.changes.len() >= MAX_WAITING;
+            match waiting.changes.get_mut(&notice.key) {
+                Some(earlier) => {
+                    let (previous, depth) = (earlier.previous.take(), earlier.depth.max(notice.depth));
+                    *earlier = ChangeNotice { previous, depth, ..notice.clone() };
+                }
+                None if is_full => waiting.lost += 1,
+                None => drop(waiting.changes.insert(notice.key.clone(), notice.clone())),
+            }
+            drop(guard);
+            watch.arrived.notify_one();
+        }
+    }
+}

@@ -1,0 +1,579 @@
+//! Changes fields on behalf of the store's one writer.
+//!
+//! Small fields are changed in a copy, which takes the place of what readers see once it is written. Large ones are changed
+//! in place, since copying them would cost more than anything else: readers may see such a change while it is on its way
+//! to the disk.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_crdt::{
+    ApplyError, Field, FieldDelta, FieldType, HybridClock, Merged, Operation, ReplicaId, Value,
+};
+use fjall::OwnedWriteBatch;
+use parking_lot::RwLock;
+
+use super::class::ObjectDurability;
+use super::key::FieldKey;
+use super::table::{Objects, Slot, Stored};
+use super::watch::{ChangeNotice, Origin};
+use super::{MAX_FIELDS_PER_OBJECT, record};
+use crate::platform::Clock;
+use crate::store::{CommitError, Durability, StoreError};
+
+/// Fields that take less are copied to be changed, and written as a whole.
+const LARGE_FIELD_BYTES: usize = 4096;
+/// Objects whose sizes are remembered; they are added up anew when that is too few.
+const MAX_SIZES: usize = 65_536;
+/// Fields of durability `memory` that are not written yet; beyond that they are written at once.
+const MAX_UNWRITTEN: usize = 20_000;
+/// What a new field costs on the disk beside its value, about.
+const FIELD_BYTES: u64 = 64;
+/// How far ahead of the own clock the times of peers may be before they are told of.
+const SKEW_TOLD: Duration = Duration::from_secs(60);
+
+/// A change of a field was refused, and with it everything of its batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldRefused {
+    /// The operation does not fit the field.
+    #[error("object `{object}`: {error}")]
+    Apply {
+        /// The object.
+        object: String,
+        /// Why.
+        error: ApplyError,
+    },
+    /// The object takes as much as it may.
+    #[error(
+        "object `{object}` has {bytes} bytes, and {more_bytes} more are over its quota of {quota_bytes} bytes; take something \
+         away from it, or raise `quota` of its class in the manifest"
+    )]
+    OverQuota {
+        /// The object.
+        object: String,
+        /// What it has on the disk.
+        bytes: u64,
+        /// What was to be added, about.
+        more_bytes: u64,
+        /// What it may have.
+        quota_bytes: u64,
+    },
+    /// The object has as many fields as may be.
+    #[error(
+        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
+    )]
+    TooManyFields {
+        /// The object.
+        object: String,
+    },
+}
+
+/// What is to happen to a field.
+#[derive(Debug, Clone)]
+pub(crate) enum FieldChange {
+    /// Something that was asked for here.
+    Operate(Operation),
+    /// What a peer, or an archive, has.
+    Merge(FieldDelta),
+    /// Everything of a node's earlier boots has been seen by all.
+    Fold { node: u64, up_to_incarnation: u32 },
+}
+
+impl FieldChange {
+    /// What it adds to the disk, about.
+    pub fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
+            Self::Merge(delta) => FIELD_BYTES + delta.size_bytes() as u64,
+            Self::Fold { .. } => 0,
+        }
+    }
+}
+
+/// Applies changes in groups: [`apply`](Self::apply) some batches, [`write`](Self::write) what came of them, and then say
+/// [`committed`](Self::committed).
+pub(crate) struct FieldWriter {
+    objects: Arc<Objects>,
+    replica: ReplicaId,
+    clock: Clock,
+    hybrid: HybridClock,
+    working: HashMap<FieldKey, Working>,
+    sizes: HashMap<Arc<str>, ObjectSize>,
+    /// Fields that are newer than the disk, and when the first of them is to be written.
+    unwritten: HashSet<FieldKey>,
+    write_due: Option<Instant>,
+    skew_told: bool,
+}
+
+/// A field that the group has changed.
+struct Working {
+    slot: Arc<Slot>,
+    /// None where it is changed in place.
+    copy: Option<Field>,
+    /// What this node changed, and what it took over from others.
+    own: Option<FieldDelta>,
+    others: Option<FieldDelta>,
+    /// The value before the group, if somebody wants to know.
+    previous: Option<Option<Value>>,
+    origin: Origin,
+    depth: u8,
+    changed: bool,
+    /// It may stay in memory for so long.
+    lazy: Option<Duration>,
+    /// The disk lacks more than the deltas say.
+    whole: bool,
+    touched: bool,
+    is_new: bool,
+    /// By how much it grew on the disk.
+    grown_bytes: i64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ObjectSize {
+    bytes: u64,
+    fields: usize,
+}
+
+/// A field before a batch.
+enum Before {
+    /// The group had not touched it.
+    Untouched,
+    Copy(Box<Field>, Option<FieldDelta>),
+    /// Too large to be kept twice: the disk has it, and what the group had changed is here.
+    Reload(Option<FieldDelta>, Option<FieldDelta>),
+}
+
+impl FieldWriter {
+    pub fn new(objects: Arc<Objects>, clock: Clock) -> Self {
+        Self {
+            replica: objects.replica(),
+            objects,
+            clock,
+            hybrid: HybridClock::default(),
+            working: HashMap::new(),
+            sizes: HashMap::new(),
+            unwritten: HashSet::new(),
+            write_due: None,
+            skew_told: false,
+        }
+    }
+
+    /// Carries out all of a batch's changes, or none of them. `lazy`: what is of durability `memory` may be written later.
+    /// `depth` is that of the function that asks. Tells how durable the batch has to be for the sake of its fields.
+    pub fn apply(
+        &mut self,
+        changes: Vec<(FieldKey, FieldChange)>,
+        depth: u8,
+        lazy: bool,
+    ) -> Result<Durability, CommitError> {
+        let mut durability = Durability::Written;
+        // A single change leaves its field alone if it fails.
+        let mut before = (changes.len() > 1).then(HashMap::new);
+        for (key, change) in changes {
+            if let Some(before) = &mut before
+                && let Entry::Vacant(entry) = before.entry(key.clone())
+            {
+                entry.insert(match self.working.get(&key) {
+                    None => Before::Untouched,
+                    Some(working) => working.before(),
+                });
+            }
+            match self.apply_one(key, change, depth, lazy) {
+                Ok(needed) => durability = durability.max(needed),
+                Err(error) => {
+                    for (key, before) in before.into_iter().flatten() {
+                        self.take_back(key, before)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(durability)
+    }
+
+    /// Whether there is anything to be written now.
+    pub fn has_writes(&self, now: Instant) -> bool {
+        self.is_due(now) || self.working.values().any(|working| working.lazy.is_none() && working.changed)
+    }
+
+    /// When changes have to be written that nobody waits for.
+    pub fn due(&self) -> Option<Instant> {
+        self.write_due
+    }
+
+    /// Adds what there is to write to `batch`. All of it if `all`, else what cannot wait.
+    pub fn write(&mut self, batch: &mut OwnedWriteBatch, all: bool, now: Instant) {
+        let all = all || self.is_due(now);
+        for (key, working) in &mut self.working {
+            let lazy = working.lazy.is_some() && !all;
+            if working.changed && !lazy {
+                working.lazy = None;
+                write_field(&self.objects, batch, key, working);
+            }
+        }
+        if !all {
+            return;
+        }
+        let rest: Vec<_> =
+            self.unwritten.iter().filter(|key| !self.working.contains_key(*key)).cloned().collect();
+        for key in rest {
+            // It is in memory, since the disk does not have it.
+            let Ok(Some(slot)) = self.objects.slot(&key) else { continue };
+            let mut working = Working::new(slot, None, None);
+            working.changed = true;
+            working.whole = true;
+            write_field(&self.objects, batch, &key, &mut working);
+            self.working.insert(key, working);
+        }
+    }
+
+    /// What was written is committed, and what was not stays in memory: readers, watches and peers see it from now on.
+    pub fn committed(&mut self, now: Instant) {
+        let mut for_peers = Vec::new();
+        let peers = self.objects.are_peers_wanted();
+        for (key, mut working) in self.working.drain() {
+            if !working.changed {
+                continue;
+            }
+            if let Some(field) = working.copy.take() {
+                working.slot.0.write().field = field;
+            }
+            match working.lazy {
+                Some(wait) => {
+                    self.unwritten.insert(key.clone());
+                    let due = now + wait;
+                    self.write_due = Some(self.write_due.map_or(due, |before| before.min(due)));
+                }
+                None => drop(self.unwritten.remove(&key)),
+            }
+            if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
+                size.fields += usize::from(working.is_new);
+                size.bytes = size.bytes.saturating_add_signed(working.grown_bytes);
+            }
+            if let Some(previous) = working.previous.take() {
+                let stored = working.slot.0.read();
+                let (field_type, value) = (stored.field.field_type(), stored.field.value());
+                drop(stored);
+                if previous.as_ref() != Some(&value) {
+                    let (origin, depth) = (working.origin, working.depth);
+                    self.objects.watches().tell(ChangeNotice {
+                        key: key.clone(),
+                        field_type,
+                        previous,
+                        value,
+                        origin,
+                        depth,
+                    });
+                }
+            }
+            if peers && let Some(delta) = working.own.take() {
+                for_peers.push((key.clone(), delta));
+            }
+            self.objects.changed(key, working.slot, working.lazy.is_none());
+        }
+        if !for_peers.is_empty() {
+            self.objects.add_for_peers(for_peers);
+        }
+        if self.unwritten.is_empty() {
+            self.write_due = None;
+        } else if self.unwritten.len() > MAX_UNWRITTEN {
+            self.write_due = Some(now);
+        }
+    }
+
+    /// Forgets what was applied: it could not be written.
+    pub fn abandon(&mut self) {
+        self.working.clear();
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.write_due.is_some_and(|due| due <= now)
+    }
+
+    fn apply_one(
+        &mut self,
+        key: FieldKey,
+        change: FieldChange,
+        depth: u8,
+        lazy: bool,
+    ) -> Result<Durability, CommitError> {
+        let class = self.objects.class(key.app(), key.object());
+        if let FieldChange::Operate(operation) = &change {
+            self.check_quota(&key, operation, class.quota_bytes)?;
+        }
+        let mut durability = match class.durability {
+            ObjectDurability::Memory | ObjectDurability::Written => Durability::Written,
+            ObjectDurability::Synced => Durability::Synced,
+        };
+        // Nobody may see a share being spent that a power cut would give back.
+        if matches!(&change, FieldChange::Operate(operation) if operation.field_type() == FieldType::BoundedCounter)
+        {
+            durability = Durability::Synced;
+        }
+        let lazy =
+            lazy && class.durability == ObjectDurability::Memory && durability == Durability::Written;
+        let working = match self.working.entry(key.clone()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let watched = self.objects.watches().covers(&key);
+                let slot = self.objects.slot(&key).map_err(failed)?;
+                let working = match (slot, &change) {
+                    (Some(slot), _) => {
+                        let whole = self.unwritten.contains(&key);
+                        let stored = slot.0.read();
+                        self.hybrid.observe(stored.field.latest(), 0);
+                        // What the disk does not have could not be read back if a batch fails.
+                        let is_small = whole || stored.field.size_bytes() < LARGE_FIELD_BYTES;
+                        let copy = is_small.then(|| stored.field.clone());
+                        let previous = watched.then(|| Some(stored.field.value()));
+                        drop(stored);
+                        Working { whole, ..Working::new(slot, copy, previous) }
+                    }
+                    (None, FieldChange::Fold { .. }) => return Ok(durability),
+                    (None, FieldChange::Operate(operation)) => {
+                        Working::made(operation.field_type(), watched.then_some(None))
+                    }
+                    (None, FieldChange::Merge(delta)) => {
+                        Working::made(delta.field_type(), watched.then_some(None))
+                    }
+                };
+                entry.insert(working)
+            }
+        };
+        let now_ms = self.clock.now_unix_ms();
+        match change {
+            FieldChange::Operate(operation) => {
+                let now = self.hybrid.tick(now_ms);
+                let replica = self.replica;
+                let applied =
+                    working.field(|field| field.apply_local(key.field(), operation, replica, now));
+                match applied {
+                    Ok(delta) => {
+                        working.changed |= !delta.is_empty();
+                        working.origin = Origin::Local;
+                        merge_into(&mut working.own, delta);
+                    }
+                    Err(error) => {
+                        if !working.changed {
+                            self.working.remove(&key);
+                        }
+                        let object = key.object().to_owned();
+                        return Err(FieldRefused::Apply { object, error }.into());
+                    }
+                }
+            }
+            FieldChange::Merge(delta) => {
+                let latest = Field::from(delta.clone()).latest();
+                if !self.skew_told && latest.wall_ms > now_ms + SKEW_TOLD.as_millis() as u64 {
+                    self.skew_told = true;
+                    let ahead_s = (latest.wall_ms - now_ms) / 1000;
+                    tracing::warn!(
+                        ahead_s,
+                        field = ?key,
+                        "a peer's clock is ahead of this node's: last writers win by it; set the clocks"
+                    );
+                }
+                self.hybrid.observe(latest, now_ms);
+                self.objects.count_merge();
+                let for_log = delta.clone();
+                match working.field(|field| field.merge(delta)) {
+                    Merged::Unchanged => {}
+                    Merged::Changed => working.changed = true,
+                    Merged::TypeConflict { kept, lost } => {
+                        working.changed = true;
+                        self.objects.count_conflict();
+                        tracing::warn!(field = ?key, %kept, %lost, "two nodes made a field with different types; one is lost");
+                    }
+                }
+                if working.own.is_none() {
+                    working.origin = Origin::Remote;
+                }
+                merge_into(&mut working.others, for_log);
+            }
+            FieldChange::Fold { node, up_to_incarnation } => {
+                working.changed |= working.field(|field| field.fold(node, up_to_incarnation));
+                // There is no delta that says it.
+                working.whole = true;
+            }
+        }
+        if !working.touched {
+            working.lazy = lazy.then_some(class.write_interval);
+        } else if !lazy {
+            working.lazy = None;
+        }
+        working.touched = true;
+        working.depth = working.depth.max(depth);
+        Ok(durability)
+    }
+
+    fn check_quota(
+        &mut self,
+        key: &FieldKey,
+        operation: &Operation,
+        quota_bytes: u64,
+    ) -> Result<(), CommitError> {
+        if self.sizes.len() > MAX_SIZES {
+            self.sizes.clear();
+        }
+        let size = match self.sizes.get(key.object_prefix()) {
+            Some(size) => *size,
+            None => {
+                let mut size = ObjectSize::default();
+                for entry in self.objects.space().prefix(key.object_prefix()) {
+                    let (key, value) = entry.into_inner().map_err(|error| failed(error.into()))?;
+                    size.bytes += (key.len() + value.len()) as u64;
+                    size.fields += usize::from(record::split_change_key(&key).is_none());
+                }
+                self.sizes.insert(key.object_prefix().into(), size);
+                size
+            }
+        };
+        let new_bytes = operation.size_bytes() as u64;
+        if new_bytes > 0 && size.bytes + new_bytes > quota_bytes {
+            let (object, bytes) = (key.object().to_owned(), size.bytes);
+            return Err(
+                FieldRefused::OverQuota { object, bytes, more_bytes: new_bytes, quota_bytes }.into()
+            );
+        }
+        let is_known =
+            || self.working.contains_key(key) || self.objects.slot(key).is_ok_and(|slot| slot.is_some());
+        if size.fields >= MAX_FIELDS_PER_OBJECT && !is_known() {
+            return Err(FieldRefused::TooManyFields { object: key.object().to_owned() }.into());
+        }
+        Ok(())
+    }
+
+    /// Makes a field what it was before a batch that is refused.
+    fn take_back(&mut self, key: FieldKey, before: Before) -> Result<(), CommitError> {
+        let Some(working) = self.working.get_mut(&key) else { return Ok(()) };
+        match before {
+            Before::Untouched => {
+                let in_place = working.copy.is_none();
+                let slot = working.slot.clone();
+                self.working.remove(&key);
+                if in_place {
+                    self.read_back(&key, &slot, None)?;
+                }
+            }
+            Before::Copy(field, own) => {
+                working.copy = Some(*field);
+                working.own = own;
+            }
+            Before::Reload(own, others) => {
+                let slot = working.slot.clone();
+                let deltas = [own.clone(), others.clone()];
+                (working.own, working.others) = (own, others);
+                self.read_back(&key, &slot, Some(deltas))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_back(
+        &self,
+        key: &FieldKey,
+        slot: &Slot,
+        deltas: Option<[Option<FieldDelta>; 2]>,
+    ) -> Result<(), CommitError> {
+        let stored = self.objects.load(key).map_err(failed)?;
+        let mut now = slot.0.write();
+        if let Some(stored) = stored {
+            now.field = stored.field;
+        }
+        for delta in deltas.into_iter().flatten().flatten() {
+            now.field.merge(delta);
+        }
+        Ok(())
+    }
+}
+
+impl Working {
+    fn new(slot: Arc<Slot>, copy: Option<Field>, previous: Option<Option<Value>>) -> Self {
+        Self {
+            slot,
+            copy,
+            own: None,
+            others: None,
+            previous,
+            origin: Origin::Local,
+            depth: 0,
+            changed: false,
+            lazy: None,
+            whole: false,
+            touched: false,
+            is_new: false,
+            grown_bytes: 0,
+        }
+    }
+
+    /// A field that nobody has written to.
+    fn made(field_type: FieldType, previous: Option<Option<Value>>) -> Self {
+        let field = Field::empty(field_type);
+        let slot = Arc::new(Slot(RwLock::new(Stored::new(field.clone()))));
+        Self { is_new: true, whole: true, ..Self::new(slot, Some(field), previous) }
+    }
+
+    fn field<R>(&mut self, change: impl FnOnce(&mut Field) -> R) -> R {
+        match &mut self.copy {
+            Some(field) => change(field),
+            None => change(&mut self.slot.0.write().field),
+        }
+    }
+
+    fn before(&self) -> Before {
+        match &self.copy {
+            Some(field) => Before::Copy(Box::new(field.clone()), self.own.clone()),
+            None => Before::Reload(self.own.clone(), self.others.clone()),
+        }
+    }
+}
+
+/// Adds the record of a field to `batch`.
+fn write_field(objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey, working: &mut Working) {
+    let space = objects.space();
+    let mut stored = working.slot.0.write();
+    let before_bytes = stored.base_bytes + stored.changes_bytes;
+    let is_large = |field: &Field| field.size_bytes() >= LARGE_FIELD_BYTES;
+    let large = is_large(working.copy.as_ref().unwrap_or(&stored.field));
+    if large && stored.changes_follow && !working.whole {
+        let mut delta = working.own.clone();
+        if let Some(others) = working.others.clone() {
+            merge_into(&mut delta, others);
+        }
+        if let Some(delta) = delta {
+            let change = record::encode_change(&delta);
+            if stored.changes_bytes + change.len() as u64 <= stored.base_bytes {
+                let number = stored.next_change;
+                stored.next_change += 1;
+                stored.changes_bytes += change.len() as u64;
+                working.grown_bytes = change.len() as i64;
+                batch.insert(space, record::change_key(key.as_bytes(), number), change);
+                return;
+            }
+        }
+    }
+    let base = record::encode_base(working.copy.as_ref().unwrap_or(&stored.field), large);
+    if stored.changes_follow {
+        for number in 0..stored.next_change {
+            batch.remove(space, record::change_key(key.as_bytes(), number));
+        }
+    }
+    let key_bytes = if working.is_new { key.as_bytes().len() as i64 } else { 0 };
+    working.grown_bytes = base.len() as i64 - before_bytes as i64 + key_bytes;
+    stored.base_bytes = base.len() as u64;
+    (stored.changes_bytes, stored.next_change, stored.changes_follow) = (0, 0, large);
+    batch.insert(space, key.as_bytes(), base);
+}
+
+fn merge_into(deltas: &mut Option<FieldDelta>, delta: FieldDelta) {
+    match deltas {
+        Some(before) => drop(before.merge(delta)),
+        None => *deltas = Some(delta),
+    }
+}
+
+fn failed(error: StoreError) -> CommitError {
+    CommitError::Failed(error.to_string())
+}
