@@ -17,8 +17,11 @@ use postcard::Error;
 use crate::wire::{Reader, Wire};
 use crate::{FieldType, ReplicaId};
 
-/// How long the binary form of a document may be, in bytes, where it is read.
+/// How large a document may be to be edited: the sum of its changes, in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+
+/// How large a document may be to be read; above what may be edited, since replicas apart from one another add up.
+const MAX_READ_BYTES: usize = 4 * MAX_DOCUMENT_BYTES;
 
 /// A list of byte strings, a text or a JSON document.
 #[derive(Clone)]
@@ -207,6 +210,11 @@ impl Document {
         self.edited.is_none() && self.waiting.is_empty()
     }
 
+    /// About what its changes take.
+    pub(crate) fn change_bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn size_bytes(&self) -> usize {
         let waiting: usize = self.waiting.values().map(|change| 256 + change.raw_bytes().len()).sum();
         let edited = self.edited.as_ref().map_or(0, |doc| 1024 + doc.stats().num_ops as usize * 48);
@@ -239,7 +247,7 @@ impl Document {
     pub(crate) fn read(field_type: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
         let mut document = Self::empty(field_type);
         let saved = from.sized()?;
-        if saved.len() > MAX_DOCUMENT_BYTES {
+        if saved.len() > MAX_READ_BYTES {
             return Err(Error::DeserializeBadEncoding);
         }
         if !saved.is_empty() {

@@ -51,12 +51,83 @@ fn amounts() -> impl Strategy<Value = i64> {
     prop_oneof![4 => -1_000i64..1_000, 1 => any::<i64>()]
 }
 
+fn bytes() -> impl Strategy<Value = bytes::Bytes> {
+    prop::collection::vec(0u8..4, 0..2).prop_map(Into::into)
+}
+
+fn pointers() -> impl Strategy<Value = String> {
+    let token = prop_oneof![Just("a"), Just("b"), Just("0"), Just("1"), Just("-"), Just("~0~1")];
+    prop::collection::vec(token, 0..4)
+        .prop_map(|tokens| tokens.iter().map(|token| format!("/{token}")).collect())
+}
+
+fn json_values() -> impl Strategy<Value = String> {
+    const VALUES: [&str; 9] = [
+        "1",
+        "-2.5",
+        "\"x\"",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "[1,[2]]",
+        r#"{"a":{"b":[0]},"~/":18446744073709551615}"#,
+    ];
+    prop::sample::select(&VALUES[..]).prop_map(str::to_owned)
+}
+
 fn operations(field_type: FieldType) -> BoxedStrategy<Operation> {
     match field_type {
         FieldType::Counter => amounts().prop_map(Operation::CounterAdd).boxed(),
         FieldType::Register => {
             prop::collection::vec(any::<u8>(), 0..4).prop_map(|v| Operation::RegisterSet(v.into())).boxed()
         }
+        FieldType::GCounter => prop_oneof![4 => 0u64..1_000, 1 => any::<u64>()].prop_map(Operation::GCounterAdd).boxed(),
+        FieldType::BoundedCounter => prop_oneof![
+            4 => amounts().prop_map(Operation::BoundedCounterAdd),
+            1 => (0u64..500).prop_map(Operation::BoundedCounterWant),
+            1 => Just(Operation::BoundedCounterGrant),
+        ]
+        .boxed(),
+        FieldType::MvRegister => bytes().prop_map(Operation::MvRegisterSet).boxed(),
+        FieldType::GSet => bytes().prop_map(Operation::GSetAdd).boxed(),
+        FieldType::Set => prop_oneof![
+            6 => bytes().prop_map(Operation::SetAdd),
+            4 => bytes().prop_map(Operation::SetRemove),
+            1 => Just(Operation::SetClear),
+        ]
+        .boxed(),
+        FieldType::Map => {
+            let leaf = prop::sample::select(FieldType::ALL.into_iter().filter(|t| *t != FieldType::Map).collect::<Vec<_>>())
+                .prop_flat_map(operations);
+            let key = || prop::sample::select(&["a", "b"][..]).prop_map(str::to_owned);
+            let nested = |inner: BoxedStrategy<Operation>| {
+                prop_oneof![
+                    8 => (key(), inner).prop_map(|(key, inner)| Operation::MapUpdate(key, Box::new(inner))),
+                    3 => key().prop_map(Operation::MapRemove),
+                    1 => Just(Operation::MapClear),
+                ]
+                .boxed()
+            };
+            prop_oneof![2 => nested(leaf.clone().boxed()), 1 => nested(nested(leaf.boxed()))].boxed()
+        }
+        FieldType::EwFlag => any::<bool>().prop_map(Operation::EwFlagSet).boxed(),
+        FieldType::DwFlag => any::<bool>().prop_map(Operation::DwFlagSet).boxed(),
+        FieldType::List => prop_oneof![
+            3 => (0u32..6, bytes()).prop_map(|(at, value)| Operation::ListInsert(at, value)),
+            3 => bytes().prop_map(Operation::ListPush),
+            2 => (0u32..6, bytes()).prop_map(|(at, value)| Operation::ListSet(at, value)),
+            2 => (0u32..6).prop_map(Operation::ListRemove),
+        ]
+        .boxed(),
+        FieldType::Text => (0u32..6, 0u32..3, "[aé🦀]{0,3}")
+            .prop_map(|(at, delete, insert)| Operation::TextSplice { at, delete, insert })
+            .boxed(),
+        FieldType::Json => prop_oneof![
+            3 => (pointers(), json_values()).prop_map(|(pointer, value)| Operation::JsonSet { pointer, value }),
+            1 => pointers().prop_map(|pointer| Operation::JsonRemove { pointer }),
+        ]
+        .boxed(),
     }
 }
 
@@ -123,22 +194,35 @@ fn converge(field_type: FieldType, steps: Vec<Step>, order: Vec<usize>) -> Resul
     }
     for field in &fields {
         prop_assert_eq!(field, &fields[0]);
-        prop_assert_eq!(&Field::decode(&field.encode()).unwrap(), field);
+        prop_assert_eq!(field.digest(), fields[0].digest());
+        prop_assert_eq!(field.value(), fields[0].value());
+        let decoded = Field::decode(&field.encode()).unwrap();
+        prop_assert_eq!(&decoded, field);
+        prop_assert_eq!(decoded.digest(), field.digest());
+        prop_assert_eq!(decoded.value(), field.value());
     }
     Ok(())
 }
 
-/// States that replicas of one field may reach, of either type.
+fn orders() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(any::<usize>(), 0..30)
+}
+
+fn field_types() -> impl Strategy<Value = FieldType> {
+    prop::sample::select(&FieldType::ALL[..])
+}
+
+/// States that replicas of one field may reach; now and then some took it for another type.
 fn reachable() -> impl Strategy<Value = Vec<Field>> {
-    (steps(FieldType::Counter), steps(FieldType::Register), any::<bool>()).prop_map(
-        |(counter, register, mixed)| {
-            let (mut fields, _) = run(FieldType::Counter, counter);
-            if mixed {
-                fields.splice(1..3, run(FieldType::Register, register).0.drain(1..3));
-            }
-            fields
-        },
-    )
+    let states = || {
+        field_types().prop_flat_map(|field_type| steps(field_type).prop_map(move |s| run(field_type, s).0))
+    };
+    (states(), states(), prop::bool::weighted(0.2)).prop_map(|(mut fields, other, mixed)| {
+        if mixed {
+            fields.splice(1..3, other.into_iter().take(2));
+        }
+        fields
+    })
 }
 
 fn joined(a: &Field, b: &Field) -> Field {
@@ -151,13 +235,68 @@ proptest! {
     #![proptest_config(seeded())]
 
     #[test]
-    fn counters_converge(steps in steps(FieldType::Counter), order in prop::collection::vec(any::<usize>(), 0..30)) {
+    fn counters_converge(steps in steps(FieldType::Counter), order in orders()) {
         converge(FieldType::Counter, steps, order)?;
     }
 
     #[test]
-    fn registers_converge(steps in steps(FieldType::Register), order in prop::collection::vec(any::<usize>(), 0..30)) {
+    fn registers_converge(steps in steps(FieldType::Register), order in orders()) {
         converge(FieldType::Register, steps, order)?;
+    }
+
+    #[test]
+    fn g_counters_converge(steps in steps(FieldType::GCounter), order in orders()) {
+        converge(FieldType::GCounter, steps, order)?;
+    }
+
+    #[test]
+    fn bounded_counters_converge(steps in steps(FieldType::BoundedCounter), order in orders()) {
+        converge(FieldType::BoundedCounter, steps, order)?;
+    }
+
+    #[test]
+    fn mv_registers_converge(steps in steps(FieldType::MvRegister), order in orders()) {
+        converge(FieldType::MvRegister, steps, order)?;
+    }
+
+    #[test]
+    fn g_sets_converge(steps in steps(FieldType::GSet), order in orders()) {
+        converge(FieldType::GSet, steps, order)?;
+    }
+
+    #[test]
+    fn sets_converge(steps in steps(FieldType::Set), order in orders()) {
+        converge(FieldType::Set, steps, order)?;
+    }
+
+    #[test]
+    fn maps_converge(steps in steps(FieldType::Map), order in orders()) {
+        converge(FieldType::Map, steps, order)?;
+    }
+
+    #[test]
+    fn enable_wins_flags_converge(steps in steps(FieldType::EwFlag), order in orders()) {
+        converge(FieldType::EwFlag, steps, order)?;
+    }
+
+    #[test]
+    fn disable_wins_flags_converge(steps in steps(FieldType::DwFlag), order in orders()) {
+        converge(FieldType::DwFlag, steps, order)?;
+    }
+
+    #[test]
+    fn lists_converge(steps in steps(FieldType::List), order in orders()) {
+        converge(FieldType::List, steps, order)?;
+    }
+
+    #[test]
+    fn texts_converge(steps in steps(FieldType::Text), order in orders()) {
+        converge(FieldType::Text, steps, order)?;
+    }
+
+    #[test]
+    fn json_documents_converge(steps in steps(FieldType::Json), order in orders()) {
+        converge(FieldType::Json, steps, order)?;
     }
 
     #[test]
