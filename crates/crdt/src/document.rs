@@ -112,6 +112,16 @@ impl Document {
 
     /// Takes in another state or delta; true if that changed anything.
     pub(crate) fn merge(&mut self, other: Self) -> bool {
+        let changed = self.gather(other);
+        if changed {
+            self.settle();
+        }
+        changed
+    }
+
+    /// Puts another state or delta beside this one; [`settle`](Self::settle) makes one of them. Deltas that wait to be
+    /// sent only gather, since applying changes one by one takes far longer than applying them together.
+    pub(crate) fn gather(&mut self, other: Self) -> bool {
         let mut changed = false;
         if let Some(theirs) = &other.edited {
             match &self.edited {
@@ -132,9 +142,6 @@ impl Document {
             if !self.has(&change.hash()) {
                 changed |= self.wait(change);
             }
-        }
-        if changed {
-            self.settle();
         }
         changed
     }
@@ -164,7 +171,6 @@ impl Document {
             Some(change) => {
                 self.bytes += change.raw_bytes().len();
                 delta.wait(Arc::new(change));
-                delta.settle();
             }
             None if fresh => self.edited = None,
             None => {}
@@ -244,6 +250,7 @@ impl Document {
         }
     }
 
+    /// Reads a document; changes in it that could be applied are not yet.
     pub(crate) fn read(field_type: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
         let mut document = Self::empty(field_type);
         let saved = from.sized()?;
@@ -274,7 +281,6 @@ impl Document {
                 document.wait(Arc::new(change));
             }
         }
-        document.settle();
         Ok(document)
     }
 
@@ -297,7 +303,7 @@ impl Document {
     }
 
     /// Applies, in one go, the waiting changes that have all they build on.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if let Some(doc) = &self.edited {
             self.waiting.retain(|hash, _| doc.get_change_meta_by_hash(hash).is_none());
         }

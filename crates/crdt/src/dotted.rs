@@ -265,7 +265,9 @@ impl Payload {
             FieldType::EwFlag | FieldType::DwFlag => Self::Flag(bool::read(from)?),
             FieldType::List | FieldType::Text | FieldType::Json => {
                 let actor = u64::read(from)?;
-                Self::Document(Box::new(Edited { actor, document: Document::read(field_type, from)? }))
+                let mut document = Document::read(field_type, from)?;
+                document.settle();
+                Self::Document(Box::new(Edited { actor, document }))
             }
         })
     }
