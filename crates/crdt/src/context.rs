@@ -207,11 +207,17 @@ mod tests {
     fn many_ranges_merge_as_few_do() {
         let numbers = |step: usize| (1..200u64).step_by(step);
         let (mut many, mut few, mut other) = (Ranges::default(), Ranges::default(), Ranges::default());
-        numbers(3).for_each(|n| drop(many.insert(n, n)));
+        for n in numbers(3) {
+            many.insert(n, n);
+        }
         few.0.clone_from(&many.0);
-        numbers(4).for_each(|n| drop(other.insert(n, n)));
+        for n in numbers(4) {
+            other.insert(n, n);
+        }
         assert!(many.merge(&other));
-        other.iter().for_each(|(first, last)| drop(few.insert(first, last)));
+        for (first, last) in other.iter() {
+            few.insert(first, last);
+        }
         assert_eq!(many, few);
         assert!(!many.merge(&other));
     }

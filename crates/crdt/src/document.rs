@@ -17,8 +17,11 @@ use postcard::Error;
 use crate::wire::{Reader, Wire};
 use crate::{FieldType, ReplicaId};
 
-/// How long the binary form of a document may be, in bytes, where it is read.
+/// How large a document may be to be edited: the sum of its changes, in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+
+/// How large a document may be to be read; above what may be edited, since replicas apart from one another add up.
+const MAX_READ_BYTES: usize = 4 * MAX_DOCUMENT_BYTES;
 
 /// A list of byte strings, a text or a JSON document.
 #[derive(Clone)]
@@ -109,6 +112,16 @@ impl Document {
 
     /// Takes in another state or delta; true if that changed anything.
     pub(crate) fn merge(&mut self, other: Self) -> bool {
+        let changed = self.gather(other);
+        if changed {
+            self.settle();
+        }
+        changed
+    }
+
+    /// Puts another state or delta beside this one; [`settle`](Self::settle) makes one of them. Deltas that wait to be
+    /// sent only gather, since applying changes one by one takes far longer than applying them together.
+    pub(crate) fn gather(&mut self, other: Self) -> bool {
         let mut changed = false;
         if let Some(theirs) = &other.edited {
             match &self.edited {
@@ -129,9 +142,6 @@ impl Document {
             if !self.has(&change.hash()) {
                 changed |= self.wait(change);
             }
-        }
-        if changed {
-            self.settle();
         }
         changed
     }
@@ -161,7 +171,6 @@ impl Document {
             Some(change) => {
                 self.bytes += change.raw_bytes().len();
                 delta.wait(Arc::new(change));
-                delta.settle();
             }
             None if fresh => self.edited = None,
             None => {}
@@ -207,6 +216,11 @@ impl Document {
         self.edited.is_none() && self.waiting.is_empty()
     }
 
+    /// About what its changes take.
+    pub(crate) fn change_bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn size_bytes(&self) -> usize {
         let waiting: usize = self.waiting.values().map(|change| 256 + change.raw_bytes().len()).sum();
         let edited = self.edited.as_ref().map_or(0, |doc| 1024 + doc.stats().num_ops as usize * 48);
@@ -236,10 +250,11 @@ impl Document {
         }
     }
 
+    /// Reads a document; changes in it that could be applied are not yet.
     pub(crate) fn read(field_type: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
         let mut document = Self::empty(field_type);
         let saved = from.sized()?;
-        if saved.len() > MAX_DOCUMENT_BYTES {
+        if saved.len() > MAX_READ_BYTES {
             return Err(Error::DeserializeBadEncoding);
         }
         if !saved.is_empty() {
@@ -266,7 +281,6 @@ impl Document {
                 document.wait(Arc::new(change));
             }
         }
-        document.settle();
         Ok(document)
     }
 
@@ -289,7 +303,7 @@ impl Document {
     }
 
     /// Applies, in one go, the waiting changes that have all they build on.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if let Some(doc) = &self.edited {
             self.waiting.retain(|hash, _| doc.get_change_meta_by_hash(hash).is_none());
         }

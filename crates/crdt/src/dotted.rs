@@ -22,7 +22,7 @@ use crate::{FieldType, ReplicaId};
 pub const MAX_MAP_DEPTH: usize = 16;
 
 /// The dots and values of one field.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Dotted {
     pub(crate) context: Context,
     leaves: BTreeMap<Dot, Leaf>,
@@ -206,16 +206,24 @@ impl Dotted {
     fn put(&mut self, dot: Dot, leaf: Leaf) {
         self.bytes += leaf.size_bytes();
         if let Some(before) = self.leaves.insert(dot, leaf) {
-            self.bytes -= before.size_bytes();
+            self.bytes = self.bytes.saturating_sub(before.size_bytes());
         }
     }
 
     fn take(&mut self, dot: Dot) -> Option<Leaf> {
         let leaf = self.leaves.remove(&dot)?;
-        self.bytes -= leaf.size_bytes();
+        self.bytes = self.bytes.saturating_sub(leaf.size_bytes());
         Some(leaf)
     }
 }
+
+impl PartialEq for Dotted {
+    fn eq(&self, other: &Self) -> bool {
+        self.context == other.context && self.leaves == other.leaves
+    }
+}
+
+impl Eq for Dotted {}
 
 impl Leaf {
     /// About what it takes, with its place in the tree.
@@ -257,7 +265,9 @@ impl Payload {
             FieldType::EwFlag | FieldType::DwFlag => Self::Flag(bool::read(from)?),
             FieldType::List | FieldType::Text | FieldType::Json => {
                 let actor = u64::read(from)?;
-                Self::Document(Box::new(Edited { actor, document: Document::read(field_type, from)? }))
+                let mut document = Document::read(field_type, from)?;
+                document.settle();
+                Self::Document(Box::new(Edited { actor, document }))
             }
         })
     }

@@ -58,6 +58,10 @@ impl Field {
 
     /// Reads the binary form; never panics, whatever the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        FieldDelta::decode(bytes).map(Self::from)
+    }
+
+    fn decode_gathered(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
         if *version != FORMAT_VERSION {
             return Err(DecodeError::UnknownVersion { found: *version });
@@ -164,6 +168,6 @@ impl FieldDelta {
 
     /// Reads the binary form; never panics, whatever the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        Field::decode(bytes).map(Self)
+        Field::decode_gathered(bytes).map(Self)
     }
 }

@@ -305,7 +305,7 @@ impl Field {
             (_, other) if ours == theirs => self.merge_dotted(other),
             (ours_field, other) => {
                 if theirs < ours {
-                    *ours_field = other;
+                    *ours_field = FieldDelta(other).into();
                 }
                 return Merged::TypeConflict { kept: ours.min(theirs), lost: ours.max(theirs) };
             }
@@ -400,7 +400,18 @@ impl FieldDelta {
 
     /// Takes another delta of the same field into this one.
     pub fn merge(&mut self, other: Self) -> Merged {
-        self.0.merge(other)
+        match (&mut self.0, other.0) {
+            (Field::List(ours), Field::List(theirs))
+            | (Field::Text(ours), Field::Text(theirs))
+            | (Field::Json(ours), Field::Json(theirs)) => {
+                if ours.gather(theirs) {
+                    Merged::Changed
+                } else {
+                    Merged::Unchanged
+                }
+            }
+            (ours, theirs) => ours.merge(Self(theirs)),
+        }
     }
 }
 
@@ -414,7 +425,11 @@ impl From<Field> for FieldDelta {
 /// What a replica that knew nothing makes of a delta.
 impl From<FieldDelta> for Field {
     fn from(delta: FieldDelta) -> Self {
-        delta.0
+        let mut field = delta.0;
+        if let Self::List(document) | Self::Text(document) | Self::Json(document) = &mut field {
+            document.settle();
+        }
+        field
     }
 }
 

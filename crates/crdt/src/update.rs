@@ -1,11 +1,10 @@
 //! Local operations on dotted values: what they take away and what they write.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::context::Dot;
 use crate::counter::Totals;
-use crate::document::{Document, EditError, SequenceEdit, actor};
+use crate::document::{Document, EditError, MAX_DOCUMENT_BYTES, SequenceEdit, actor};
 use crate::dotted::{Dotted, Edited, Leaf, MAX_MAP_DEPTH, Path, Payload, Step};
 use crate::error::ApplyError;
 use crate::register::Written;
@@ -30,6 +29,8 @@ struct Plan {
 struct Request<'a> {
     name: String,
     dotted: &'a Dotted,
+    /// What bounded counters hold, those that were removed included; none outside of a map.
+    bounded: Option<&'a BTreeMap<Path, BoundedCounter>>,
     replica: ReplicaId,
     now: Hlc,
     /// The number of the update's dot.
@@ -51,7 +52,11 @@ pub(crate) fn apply(
         .context
         .next(replica)
         .ok_or_else(|| ApplyError::Exhausted { field: name.to_owned(), replica })?;
-    let request = Request { name: name.to_owned(), dotted, replica, now, number: dot.number };
+    let bounded = match &*field {
+        Field::Map(map) => Some(&map.bounded),
+        _ => None,
+    };
+    let request = Request { name: name.to_owned(), dotted, bounded, replica, now, number: dot.number };
     let plan = plan(field, &BTreeSet::new(), request, operation, Vec::new())?;
 
     let mut delta = empty;
@@ -99,10 +104,7 @@ fn plan(
             let request = Request { name, ..request };
             match map.slots.get(&key).and_then(|slot| slot.visible()) {
                 Some(node) => plan(&node.field, &node.dots, request, *inner, path)?,
-                None => {
-                    let bounded = map_bounded(field, &path);
-                    plan(&bounded.unwrap_or_else(|| Field::empty(field_type)), dots, request, *inner, path)?
-                }
+                None => plan(&Field::empty(field_type), &BTreeSet::new(), request, *inner, path)?,
             }
         }
         (Field::Map(map), Operation::MapRemove(key)) => {
@@ -171,10 +173,10 @@ fn plan(
             let written = Payload::Written(Box::new(Written { at, value }));
             write(dots.iter().copied().collect(), path, written)
         }
-        (Field::BoundedCounter(counter), operation)
-            if operation.field_type() == FieldType::BoundedCounter =>
-        {
-            let mut counter = counter.clone();
+        (Field::BoundedCounter(_), operation) if operation.field_type() == FieldType::BoundedCounter => {
+            // A removed one still holds what it held.
+            let held = request.bounded.and_then(|bounded| bounded.get(path.as_slice()));
+            let mut counter = held.cloned().unwrap_or_default();
             let delta = apply_bounded(&mut counter, &request.name, &operation, request.replica)?;
             if delta.is_empty() {
                 Plan::default()
@@ -217,6 +219,10 @@ pub(crate) fn edit(
     replica: ReplicaId,
     number: u64,
 ) -> Result<Document, ApplyError> {
+    let (bytes, limit_bytes) = (document.change_bytes(), MAX_DOCUMENT_BYTES);
+    if bytes > limit_bytes {
+        return Err(ApplyError::TooLarge { field: name.to_owned(), bytes, limit_bytes });
+    }
     let actor = actor(replica, number);
     let (mut pointer_of, mut done) = (String::new(), |edit| document.edit_sequence(actor.clone(), edit));
     let result = match operation {
@@ -266,12 +272,4 @@ pub(crate) fn apply_bounded(
 
 fn own_dots(dots: &BTreeSet<Dot>, replica: ReplicaId) -> Vec<Dot> {
     dots.range(Dot { replica, number: 0 }..=Dot { replica, number: u64::MAX }).copied().collect()
-}
-
-/// What a removed bounded counter still holds. Only the top of the field knows; below it comes back empty and is joined
-/// with what is there.
-fn map_bounded(field: &Field, path: &[Step]) -> Option<Field> {
-    let Field::Map(map) = field else { return None };
-    let path: Path = Arc::from(path);
-    map.bounded.get(&path).cloned().map(Field::BoundedCounter)
 }

@@ -1,0 +1,100 @@
+//! How much work and memory things take.
+
+use std::time::{Duration, Instant};
+
+use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId};
+
+const HERE: ReplicaId = ReplicaId::new(u64::MAX / 3, 1);
+
+fn apply(field: &mut Field, operation: Operation) -> FieldDelta {
+    field.apply_local("f", operation, HERE, Hlc::default()).unwrap()
+}
+
+fn timed(what: &str, limit: Duration, work: impl FnOnce()) {
+    let start = Instant::now();
+    work();
+    let took = start.elapsed();
+    eprintln!("{what}: {took:?}");
+    assert!(took < limit, "{what} took {took:?}");
+}
+
+/// Far above what it takes, far below what work for every element would.
+#[test]
+fn a_large_set_takes_time_for_what_changes_only() {
+    const ELEMENTS: u32 = 100_000;
+    let mut set = Field::empty(FieldType::Set);
+    let mut deltas = Vec::new();
+    timed("100k additions", Duration::from_secs(5), || {
+        for number in 0..ELEMENTS {
+            deltas.push(apply(&mut set, Operation::SetAdd(number.to_be_bytes().to_vec().into())));
+        }
+    });
+    let mut other = Field::empty(FieldType::Set);
+    timed("100k deltas taken in", Duration::from_secs(5), || {
+        for delta in deltas {
+            other.merge(delta);
+        }
+    });
+    assert_eq!(set, other);
+    timed("1k removals, made and taken in", Duration::from_secs(1), || {
+        for number in 0..1_000u32 {
+            let delta = apply(&mut set, Operation::SetRemove(number.to_be_bytes().to_vec().into()));
+            other.merge(delta);
+        }
+    });
+    timed("encode, decode, digest", Duration::from_secs(5), || {
+        let bytes = set.encode();
+        eprintln!("{} bytes", bytes.len());
+        assert_eq!(Field::decode(&bytes).unwrap().digest(), other.digest());
+    });
+}
+
+#[test]
+fn a_counter_takes_little() {
+    let mut counter = Field::empty(FieldType::Counter);
+    let mut other = counter.clone();
+    timed("1M additions and deltas", Duration::from_secs(5), || {
+        for _ in 0..1_000_000 {
+            other.merge(apply(&mut counter, Operation::CounterAdd(1)));
+        }
+    });
+    assert_eq!(counter, other);
+    assert!(counter.encode().len() < 20);
+    eprintln!("a field takes {} bytes", size_of::<Field>());
+}
+
+#[test]
+fn a_counter_in_a_map_keeps_few_amounts() {
+    let mut map = Field::empty(FieldType::Map);
+    let mut other = map.clone();
+    timed("100k additions in a map", Duration::from_secs(10), || {
+        for _ in 0..100_000 {
+            let add = Operation::MapUpdate("c".to_owned(), Box::new(Operation::CounterAdd(1)));
+            other.merge(apply(&mut map, add));
+        }
+    });
+    assert_eq!(map, other);
+    assert!(map.encode().len() < 300, "{} bytes", map.encode().len());
+    assert!(map.size_bytes() < 10_000);
+}
+
+#[test]
+fn a_text_takes_many_edits_at_once() {
+    let mut text = Field::empty(FieldType::Text);
+    let mut waiting: Option<FieldDelta> = None;
+    timed("2k edits, deltas merged", Duration::from_secs(20), || {
+        for at in 0..2_000 {
+            let delta = apply(&mut text, Operation::TextSplice { at, delete: 0, insert: "x".to_owned() });
+            match &mut waiting {
+                Some(all) => drop(all.merge(delta)),
+                None => waiting = Some(delta),
+            }
+        }
+    });
+    let mut other = Field::empty(FieldType::Text);
+    timed("taken in", Duration::from_secs(5), || {
+        other.merge(waiting.take().unwrap());
+    });
+    assert_eq!(text, other);
+    eprintln!("{} bytes encoded, about {} in memory", text.encode().len(), text.size_bytes());
+}
