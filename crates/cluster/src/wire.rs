@@ -219,7 +219,7 @@ pub struct Wants {
     /// As in [`Summary`].
     #[prost(uint32, tag = "1")]
     pub round: u32,
-    /// The fields, by object; without digests.
+    /// The fields, by object; without digests. The whole object if there are no names.
     #[prost(message, repeated, tag = "2")]
     pub objects: Vec<ObjectFields>,
     /// The last message of this step.

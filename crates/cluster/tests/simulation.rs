@@ -6,37 +6,9 @@ mod toy;
 
 use std::time::Duration;
 
-use edgefaas_cluster::replication::{Interest, NodeId, ObjectKey, Policy, Settings};
+use edgefaas_cluster::replication::{Delta, Interest, NodeId, ObjectKey, Settings};
 use edgefaas_cluster::simulation::{Network, Random, Simulation};
-use toy::{Fields, Toy};
-
-fn seed() -> u64 {
-    let seed = match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => seed.parse().expect("SIMULATION_SEED is a number"),
-        Err(_) => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.expect("the clock is past 1970").as_nanos() as u64
-        }
-    };
-    eprintln!("SIMULATION_SEED={seed}");
-    seed
-}
-
-fn all_of(app: &str) -> Vec<Interest> {
-    vec![Interest { app: app.into(), pattern: "*".into() }]
-}
-
-fn policy(interval_ms: u64) -> Policy {
-    Policy { interval: Duration::from_millis(interval_ms), ..Policy::default() }
-}
-
-fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
-
-fn add(simulation: &mut Simulation<Toy>, node: u64, key: &ObjectKey, interval_ms: u64) {
-    simulation.change(NodeId(node), key, policy(interval_ms), |toy| toy.add(key, "n", node, 1));
-}
+use toy::{Fields, Toy, all_of, policy, secs, seed};
 
 /// What the writers' counts of a field make together.
 fn sum(fields: &Fields) -> u64 {
@@ -44,48 +16,36 @@ fn sum(fields: &Fields) -> u64 {
 }
 
 #[test]
-fn a_change_reaches_all_that_are_interested_and_one_more() {
-    let mut simulation = Simulation::new(seed(), Network::default(), Settings::default());
-    for node in 1..=6 {
-        simulation.start(NodeId(node), Toy::default(), if node <= 3 { all_of("miso") } else { Vec::new() });
-    }
-    simulation.run_for(secs(10));
-    let (shared, copied) = (ObjectKey::new("miso", "counter"), ObjectKey::new("other", "x"));
-    add(&mut simulation, 1, &shared, 200);
-    add(&mut simulation, 1, &copied, 0);
-    simulation.run_for(Duration::from_millis(100));
-    assert!(simulation.replica(NodeId(2)).unwrap().fields(&shared).is_none(), "200 ms are not over");
-    simulation.run_for(Duration::from_millis(110));
-    let holders = |key: &ObjectKey| -> Vec<u64> {
-        simulation
-            .nodes()
-            .filter(|node| simulation.replica(*node).unwrap().fields(key).is_some())
-            .map(|n| n.0)
-            .collect()
-    };
-    assert_eq!(holders(&shared), [1, 2, 3]);
-    let copies = holders(&copied);
-    assert!(copies.len() >= 2 && copies.len() <= 3, "{copies:?}");
-}
-
-#[test]
 fn random_life() {
     let seed = seed();
     for run in 0..12 {
-        random_run(seed.wrapping_add(run));
+        random_run(seed.wrapping_add(run), Network::default());
+    }
+}
+
+/// The transport promises order and no loss; the machine repairs it all the same.
+#[test]
+fn random_life_on_a_transport_that_breaks_its_promises() {
+    let seed = seed();
+    for run in 0..8 {
+        let network = Network { lose: 0.02, duplicate: 0.05, reorder: 0.05, ..Network::default() };
+        random_run(seed.wrapping_add(run), network);
     }
 }
 
 /// Nodes that change, stop, start, are cut off and slow, for two minutes; then quiet.
-fn random_run(seed: u64) {
+fn random_run(seed: u64, network: Network) {
     eprintln!("run SIMULATION_SEED={seed}");
     let mut random = Random::new(seed);
     let nodes = 2 + random.below(7);
-    let network = Network { outbox_bytes: 2_000 + random.below(200_000) as usize, ..Network::default() };
+    let network = Network { outbox_bytes: 2_000 + random.below(200_000) as usize, ..network };
+    let sane = network.lose == 0.0;
     let settings = Settings {
         lag_bytes: 500 + random.below(5_000) as usize,
         lag_objects: 1 + random.below(8) as usize,
         message_bytes: 200 + random.below(3_000) as usize,
+        round_objects: 1 + random.below(10) as usize,
+        stall: secs(20),
         ..Settings::default()
     };
     let mut simulation = Simulation::new(seed, network, settings);
@@ -155,11 +115,15 @@ fn random_run(seed: u64) {
     let mut expected = Toy::default();
     for node in &running {
         for (key, (fields, _)) in &simulation.replica(*node).unwrap().objects {
-            use edgefaas_cluster::replication::Delta;
             expected.objects.entry(key.clone()).or_default().0.merge(fields.clone());
         }
     }
-    simulation.run_for(secs(120));
+    let limit = Settings::default().pending_bytes + running.len() * 3 * 1024 * 1024;
+    let end = simulation.now() + secs(300);
+    simulation.run_until_done(end, secs(30), |simulation| sane && simulation.now() + secs(180) >= end);
+    for node in &running {
+        assert!(simulation.machine(*node).unwrap().waiting_bytes() < limit);
+    }
     let is_interested = |node: NodeId, key: &ObjectKey| match node.0 % 4 {
         0 | 1 => true,
         2 => key.object.starts_with("object-1"),
@@ -174,7 +138,9 @@ fn random_run(seed: u64) {
         }
     }
     assert!(simulation.equal(is_interested));
-    assert_eq!(simulation.disconnects(), []);
+    if sane {
+        assert_eq!(simulation.disconnects(), []);
+    }
     let total: u64 = expected.objects.values().map(|(fields, _)| sum(fields)).sum();
     assert!(total > 0);
 }

@@ -41,6 +41,10 @@ impl<D: Delta> Lag<D> {
         self.deltas.is_empty() && self.stale.is_empty()
     }
 
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
     /// Lets a delta wait, within so many objects and bytes.
     pub(crate) fn add(&mut self, object: &ObjectKey, delta: &D, objects: usize, bytes: usize) -> Lagged {
         if self.stale.contains(object) {

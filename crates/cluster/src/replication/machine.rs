@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::replication::interest::InterestSet;
+use crate::replication::outgoing::OUTPUT_BYTES;
 use crate::replication::peer::Peer;
 use crate::replication::pending::Pending;
 use crate::replication::placement::mix;
@@ -17,7 +18,7 @@ use crate::wire::{self, Kind, Message};
 /// The longest back-off.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 /// The least time between rounds that a peer asks for or that interests call for.
-pub(super) const ROUND_GAP: Duration = Duration::from_millis(200);
+pub(super) const ROUND_GAP: Duration = Duration::from_secs(1);
 
 /// Which node sends which object to whom and when; see the [module](crate::replication).
 ///
@@ -34,8 +35,8 @@ pub struct Replication<D> {
     recovering: BTreeMap<Interest, Duration>,
     told_interests: BTreeSet<Interest>,
     pub(super) peers: BTreeMap<NodeId, Peer<D>>,
-    /// When a peer last came, went or changed its interests.
-    pub(super) view_changed: Duration,
+    /// Nodes that left lately.
+    pub(super) absent: BTreeMap<NodeId, Absent>,
     members: BTreeSet<NodeId>,
     /// When a member was last found to have the same as this node.
     pub(super) confirmed: BTreeMap<NodeId, Duration>,
@@ -43,6 +44,15 @@ pub struct Replication<D> {
     pub(super) pending: Pending<D>,
     timers: BTreeSet<(Duration, NodeId)>,
     pub(super) counters: Counters,
+}
+
+/// A node that left lately and may come back.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub(super) interests: InterestSet,
+    /// Since when it had been there.
+    since: Duration,
+    pub(super) left: Duration,
 }
 
 impl<D: Delta> Replication<D> {
@@ -58,7 +68,7 @@ impl<D: Delta> Replication<D> {
             recovering: BTreeMap::new(),
             told_interests: BTreeSet::new(),
             peers: BTreeMap::new(),
-            view_changed: Duration::ZERO,
+            absent: BTreeMap::new(),
             members: BTreeSet::new(),
             confirmed: BTreeMap::new(),
             strikes: BTreeMap::new(),
@@ -80,8 +90,11 @@ impl<D: Delta> Replication<D> {
             Event::PeerUp { node, protocol_version: _ } => {
                 self.peer_down(node);
                 self.confirmed.remove(&node);
-                self.view_changed = self.now;
-                self.peers.insert(node, Peer::new(self.now));
+                let mut peer = Peer::new(self.now);
+                if let Some(absent) = self.absent.get(&node) {
+                    peer.since = absent.since;
+                }
+                self.peers.insert(node, peer);
                 self.attend(node, replica, &mut out);
             }
             Event::PeerDown { node } => self.peer_down(node),
@@ -104,7 +117,7 @@ impl<D: Delta> Replication<D> {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     self.counters.messages_sent = self.counters.messages_sent.saturating_sub(1);
                     self.counters.bytes_sent = self.counters.bytes_sent.saturating_sub(frame.len() as u64);
-                    peer.keep_unsent(frame);
+                    peer.give_back(frame);
                     self.set_timer(node);
                 }
             }
@@ -129,6 +142,13 @@ impl<D: Delta> Replication<D> {
         let grace = if self.peers.is_empty() { grace().min() } else { None };
         let timer = self.timers.first().map(|(due, _)| *due);
         [self.pending.next_due(), timer, grace].into_iter().flatten().min()
+    }
+
+    /// About how many bytes wait to be sent: local changes for their interval, and what waits for peers
+    /// without room. At most [`Settings::pending_bytes`] and some 3 MiB per peer, and there one payload that
+    /// is sent in pieces.
+    pub fn waiting_bytes(&self) -> usize {
+        self.pending.weight_bytes() + self.peers.values().map(Peer::waiting_bytes).sum::<usize>()
     }
 
     /// What it has done since the start.
@@ -160,7 +180,6 @@ impl<D: Delta> Replication<D> {
         if set != self.interests {
             self.interests = set;
             self.interests_version = self.interests_version.wrapping_add(1).max(1);
-            self.view_changed = self.now;
             self.confirmed.clear();
             for (node, peer) in &mut self.peers {
                 peer.untold = true;
@@ -181,7 +200,11 @@ impl<D: Delta> Replication<D> {
 
     fn peer_down(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.remove(&node) {
-            self.view_changed = self.now;
+            let (now, settle) = (self.now, self.settings.settle);
+            self.absent.retain(|_, absent| now.saturating_sub(absent.left) < settle);
+            if let Some(interests) = peer.interests {
+                self.absent.insert(node, Absent { interests, since: peer.since, left: now });
+            }
             if let Some(timer) = peer.timer {
                 self.timers.remove(&(timer, node));
             }
@@ -197,7 +220,11 @@ impl<D: Delta> Replication<D> {
         // Those that have more to do set their timer to now; they get their turn in the next call.
         let due: Vec<NodeId> =
             self.timers.iter().take_while(|(due, _)| *due <= self.now).map(|(_, node)| *node).collect();
+        let end = self.counters.bytes_sent + OUTPUT_BYTES as u64;
         for node in due {
+            if self.counters.bytes_sent >= end {
+                break;
+            }
             self.attend(node, replica, out);
         }
     }
@@ -250,11 +277,6 @@ impl<D: Delta> Replication<D> {
         self.me < node
     }
 
-    /// Whether nodes have neither come nor gone for long enough to choose keepers.
-    pub(super) fn is_settled(&self) -> bool {
-        self.now.saturating_sub(self.view_changed) >= self.settings.settle
-    }
-
     pub(super) fn next_round_due(&mut self) -> Duration {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let spread = self.settings.round_max.saturating_sub(self.settings.round_min);
@@ -279,10 +301,17 @@ impl<D: Delta> Replication<D> {
 
     pub(super) fn send(&mut self, node: NodeId, kind: impl Into<Message>, out: &mut Vec<Output>) {
         let frame = kind.into().encode_frame();
-        self.send_frame(node, frame, out);
+        match self.peers.get_mut(&node).filter(|peer| peer.blocked || peer.has_unsent()) {
+            Some(peer) => peer.send_later(frame),
+            None => self.hand_over(node, frame, out),
+        }
     }
 
-    pub(super) fn send_frame(&mut self, node: NodeId, frame: Bytes, out: &mut Vec<Output>) {
+    /// Gives a frame to the transport.
+    pub(super) fn hand_over(&mut self, node: NodeId, frame: Bytes, out: &mut Vec<Output>) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.sends();
+        }
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += frame.len() as u64;
         out.push(Output::Send { node, frame });

@@ -134,7 +134,8 @@ pub enum Event<D> {
         frame: Bytes,
     },
     /// The transport had no room for a frame of [`Output::Send`]. Until [`Writable`](Self::Writable), further
-    /// frames for the node are handed back too, in their order.
+    /// frames for the node are handed back too: in their order, after all outputs of the call were carried
+    /// out.
     Refused {
         /// The peer.
         node: NodeId,
@@ -218,7 +219,8 @@ pub struct Settings {
     pub round_max: Duration,
     /// How long a new interest waits for a first peer.
     pub grace: Duration,
-    /// For how long nodes must have neither come nor gone before other keepers are chosen.
+    /// How long a node must have been here before it is chosen to keep objects, or away before others are
+    /// chosen in its place.
     pub settle: Duration,
     /// How long a peer may be silent while it is to say something.
     pub stall: Duration,
@@ -228,6 +230,11 @@ pub struct Settings {
     pub lag_bytes: usize,
     /// How many objects' deltas wait for a peer without room, and how many more are marked as stale.
     pub lag_objects: usize,
+    /// How many bytes of changes wait for their interval; with more, the first go early.
+    pub pending_bytes: usize,
+    /// How many objects a round compares one by one; at most
+    /// [`ROUND_OBJECTS`](crate::wire::ROUND_OBJECTS). If more differ, another round follows at once.
+    pub round_objects: usize,
     /// How many bytes of objects that nobody uses here a peer may send at once …
     pub keep_bytes: u64,
     /// … and per second after that.
@@ -246,6 +253,8 @@ impl Default for Settings {
             message_bytes: 256 * 1024,
             lag_bytes: 512 * 1024,
             lag_objects: 4096,
+            pending_bytes: 8 * 1024 * 1024,
+            round_objects: crate::wire::ROUND_OBJECTS,
             keep_bytes: 64 * 1024 * 1024,
             keep_bytes_per_second: 1024 * 1024,
         }

@@ -1,6 +1,6 @@
 //! What goes to a peer: changes at once where there is room, the rest piece by piece.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -13,6 +13,8 @@ use crate::replication::{
 };
 use crate::wire::{Chunk, Deltas, Differences, Finished, Kind, ObjectDelta, ObjectFields, Wants};
 
+/// About how many bytes one call sends; what is left goes in the next.
+pub(super) const OUTPUT_BYTES: usize = 1024 * 1024;
 /// What an entry of a message takes beside its fields, in bytes, at most.
 const ENTRY_BYTES: usize = 24;
 /// Fields are compared one by one if their names and digests take at most so many bytes.
@@ -29,7 +31,11 @@ impl<D: Delta> Replication<D> {
     /// Sends the changes that are due to whom they concern.
     pub(super) fn flush(&mut self, out: &mut Vec<Output>) {
         let mut growing: BTreeMap<NodeId, Growing> = BTreeMap::new();
-        while let Some((object, waiting)) = self.pending.take_due(self.now) {
+        let mut lagging: BTreeSet<NodeId> = BTreeSet::new();
+        let mut bytes = 0;
+        while bytes < OUTPUT_BYTES
+            && let Some((object, waiting)) = self.pending.take_due(self.now, self.settings.pending_bytes)
+        {
             let delay = self.now.saturating_sub(waiting.since);
             self.counters.flushes += 1;
             self.counters.flush_delay = self.counters.flush_delay.saturating_add(delay);
@@ -42,13 +48,16 @@ impl<D: Delta> Replication<D> {
                 peer.holds(&object);
                 if !peer.is_ready() {
                     self.lag(node, &object, &waiting.delta);
+                    lagging.insert(node);
                     continue;
                 }
                 let payload = payload.get_or_insert_with(|| waiting.delta.encode());
                 if payload.len() > self.settings.message_bytes {
                     self.lag(node, &object, &waiting.delta);
+                    lagging.insert(node);
                     continue;
                 }
+                bytes += payload.len() + ENTRY_BYTES;
                 let (id, new) = peer.keys_out.id(&object);
                 let delta = object_delta(&object, id, new, waiting.copies, payload.clone());
                 let growing = growing.entry(node).or_default();
@@ -58,25 +67,18 @@ impl<D: Delta> Replication<D> {
         for (node, mut growing) in growing {
             self.emit(node, &mut growing, out);
         }
-        // Those that lag have something to do now.
-        let lagging: Vec<NodeId> =
-            self.peers.iter().filter(|(_, peer)| !peer.lag.is_empty()).map(|(node, _)| *node).collect();
+        // Those that lag may have something to do now.
         lagging.into_iter().for_each(|node| self.set_timer(node));
     }
 
     /// The connected nodes that shall get a change of an object.
     fn targets(&self, object: &ObjectKey, copies: u8) -> Vec<NodeId> {
         let hash = object.hash64();
-        let settled = self.is_settled();
         let gets = |(node, interested): &(NodeId, bool)| {
-            *interested
-                || if settled {
-                    keeps(*node, hash, copies, self.view(object))
-                } else {
-                    self.peers.get(node).is_some_and(|peer| peer.kept.contains(object))
-                }
+            *interested || keeps(*node, hash, copies, self.view(object))
         };
-        self.view(object).filter(|(node, _)| *node != self.me).filter(gets).map(|(node, _)| node).collect()
+        let others = self.view(object).filter(|(node, _)| self.peers.contains_key(node));
+        others.filter(gets).map(|(node, _)| node).collect()
     }
 
     fn lag(&mut self, node: NodeId, object: &ObjectKey, delta: &D) {
@@ -106,7 +108,7 @@ impl<D: Delta> Replication<D> {
                 break;
             };
             if let Some(frame) = peer.take_unsent() {
-                self.send_frame(node, frame, out);
+                self.hand_over(node, frame, out);
             } else if std::mem::take(&mut peer.untold) {
                 self.tell_interests(node, out);
             } else if peer.long.is_some() {

@@ -9,10 +9,12 @@ use crate::replication::interest::InterestSet;
 use crate::replication::key::{KeysIn, KeysOut};
 use crate::replication::lag::Lag;
 use crate::replication::round::{Entry, Tally};
-use crate::replication::{Delta, ObjectKey, Settings};
+use crate::replication::{Delta, ObjectKey};
 
-/// How many objects are remembered that a peer keeps without interest. More are only compared without end.
-const KEPT_OBJECTS: usize = 262_144;
+/// How many bytes of keys are remembered that a peer keeps without interest. More are found anew each round.
+const KEPT_BYTES: usize = 32 * 1024 * 1024;
+/// What an entry takes beside its names, about, in bytes.
+const KEPT_ENTRY_BYTES: usize = 96;
 /// How many bytes of refused frames are kept.
 const UNSENT_BYTES: usize = 2 * 1024 * 1024;
 
@@ -27,13 +29,17 @@ pub(crate) struct Peer<D> {
     /// The transport has no room.
     pub(crate) blocked: bool,
     /// Frames that the transport refused, in order.
-    pub(crate) unsent: VecDeque<Bytes>,
+    unsent: VecDeque<Bytes>,
     unsent_bytes: usize,
+    /// How many of these were given back since a frame last went out.
+    given_back: usize,
     pub(crate) lag: Lag<D>,
     /// A long payload on its way.
     pub(crate) long: Option<LongPayload>,
     /// What the current round has yet to send.
     pub(crate) work: VecDeque<Work>,
+    /// How many bytes of names the current round has been asked for.
+    pub(crate) names_bytes: usize,
     /// The round that this node began.
     pub(crate) round: Option<Box<Round>>,
     /// The round that the peer began.
@@ -50,12 +56,17 @@ pub(crate) struct Peer<D> {
     pub(crate) synced_version: u32,
     /// Objects that it is known to hold without interest.
     pub(crate) kept: HashSet<ObjectKey>,
+    kept_bytes: usize,
     pub(crate) keys_out: KeysOut,
     pub(crate) keys_in: KeysIn,
     /// A long payload that arrives in pieces.
     pub(crate) assembly: Option<Box<Assembly>>,
     /// What it may send of objects that nobody uses here.
     pub(crate) keep_budget: Budget,
+    /// How many rounds it may begin.
+    pub(crate) round_budget: Budget,
+    /// Since when it has been there, short absences apart.
+    pub(crate) since: Duration,
     /// When it was last heard of, or had room again.
     pub(crate) heard: Duration,
     /// What is in the machine's timers for it.
@@ -123,7 +134,7 @@ pub(crate) struct Answer {
     pub(crate) partial: bool,
 }
 
-/// A bucket of tokens, one per byte.
+/// A bucket of tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Budget {
     used: u64,
@@ -139,9 +150,11 @@ impl<D: Delta> Peer<D> {
             blocked: false,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            given_back: 0,
             lag: Lag::default(),
             long: None,
             work: VecDeque::new(),
+            names_bytes: 0,
             round: None,
             answer: None,
             round_due: now,
@@ -150,10 +163,13 @@ impl<D: Delta> Peer<D> {
             cursor: 0,
             synced_version: 0,
             kept: HashSet::new(),
+            kept_bytes: 0,
             keys_out: KeysOut::default(),
             keys_in: KeysIn::default(),
             assembly: None,
             keep_budget: Budget::default(),
+            round_budget: Budget::default(),
+            since: now,
             heard: now,
             timer: None,
         }
@@ -165,21 +181,37 @@ impl<D: Delta> Peer<D> {
 
     /// Remembers that it holds an object although it is not interested.
     pub(crate) fn holds(&mut self, object: &ObjectKey) {
-        if !self.is_interested(object) && self.kept.len() < KEPT_OBJECTS && !self.kept.contains(object) {
+        let bytes = object.app.len() + object.object.len() + KEPT_ENTRY_BYTES;
+        let fits = self.kept_bytes + bytes <= KEPT_BYTES;
+        if fits && !self.is_interested(object) && !self.kept.contains(object) {
+            self.kept_bytes += bytes;
             self.kept.insert(object.clone());
         }
     }
 
+    /// Takes in what it is interested in; false if it was known.
+    pub(crate) fn set_interests(&mut self, interests: InterestSet) -> bool {
+        if self.interests.as_ref() == Some(&interests) {
+            return false;
+        }
+        self.interests = Some(interests);
+        self.kept_bytes = 0;
+        for object in std::mem::take(&mut self.kept) {
+            self.holds(&object);
+        }
+        true
+    }
+
     /// Nothing waits that has to go first.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.blocked && self.unsent.is_empty() && self.lag.is_empty() && !self.untold
+        !self.blocked && !self.has_unsent() && self.lag.is_empty() && !self.untold
     }
 
     /// There is something to send and room for it.
     pub(crate) fn has_work(&self) -> bool {
         !self.blocked
             && (self.untold
-                || !self.unsent.is_empty()
+                || self.has_unsent()
                 || !self.lag.is_empty()
                 || self.long.is_some()
                 || !self.work.is_empty())
@@ -190,22 +222,26 @@ impl<D: Delta> Peer<D> {
         !self.blocked && (self.interests.is_none() || self.round.is_some() || self.answer.is_some())
     }
 
-    /// Keeps a refused frame. If there are too many, all that is under way is forgotten and compared anew.
-    pub(crate) fn keep_unsent(&mut self, frame: Bytes) {
+    /// Whether frames wait that the transport refused; others then wait behind them.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Takes back a frame that the transport refused: those of one go come in order, before what waited
+    /// behind them.
+    pub(crate) fn give_back(&mut self, frame: Bytes) {
         self.blocked = true;
         self.unsent_bytes += frame.len();
+        self.unsent.insert(self.given_back.min(self.unsent.len()), frame);
+        self.given_back += 1;
+        self.bound_unsent();
+    }
+
+    /// Lets a frame wait behind those that were refused.
+    pub(crate) fn send_later(&mut self, frame: Bytes) {
+        self.unsent_bytes += frame.len();
         self.unsent.push_back(frame);
-        if self.unsent_bytes > UNSENT_BYTES {
-            self.unsent.clear();
-            self.unsent_bytes = 0;
-            self.keys_out = KeysOut::default();
-            self.untold = true;
-            self.long = None;
-            self.work.clear();
-            self.round = None;
-            self.answer = None;
-            self.round_wanted = true;
-        }
+        self.bound_unsent();
     }
 
     pub(crate) fn take_unsent(&mut self) -> Option<Bytes> {
@@ -213,20 +249,48 @@ impl<D: Delta> Peer<D> {
         self.unsent_bytes = self.unsent_bytes.saturating_sub(frame.len());
         Some(frame)
     }
+
+    /// A frame goes to the transport.
+    pub(crate) fn sends(&mut self) {
+        self.given_back = 0;
+    }
+
+    /// How many bytes wait for it, about.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let long = self.long.as_ref().map_or(0, |long| long.payload.len());
+        self.unsent_bytes + self.lag.weight_bytes() + long
+    }
+
+    /// If too much waits, all that is under way is forgotten and compared anew.
+    fn bound_unsent(&mut self) {
+        if self.unsent_bytes <= UNSENT_BYTES {
+            return;
+        }
+        self.unsent.clear();
+        self.unsent_bytes = 0;
+        self.given_back = 0;
+        self.keys_out = KeysOut::default();
+        self.untold = true;
+        self.long = None;
+        self.work.clear();
+        self.round = None;
+        self.answer = None;
+        self.round_wanted = true;
+    }
 }
 
 impl Budget {
-    /// Takes so many bytes, if they are there.
-    pub(crate) fn take(&mut self, bytes: u64, settings: &Settings, now: Duration) -> bool {
+    /// Takes so many, if they are there: at most `limit` at once and so many a second after that.
+    pub(crate) fn take(&mut self, amount: u64, limit: u64, per_second: u64, now: Duration) -> bool {
         let passed_ms = now.saturating_sub(self.at).as_millis().min(u128::from(u32::MAX)) as u64;
-        let refilled = settings.keep_bytes_per_second.saturating_mul(passed_ms) / 1000;
+        let refilled = per_second.saturating_mul(passed_ms) / 1000;
         if refilled > 0 {
             self.used = self.used.saturating_sub(refilled);
             self.at = now;
         }
-        let fits = self.used.saturating_add(bytes) <= settings.keep_bytes;
+        let fits = self.used.saturating_add(amount) <= limit;
         if fits {
-            self.used += bytes;
+            self.used += amount;
         }
         fits
     }

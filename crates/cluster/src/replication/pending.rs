@@ -10,6 +10,7 @@ use crate::replication::{Delta, ObjectKey, Policy};
 pub(crate) struct Pending<D> {
     objects: HashMap<ObjectKey, Waiting<D>>,
     due: BTreeSet<(Duration, ObjectKey)>,
+    weight_bytes: usize,
 }
 
 /// The changes of one object.
@@ -23,7 +24,7 @@ pub(crate) struct Waiting<D> {
 
 impl<D> Default for Pending<D> {
     fn default() -> Self {
-        Self { objects: HashMap::new(), due: BTreeSet::new() }
+        Self { objects: HashMap::new(), due: BTreeSet::new(), weight_bytes: 0 }
     }
 }
 
@@ -33,7 +34,9 @@ impl<D: Delta> Pending<D> {
         let due = now.saturating_add(policy.interval);
         match self.objects.get_mut(&object) {
             Some(waiting) => {
+                let before = waiting.delta.weight_bytes();
                 waiting.delta.merge(delta);
+                self.weight_bytes = self.weight_bytes.saturating_sub(before) + waiting.delta.weight_bytes();
                 waiting.copies = policy.copies;
                 if due < waiting.due {
                     self.due.remove(&(waiting.due, object.clone()));
@@ -42,6 +45,7 @@ impl<D: Delta> Pending<D> {
                 }
             }
             None => {
+                self.weight_bytes += delta.weight_bytes();
                 self.due.insert((due, object.clone()));
                 self.objects.insert(object, Waiting { delta, copies: policy.copies, since: now, due });
             }
@@ -52,11 +56,18 @@ impl<D: Delta> Pending<D> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    pub(crate) fn take_due(&mut self, now: Duration) -> Option<(ObjectKey, Waiting<D>)> {
-        if self.next_due()? > now {
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// The next that is due, or the first at all if they weigh more than so many bytes.
+    pub(crate) fn take_due(&mut self, now: Duration, bytes: usize) -> Option<(ObjectKey, Waiting<D>)> {
+        if self.next_due()? > now && self.weight_bytes <= bytes {
             return None;
         }
         let (_, object) = self.due.pop_first()?;
-        self.objects.remove(&object).map(|waiting| (object, waiting))
+        let waiting = self.objects.remove(&object)?;
+        self.weight_bytes = self.weight_bytes.saturating_sub(waiting.delta.weight_bytes());
+        Some((object, waiting))
     }
 }

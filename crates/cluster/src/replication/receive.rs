@@ -34,7 +34,7 @@ impl<D: Delta> Replication<D> {
             Some(Kind::Buckets(buckets)) => self.on_buckets(node, buckets, replica, out),
             Some(Kind::Objects(objects)) => self.on_objects(node, objects, replica),
             Some(Kind::Differences(differences)) => self.on_differences(node, differences, replica),
-            Some(Kind::Wants(wants)) => self.on_wants(node, wants),
+            Some(Kind::Wants(wants)) => self.on_wants(node, wants, replica),
             Some(Kind::Finished(finished)) => self.on_finished(node, finished),
             Some(Kind::RoundPlease(_)) => {
                 peer.round_wanted |= self.me < node;
@@ -52,13 +52,10 @@ impl<D: Delta> Replication<D> {
         peer.interests_version = told.version;
         // The lower node begins a round even if it knows the set: the version in it is news for the peer.
         peer.round_wanted |= begins;
-        if peer.interests.as_ref() != Some(&set) {
-            peer.interests = Some(set);
-            let kept = std::mem::take(&mut peer.kept);
-            peer.kept = kept.into_iter().filter(|object| !peer.is_interested(object)).collect();
-            self.view_changed = self.now;
+        if peer.set_interests(set) {
             self.confirmed.remove(&node);
         }
+        self.absent.remove(&node);
     }
 
     fn on_deltas<R>(&mut self, node: NodeId, deltas: Deltas, replica: &R, out: &mut Vec<Output>)
@@ -141,7 +138,8 @@ impl<D: Delta> Replication<D> {
         }
         if !self.interests.matches(&object) && replica.digest(&object).is_none() {
             let bytes = payload.len() + object.app.len() + object.object.len();
-            if !peer.keep_budget.take(bytes as u64, &self.settings, self.now) {
+            let (limit, per_second) = (self.settings.keep_bytes, self.settings.keep_bytes_per_second);
+            if !peer.keep_budget.take(bytes as u64, limit, per_second, self.now) {
                 self.counters.keep_refused += 1;
                 return;
             }

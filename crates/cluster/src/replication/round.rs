@@ -52,8 +52,14 @@ impl Tally {
     }
 
     /// The buckets from `first` on to compare object by object, ascending: as many as have
-    /// [`ROUND_OBJECTS`] objects on either side, and at least one. With the first one left for later, if any.
-    pub(crate) fn differing(&self, theirs: &Buckets, first: usize) -> (Vec<usize>, Option<usize>) {
+    /// `most` objects on either side, and at least one. With the first one left for later, if any.
+    pub(crate) fn differing(
+        &self,
+        theirs: &Buckets,
+        first: usize,
+        most: usize,
+    ) -> (Vec<usize>, Option<usize>) {
+        let most = most.min(ROUND_OBJECTS) as u64;
         let mut chosen = Vec::new();
         let (mut our_objects, mut their_objects) = (0_u64, 0_u64);
         for bucket in first..BUCKETS {
@@ -62,7 +68,7 @@ impl Tally {
             }
             our_objects += u64::from(self.objects.get(bucket).copied().unwrap_or_default());
             their_objects += u64::from(theirs.objects.get(bucket).copied().unwrap_or_default());
-            if our_objects.max(their_objects) > ROUND_OBJECTS as u64 && !chosen.is_empty() {
+            if our_objects.max(their_objects) > most && !chosen.is_empty() {
                 return (chosen, Some(bucket));
             }
             chosen.push(bucket);

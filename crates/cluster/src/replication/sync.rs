@@ -11,6 +11,13 @@ use crate::replication::round::{
 use crate::replication::{Delta, NodeId, ObjectKey, Output, Replica, Replication};
 use crate::wire::{self, Kind, ROUND_OBJECTS};
 
+/// How many rounds a peer may begin at once …
+const ROUNDS: u64 = 256;
+/// … and per second after that.
+const ROUNDS_PER_SECOND: u64 = 2;
+/// How many bytes of fields' names a round may be about. Past that, objects are exchanged whole.
+const NAMES_BYTES: usize = 2 * 1024 * 1024;
+
 impl<D: Delta> Replication<D> {
     /// Whether an object that is held here is compared with a peer. Both sides must mostly agree; where they do
     /// not, the round finds it out and they do in the next.
@@ -24,22 +31,30 @@ impl<D: Delta> Replication<D> {
         if peer.is_interested(object) || peer.kept.contains(object) {
             return true;
         }
-        if !self.is_settled() {
-            return false;
-        }
         let in_charge =
-            self.interests.matches(object) || !self.peers.values().any(|other| other.is_interested(object));
+            self.interests.matches(object) || !self.view(object).any(|(_, interested)| interested);
         in_charge && keeps(node, hash, replica.copies(object), self.view(object))
     }
 
-    /// This node and the connected ones, with whether they are interested in an object.
+    /// This node and the connected ones, with whether they are interested in an object. Without new ones that
+    /// are not interested, which may be gone again soon, and with those that have left just now.
     pub(super) fn view<'a>(
         &'a self,
         object: &'a ObjectKey,
     ) -> impl Iterator<Item = (NodeId, bool)> + Clone {
+        let (now, settle) = (self.now, self.settings.settle);
         let others = self.peers.iter().filter(|(_, peer)| peer.interests.is_some());
-        let others = others.map(move |(node, peer)| (*node, peer.is_interested(object)));
-        std::iter::once_with(move || (self.me, self.interests.matches(object))).chain(others)
+        let others = others.map(move |(node, peer)| {
+            let stays = now.saturating_sub(peer.since) >= settle;
+            (*node, peer.is_interested(object), stays)
+        });
+        let absent = self.absent.iter().map(move |(node, absent)| {
+            let returns = now.saturating_sub(absent.left) < settle;
+            (*node, returns && absent.interests.matches(object), returns)
+        });
+        let counted = others.chain(absent).filter(|(_, interested, lasting)| *interested || *lasting);
+        let counted = counted.map(|(node, interested, _)| (node, interested));
+        std::iter::once_with(move || (self.me, self.interests.matches(object))).chain(counted)
     }
 
     fn tally<R>(&self, node: NodeId, replica: &R) -> Tally
@@ -109,6 +124,7 @@ impl<D: Delta> Replication<D> {
         let round_due = self.next_round_due();
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.round_due = round_due;
+            peer.names_bytes = 0;
             peer.round = Some(Box::new(Round { number, began, version, stage: Stage::Buckets { tally } }));
             let interests_version = peer.interests_version;
             self.send(node, Kind::Summary(wire::Summary { round: number, root, interests_version }), out);
@@ -129,6 +145,14 @@ impl<D: Delta> Replication<D> {
             self.counters.unexpected_messages += 1;
             return;
         }
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        // A round costs a look at all objects.
+        if !peer.round_budget.take(1, ROUNDS, ROUNDS_PER_SECOND, self.now) {
+            self.counters.unexpected_messages += 1;
+            return;
+        }
         self.counters.rounds += 1;
         let tally = self.tally(node, replica);
         let equal = tally.root() == summary.root;
@@ -136,6 +160,7 @@ impl<D: Delta> Replication<D> {
             return;
         };
         peer.work.clear();
+        peer.names_bytes = 0;
         peer.round_wanted = false;
         peer.round_began = Some(self.now);
         peer.answer = None;
@@ -184,15 +209,17 @@ impl<D: Delta> Replication<D> {
             return;
         }
         let cursor = peer.cursor;
-        let (buckets, left_for_later) = tally.differing(&theirs, bucket(cursor));
+        let (buckets, left_for_later) =
+            tally.differing(&theirs, bucket(cursor), self.settings.round_objects);
         let (mut from, mut to): (Vec<u64>, Vec<u64>) = buckets.into_iter().map(bucket_range).unzip();
         if let Some(first) = from.first_mut() {
             *first = (*first).max(cursor);
         }
         let mut entries = self.entries(node, &from, &to, replica);
+        let most = self.settings.round_objects.clamp(1, ROUND_OBJECTS);
         let mut next = left_for_later.map(|bucket| bucket_range(bucket).0);
         // A single bucket may have more than one message holds.
-        if let Some(first_over) = entries.get(ROUND_OBJECTS).map(|entry| entry.hash)
+        if let Some(first_over) = entries.get(most).map(|entry| entry.hash)
             && let Some(last) = first_over.checked_sub(1)
         {
             entries.retain(|entry| entry.hash <= last);
@@ -300,7 +327,9 @@ impl<D: Delta> Replication<D> {
                 peer.work.push_back(Work::State { object: entry.key.clone(), fields: Some(send) });
             }
             if !want.is_empty() {
-                peer.work.push_back(Work::WantFields { round, object: key, fields: want });
+                peer.names_bytes += want.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>();
+                let want = if peer.names_bytes > NAMES_BYTES { Vec::new() } else { want };
+                peer.work.push_back(Work::WantFields { round, object: entry.key.clone(), fields: want });
             }
         }
         entries.retain(|entry| !answered.contains(&entry.hash));
@@ -314,7 +343,10 @@ impl<D: Delta> Replication<D> {
     }
 
     /// Last step: lists what to send.
-    pub(super) fn on_wants(&mut self, node: NodeId, theirs: wire::Wants) {
+    pub(super) fn on_wants<R>(&mut self, node: NodeId, theirs: wire::Wants, replica: &R)
+    where
+        R: Replica<Delta = D>,
+    {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
@@ -326,7 +358,12 @@ impl<D: Delta> Replication<D> {
         }
         for fields in theirs.objects {
             let object = ObjectKey::new(fields.app, fields.object);
-            peer.work.push_back(Work::State { object, fields: Some(fields.names) });
+            if replica.digest(&object).is_none() {
+                continue;
+            }
+            peer.names_bytes += fields.names.iter().map(|n| n.len() + size_of::<String>()).sum::<usize>();
+            let whole = fields.names.is_empty() || peer.names_bytes > NAMES_BYTES;
+            peer.work.push_back(Work::State { object, fields: (!whole).then_some(fields.names) });
         }
         if theirs.last {
             peer.work.push_back(Work::RoundEnd { round: theirs.round });

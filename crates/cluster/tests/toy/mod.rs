@@ -2,11 +2,65 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
-use edgefaas_cluster::replication::{DEFAULT_COPIES, Delta, NodeId, ObjectKey, Replica};
-use edgefaas_cluster::simulation::SimulatedReplica;
+use edgefaas_cluster::replication::{DEFAULT_COPIES, Delta, Interest, NodeId, ObjectKey, Policy, Replica};
+use edgefaas_cluster::simulation::{SimulatedReplica, Simulation};
+use proptest::test_runner::{Config, RngSeed};
+
+/// The seed of a simulation, which it prints.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("SIMULATION_SEED") {
+        Ok(seed) => seed.parse().expect("SIMULATION_SEED is a number"),
+        Err(_) => now_nanos(),
+    };
+    eprintln!("SIMULATION_SEED={seed}");
+    seed
+}
+
+/// A configuration of property tests that prints its seed.
+pub fn seeded() -> Config {
+    let mut config = Config::default();
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => now_nanos(),
+    };
+    eprintln!("PROPTEST_RNG_SEED={seed}");
+    config.rng_seed = RngSeed::Fixed(seed);
+    config.failure_persistence = None;
+    config
+}
+
+fn now_nanos() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("the clock is past 1970").as_nanos() as u64
+}
+
+pub fn all_of(app: &str) -> Vec<Interest> {
+    vec![Interest { app: app.into(), pattern: "*".into() }]
+}
+
+pub fn policy(interval_ms: u64) -> Policy {
+    Policy { interval: Duration::from_millis(interval_ms), ..Policy::default() }
+}
+
+pub fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// A node counts one up.
+pub fn add(simulation: &mut Simulation<Toy>, node: u64, key: &ObjectKey, interval_ms: u64) {
+    simulation.change(NodeId(node), key, policy(interval_ms), |toy| toy.add(key, "n", node, 1));
+}
+
+/// The nodes that have an object.
+pub fn holders(simulation: &Simulation<Toy>, key: &ObjectKey) -> Vec<u64> {
+    let holds = |node: &NodeId| simulation.replica(*node).is_some_and(|toy| toy.objects.contains_key(key));
+    simulation.nodes().filter(holds).map(|node| node.0).collect()
+}
 
 /// One field.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +79,8 @@ pub struct Toy {
     pub objects: BTreeMap<ObjectKey, (Fields, u8)>,
     /// What has reached the disk.
     disk: BTreeMap<ObjectKey, (Fields, u8)>,
+    /// How often all digests were asked for.
+    pub digests: Cell<u32>,
 }
 
 impl Field {
@@ -135,6 +191,7 @@ impl Replica for Toy {
     type Delta = Fields;
 
     fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
+        self.digests.set(self.digests.get() + 1);
         self.objects.iter().for_each(|(key, (fields, _))| visit(key, fields.digest()));
     }
 
