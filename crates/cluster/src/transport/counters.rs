@@ -13,6 +13,8 @@ pub struct Counters {
     pub refused_by_peers: Vec<(Refusal, u64)>,
     /// Connections that could not be made.
     pub dials_failed: u64,
+    /// Connections that came in and did not get as far as a peer id: port scanners, other protocols.
+    pub strangers: u64,
     /// Certificates issued for tokens.
     pub joins: u64,
     /// Tries to join that were refused.
@@ -37,6 +39,7 @@ pub(crate) struct Cells {
     refused: [AtomicU64; Refusal::ALL.len()],
     refused_by_peers: [AtomicU64; Refusal::ALL.len()],
     pub(crate) dials_failed: AtomicU64,
+    pub(crate) strangers: AtomicU64,
     pub(crate) joins: AtomicU64,
     pub(crate) joins_refused: AtomicU64,
 }
@@ -58,6 +61,7 @@ impl Cells {
             refused: by_reason(&self.refused),
             refused_by_peers: by_reason(&self.refused_by_peers),
             dials_failed: self.dials_failed.load(Ordering::Relaxed),
+            strangers: self.strangers.load(Ordering::Relaxed),
             joins: self.joins.load(Ordering::Relaxed),
             joins_refused: self.joins_refused.load(Ordering::Relaxed),
         }

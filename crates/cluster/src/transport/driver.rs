@@ -349,6 +349,9 @@ impl Driver {
             {
                 self.shared.counters.refuse(Refusal::BackingOff);
             }
+            SwarmEvent::IncomingConnectionError { error: ListenError::Transport(_), .. } => {
+                add(&self.shared.counters.strangers);
+            }
             SwarmEvent::NewListenAddr { address, .. } => self.shared.listening.lock().push(address),
             SwarmEvent::ExpiredListenAddr { address, .. } => {
                 self.shared.listening.lock().retain(|known| *known != address);

@@ -12,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::NewCertificate;
 
+mod endurance;
+mod joins;
 mod mesh;
+mod refusals;
 
 /// What only a failure takes.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -87,10 +90,29 @@ impl Node {
         .await
     }
 
+    /// Waits for what no event tells; events are passed over meanwhile.
+    pub(super) async fn until(&mut self, done: impl Fn(&Self) -> bool) {
+        let mut look = tokio::time::interval(Duration::from_millis(10));
+        let waiting = async {
+            while !done(self) {
+                tokio::select! {
+                    _ = look.tick() => {}
+                    Some(_) = self.events.recv() => {}
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, waiting).await.expect("waited too long");
+    }
+
     pub(super) fn address(&self, kind: TransportKind) -> String {
         let addresses = self.handle.listen_addresses();
         addresses.iter().find(|known| address::kind(known) == Some(kind)).unwrap().to_string()
     }
+}
+
+/// A port that was free a moment ago.
+pub(super) fn free_port() -> u16 {
+    std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Drop for Node {

@@ -1,0 +1,318 @@
+//! Peers that are not served: each is refused and counted, and the good ones are served all the while.
+
+use futures_util::{AsyncWriteExt, StreamExt};
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, PeerId, Stream};
+
+use super::behaviour::Channels;
+use super::frame::{self, Kind};
+use super::*;
+use crate::handshake::{Hello, Verdict};
+use crate::{Certificate, NewCertificate};
+
+/// A peer that speaks libp2p and then what a test likes.
+struct Stranger {
+    stream: Stream,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Stranger {
+    async fn connect(identity: &Identity, to: &str) -> Self {
+        let gate: behaviour::Gate = Arc::new(|_| Ok(()));
+        let mut swarm = swarm(identity, |_| Ok(Channels::member(ServesJoins::default(), gate))).unwrap();
+        swarm.dial(to.parse::<Multiaddr>().unwrap()).unwrap();
+        let stream = loop {
+            if let SwarmEvent::Behaviour(opened) = swarm.select_next_some().await {
+                break opened.stream.unwrap().1;
+            }
+        };
+        let task = tokio::spawn(async move {
+            loop {
+                swarm.select_next_some().await;
+            }
+        });
+        Self { stream, task }
+    }
+
+    async fn say(&mut self, kind: Kind, body: &[u8]) {
+        frame::write(&mut self.stream, kind, body).await.unwrap();
+    }
+
+    /// What the node answers before it closes: a refusal, or nothing.
+    async fn answer(mut self) -> Option<Refusal> {
+        let read = async {
+            let mut answer = None;
+            while let Ok((kind, body)) = frame::read(&mut self.stream, 1 << 20, |_| ()).await {
+                if kind == Kind::Verdict
+                    && let Ok(Verdict::Refused(refused)) = Verdict::decode(&body)
+                {
+                    answer = Some(refused.reason);
+                }
+            }
+            answer
+        };
+        tokio::time::timeout(LIMIT, read).await.expect("the node did not close the connection")
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Two good nodes, and the address at which the first is to be troubled.
+struct Cluster {
+    key: ClusterKey,
+    a: Node,
+    b: Node,
+    at: String,
+}
+
+impl Cluster {
+    async fn start(kind: TransportKind) -> Self {
+        let key = ClusterKey::generate();
+        let quick = |id| Options { handshake_timeout: Duration::from_millis(500), ..options(&key, id) };
+        let mut a = start(quick(1)).await;
+        let at = a.address(kind);
+        let mut b = start(Options { bootstrap: vec![at.clone()], ..quick(2) }).await;
+        a.wait_up(2).await;
+        b.wait_up(1).await;
+        Self { key, a, b, at }
+    }
+
+    fn certificate(&self, peer_id: PeerId, id: u64) -> Certificate {
+        let new = NewCertificate { peer_id, node_id: id, name: "x".into(), serial: id, issued_unix_ms: 2 };
+        self.key.issue(new).unwrap()
+    }
+
+    /// The good nodes have noticed nothing.
+    async fn still_serves(&mut self, reason: Refusal, times: u64) {
+        assert_eq!(self.a.handle.counters().refused(reason), times, "{reason:?}");
+        self.a.handle.try_send(2, "a".into()).unwrap();
+        self.b.handle.try_send(1, "b".into()).unwrap();
+        assert_eq!(self.b.wait_frame(1).await, "a");
+        let first = self.a.wait(|event| (event != Event::MembershipChanged).then_some(event)).await;
+        assert_eq!(first, Event::Frame { node_id: 2, bytes: "b".into() });
+        assert_eq!(self.a.handle.peers().len(), 1);
+    }
+}
+
+fn hello(certificate: &[u8]) -> Hello {
+    Hello {
+        versions: 1..=1,
+        software: String::new(),
+        certificate: certificate.to_vec(),
+        revocations_version: 0,
+        unix_ms: 0,
+        incarnation: 0,
+        addresses: vec![],
+    }
+}
+
+#[tokio::test]
+async fn who_has_no_good_certificate_is_told_so() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    cluster.a.handle.revoke(cluster.key.revoke(1, [33]).unwrap()).unwrap();
+    let identity = Identity::generate();
+    let peer = identity.peer_id();
+    let foreign = ClusterKey::generate();
+    let foreign = Membership::found(
+        &foreign,
+        NewCertificate { peer_id: peer, node_id: 3, name: "x".into(), serial: 3, issued_unix_ms: 2 },
+    );
+    let mut forged = cluster.certificate(peer, 3).encode();
+    *forged.last_mut().unwrap() ^= 1;
+    let cases = [
+        (Refusal::ForeignCluster, hello(&foreign.unwrap().own().encode())),
+        (Refusal::Forged, hello(&forged)),
+        (Refusal::Revoked, hello(&cluster.certificate(peer, 33).encode())),
+        (Refusal::WrongPeer, hello(&cluster.certificate(PeerId::random(), 3).encode())),
+        (Refusal::NodeIdTaken, hello(&cluster.certificate(peer, 1).encode())),
+        (Refusal::Malformed, hello(b"no certificate")),
+        (
+            Refusal::NoCommonVersion,
+            Hello { versions: 0..=0, ..hello(&cluster.certificate(peer, 3).encode()) },
+        ),
+    ];
+    for (reason, said) in cases {
+        // Without this the second would have to wait for its turn.
+        cluster.a.handle.shared.penalties.lock().forgive(&peer);
+        let mut stranger = Stranger::connect(&identity, &cluster.at).await;
+        stranger.say(Kind::Hello, &said.encode()).await;
+        assert_eq!(stranger.answer().await, Some(reason));
+        cluster.still_serves(reason, 1).await;
+    }
+}
+
+async fn who_talks_nonsense_is_refused(kind: TransportKind) {
+    let mut cluster = Cluster::start(kind).await;
+    let nonsense: [(Refusal, &[u8]); 6] = [
+        (Refusal::TooLarge, b"GET / HTTP/1.1\r\n\r\n"),
+        (Refusal::TooLarge, &[0xff; 64]),
+        (Refusal::Malformed, &[0; 64]),
+        (Refusal::Malformed, &[0, 0, 0, 4, 3, 0xff, 0xff, 0xff]),
+        (Refusal::Malformed, &[0, 0, 0, 2, 0, 1]),
+        (Refusal::Silent, &[0, 0, 0, 9, 3, 1]),
+    ];
+    for (reason, bytes) in nonsense {
+        let before = cluster.a.handle.counters().refused(reason);
+        let mut stranger = Stranger::connect(&Identity::generate(), &cluster.at).await;
+        stranger.stream.write_all(bytes).await.unwrap();
+        stranger.stream.flush().await.unwrap();
+        assert_eq!(stranger.answer().await, Some(reason), "{bytes:?}");
+        cluster.still_serves(reason, before + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn who_talks_nonsense_is_refused_by_tcp() {
+    who_talks_nonsense_is_refused(TransportKind::Tcp).await;
+}
+
+#[tokio::test]
+async fn who_talks_nonsense_is_refused_by_quic() {
+    who_talks_nonsense_is_refused(TransportKind::Quic).await;
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_cut_off() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    // A connection without a stream, and bytes that are not even libp2p.
+    let identity = Identity::generate();
+    let mut swarm = swarm(&identity, |_| Ok(libp2p::swarm::dummy::Behaviour)).unwrap();
+    let cut = async {
+        swarm.dial(cluster.at.parse::<Multiaddr>().unwrap()).unwrap();
+        while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionClosed { .. }) {}
+    };
+    let socket = address::socket(&cluster.at.parse().unwrap()).unwrap();
+    let mut plain = tokio::net::TcpStream::connect(socket).await.unwrap();
+    let plain_is_cut = async {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        plain.write_all(&[0x13; 300]).await.unwrap();
+        let mut rest = Vec::new();
+        let _ = plain.read_to_end(&mut rest).await;
+    };
+    tokio::time::timeout(LIMIT, async { tokio::join!(cut, plain_is_cut) }).await.unwrap();
+    cluster.still_serves(Refusal::Silent, 1).await;
+    assert_eq!(cluster.a.handle.counters().strangers, 1);
+}
+
+/// A peer that was let in, and is not what it seemed.
+async fn let_in(cluster: &mut Cluster) -> Stranger {
+    let identity = Identity::generate();
+    let certificate = cluster.certificate(identity.peer_id(), 3);
+    let mut stranger = Stranger::connect(&identity, &cluster.at).await;
+    stranger.say(Kind::Hello, &hello(&certificate.encode()).encode()).await;
+    stranger.say(Kind::Verdict, &Verdict::Accepted.encode()).await;
+    cluster.a.wait_up(3).await;
+    stranger
+}
+
+#[tokio::test]
+async fn a_member_that_breaks_the_rules_is_disconnected() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let cases: [(Refusal, Vec<u8>); 6] = [
+        (Refusal::TooLarge, vec![0xff; 64]),
+        (Refusal::TooLarge, [&(1_u32 << 20 | 2).to_be_bytes()[..], &[0; 9]].concat()),
+        (Refusal::Malformed, vec![0, 0, 0, 0]),
+        (Refusal::Malformed, vec![0, 0, 0, 2, 1, 9]),
+        (Refusal::Malformed, vec![0, 0, 0, 3, 6, 9, 9]),
+        (Refusal::Malformed, vec![0, 0, 0, 3, 5, 9, 9]),
+    ];
+    for (reason, bytes) in cases {
+        let before = cluster.a.handle.counters().refused(reason);
+        let mut stranger = let_in(&mut cluster).await;
+        stranger.stream.write_all(&bytes).await.unwrap();
+        stranger.stream.flush().await.unwrap();
+        assert_eq!(cluster.a.wait_down(3).await, DownReason::Refused(reason), "{bytes:?}");
+        stranger.answer().await;
+        cluster.still_serves(reason, before + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn kinds_of_newer_versions_are_passed_over() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let mut stranger = let_in(&mut cluster).await;
+    stranger.stream.write_all(&[0, 0, 0, 3, 200, 1, 2]).await.unwrap();
+    stranger.say(Kind::Data, b"hello").await;
+    assert_eq!(cluster.a.wait_frame(3).await, "hello");
+}
+
+/// A whole node of another cluster, or version, keeps trying: both sides count why, and it does not spin.
+async fn whole_node_is_refused(
+    kind: TransportKind,
+    reason: Refusal,
+    options: impl FnOnce(&Cluster) -> Options,
+) {
+    let mut cluster = Cluster::start(kind).await;
+    let options = options(&cluster);
+    let mut other = start(Options { bootstrap: vec![cluster.at.clone()], ..options }).await;
+    let started = Instant::now();
+    other.until(|node| node.handle.counters().refused(reason) >= 3).await;
+    // Pauses of at least 250 ms and 500 ms lie between three attempts.
+    assert!(started.elapsed() >= Duration::from_millis(750), "{:?}", started.elapsed());
+    assert!(other.handle.peers().is_empty());
+    let refused = cluster.a.handle.counters().refused(reason);
+    assert!(refused >= 1, "{:?}", cluster.a.handle.counters());
+    cluster.still_serves(reason, cluster.a.handle.counters().refused(reason)).await;
+}
+
+#[tokio::test]
+async fn a_node_of_another_cluster_is_refused_by_tcp() {
+    whole_node_is_refused(TransportKind::Tcp, Refusal::ForeignCluster, |_| {
+        options(&ClusterKey::generate(), 3)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_of_another_cluster_is_refused_by_quic() {
+    whole_node_is_refused(TransportKind::Quic, Refusal::ForeignCluster, |_| {
+        options(&ClusterKey::generate(), 3)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_of_another_version_is_refused() {
+    whole_node_is_refused(TransportKind::Tcp, Refusal::NoCommonVersion, |cluster| Options {
+        versions: 2..=3,
+        ..options(&cluster.key, 3)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_revoked_node_is_put_out_everywhere() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let of_c = Options { bootstrap: vec![cluster.at.clone()], ..options(&cluster.key, 3) };
+    let mut c = start(of_c).await;
+    cluster.a.wait_up(3).await;
+    cluster.b.wait_up(3).await;
+    let list = cluster.key.revoke(1, [3]).unwrap();
+    assert_eq!(cluster.a.handle.revoke(list.clone()), Ok(true));
+    assert_eq!(cluster.a.handle.revoke(list), Ok(false));
+    assert_eq!(cluster.a.wait_down(3).await, DownReason::Refused(Refusal::Revoked));
+    assert_eq!(cluster.b.wait_down(3).await, DownReason::Refused(Refusal::Revoked));
+    c.wait_down(1).await;
+    assert!(cluster.b.membership.lock().revocations().is_some_and(|list| list.revokes(3)));
+    // It comes back and is told why it is not let in.
+    c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
+    assert_eq!(cluster.a.membership.lock().members().count(), 1);
+    cluster.a.handle.try_send(2, "a".into()).unwrap();
+    assert_eq!(cluster.b.wait_frame(1).await, "a");
+}
+
+#[tokio::test]
+async fn a_member_that_is_sent_away_comes_back_later() {
+    let mut cluster = Cluster::start(TransportKind::Quic).await;
+    let started = Instant::now();
+    cluster.a.handle.disconnect(2, true);
+    assert_eq!(cluster.a.wait_down(2).await, DownReason::Disconnected);
+    assert_eq!(cluster.b.wait_down(1).await, DownReason::Left);
+    cluster.a.wait_up(2).await;
+    assert!(started.elapsed() >= Duration::from_millis(250));
+    cluster.b.wait_up(1).await;
+}
