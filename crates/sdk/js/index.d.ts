@@ -62,12 +62,34 @@ export interface CronEvent extends EventBody {
   readonly scheduledTime: number;
 }
 
-/** A field of an object that changed. */
-export interface ObjectEvent extends EventBody {
+/** A field of an object that changed; `json()` gives all of it at once. */
+export interface ObjectEvent<T = any> extends EventBody {
   readonly kind: "object";
   readonly object: string;
   readonly field: string;
+  readonly type: FieldType;
+  /** Its value before the change; what a field of its type begins with, or `null`, if it was never written. */
+  readonly previous: T;
+  readonly value: T;
+  /** Whether the change was made on this node or on another one. */
+  readonly origin: "local" | "remote";
 }
+
+/** The types that a field of an object, or an entry of a map, may have. */
+export type FieldType =
+  | "counter"
+  | "register"
+  | "g-counter"
+  | "bounded-counter"
+  | "mv-register"
+  | "g-set"
+  | "set"
+  | "map"
+  | "ew-flag"
+  | "dw-flag"
+  | "list"
+  | "text"
+  | "json";
 
 /** A call by another function, the command line or an MQTT client. */
 export interface CallEvent extends EventBody {
@@ -115,8 +137,33 @@ export interface Log {
 export interface Counter {
   /** Adds a whole number, 1 if left out; negative to subtract. */
   add(amount?: number): Promise<void>;
+  /** Subtracts a whole number, 1 if left out. */
+  subtract(amount?: number): Promise<void>;
   /** Its value with what this run has added; 0 if it was never added to. */
   value(): Promise<number>;
+}
+
+/** A field that only counts up; additions on several nodes add up. */
+export interface GCounter {
+  /** Adds a whole number from 0, 1 if left out. */
+  add(amount?: number): Promise<void>;
+  /** Its value with what this run has added; 0 if it was never added to. */
+  value(): Promise<number>;
+}
+
+/**
+ * A field that counts up and down, but never below its floor, whatever nodes do at once: each has a share of what is
+ * there and takes from that only. Nodes pass shares on to one another.
+ */
+export interface BoundedCounter {
+  /** Adds a whole number, 1 if left out. */
+  add(amount?: number): Promise<void>;
+  /** Takes a whole number, 1 if left out; refused if this node's share does not suffice. */
+  subtract(amount?: number): Promise<void>;
+  /** Its value; its floor if it was never added to. */
+  value(): Promise<number>;
+  /** What this node may take without asking others. */
+  share(): Promise<number>;
 }
 
 /** A field that holds a value as JSON; the last write wins. */
@@ -126,14 +173,131 @@ export interface Register<T = any> {
   get(): Promise<T | undefined>;
 }
 
+/** A field that keeps the values of all writes that did not know of one another; a write replaces those it knew of. */
+export interface MvRegister<T = any> {
+  set(value: T): Promise<void>;
+  /** None if it was never set, several after concurrent writes. */
+  get(): Promise<T[]>;
+}
+
+/** A field that holds elements, which stay for good. Two elements are the same if they are equal as JSON. */
+export interface GSet<T = any> {
+  add(element: T): Promise<void>;
+  has(element: T): Promise<boolean>;
+  /** In no order that means anything. */
+  values(): Promise<T[]>;
+}
+
+/**
+ * A field that holds elements that come and go; an `add` that a `delete` did not know of wins. Two elements are the same if
+ * they are equal as JSON.
+ */
+export interface ObjectSet<T = any> {
+  add(element: T): Promise<void>;
+  /** Nothing happens if it is not there. */
+  delete(element: T): Promise<void>;
+  has(element: T): Promise<boolean>;
+  clear(): Promise<void>;
+  /** In no order that means anything. */
+  values(): Promise<T[]>;
+}
+
+/**
+ * A field that is on or off. If it is enabled on one node and disabled on another, neither knowing of the other, the
+ * enabling wins in a `flag`, which is an `ewFlag`, and the disabling in a `dwFlag`.
+ */
+export interface Flag {
+  enable(): Promise<void>;
+  disable(): Promise<void>;
+  /** `false` if it was never switched. */
+  value(): Promise<boolean>;
+}
+
+/** A field that holds values in an order. Indexes count from 0; one that is not there is refused. */
+export interface List<T = any> {
+  push(value: T): Promise<void>;
+  /** Puts a value before the one at `index`. */
+  insert(index: number, value: T): Promise<void>;
+  /** Replaces the value at `index`. */
+  set(index: number, value: T): Promise<void>;
+  delete(index: number): Promise<void>;
+  values(): Promise<T[]>;
+  length(): Promise<number>;
+}
+
+/**
+ * A field that holds text, which several may edit at once. Places and lengths count Unicode code points: `[...s].length`,
+ * which is less than `s.length` where there are emoji.
+ */
+export interface Text {
+  insert(at: number, text: string): Promise<void>;
+  /** Deletes `count` code points, 1 if left out. */
+  delete(at: number, count?: number): Promise<void>;
+  /** Deletes `count` code points and puts `text` there, if there is any. */
+  splice(at: number, count: number, text?: string): Promise<void>;
+  /** Empty if nothing was ever inserted. */
+  value(): Promise<string>;
+}
+
+/**
+ * A field that holds a JSON document, which several may edit at once. Pointers are those of RFC 6901, such as
+ * `/limits/0/high`; the empty one is the whole document.
+ */
+export interface JsonDocument<T = any> {
+  /** Sets the whole document. */
+  set(value: T): Promise<void>;
+  /** Sets a part of it. */
+  set(pointer: string, value: unknown): Promise<void>;
+  /** Removes a part of it. */
+  delete(pointer: string): Promise<void>;
+  value(): Promise<T>;
+}
+
+/** What has fields: an object, and a map in one. A field has the type of its first use. */
+export interface Fields {
+  counter(name: string): Counter;
+  gCounter(name: string): GCounter;
+  boundedCounter(name: string): BoundedCounter;
+  register<T = any>(name: string): Register<T>;
+  mvRegister<T = any>(name: string): MvRegister<T>;
+  gSet<T = any>(name: string): GSet<T>;
+  set<T = any>(name: string): ObjectSet<T>;
+  map<T extends object = Record<string, any>>(name: string): ObjectMap<T>;
+  /** The same as `ewFlag`. */
+  flag(name: string): Flag;
+  /** A flag whose enabling wins. */
+  ewFlag(name: string): Flag;
+  /** A flag whose disabling wins. */
+  dwFlag(name: string): Flag;
+  list<T = any>(name: string): List<T>;
+  text(name: string): Text;
+  json<T = any>(name: string): JsonDocument<T>;
+}
+
+/**
+ * A field that holds fields of its own by key, at any depth. An entry is there as soon as something is written to it; a
+ * change of an entry that a `delete` did not know of wins.
+ */
+export interface ObjectMap<T extends object = Record<string, any>> extends Fields {
+  keys(): Promise<string[]>;
+  /** The type of each entry. */
+  types(): Promise<Record<string, FieldType>>;
+  /** Keys and values. */
+  entries(): Promise<[key: string, value: any][]>;
+  /** All that is in it, as a plain object. */
+  value(): Promise<T>;
+  has(key: string): Promise<boolean>;
+  /** Removes an entry and all that is in it. */
+  delete(key: string): Promise<void>;
+  clear(): Promise<void>;
+}
+
 /**
  * State that outlives the run and is the same for every function. Writes take effect together when the run
  * succeeds, and not at all if it fails.
  */
-export interface StatefulObject {
+export interface StatefulObject extends Fields {
   readonly name: string;
-  counter(field: string): Counter;
-  register<T = any>(field: string): Register<T>;
 }
 
 /** What a function may do. All of it is limited to what the manifest's `permissions` name. */

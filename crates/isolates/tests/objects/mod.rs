@@ -1,4 +1,6 @@
-//! Fields of objects as JavaScript sees them.
+//! Fields of objects as functions see them.
+
+mod component;
 
 use bytes::Bytes;
 use edgefaas_isolates::{Event, FieldType, FieldValue, ObjectChange, Read, Reply, Trigger};

@@ -21,6 +21,10 @@ export const everyKind: Handler = (event, context) => {
     case "cron":
       return new Date(event.scheduledTime).toISOString() + event.schedule;
     case "object":
+      same<"local" | "remote">(event.origin);
+      if (event.type === "g-counter") same<number>(event.value - event.previous);
+      // @ts-expect-error: there is no such type
+      if (event.type === "gCounter") return;
       return context.object(event.object).register(event.field).get();
     case "call":
       return event.caller ?? event.bytes();
@@ -85,6 +89,67 @@ export async function capabilities(context: Context): Promise<Reply> {
   // @ts-expect-error: it may never have been set
   last.celsius;
   return last?.celsius;
+}
+
+export async function fields(context: Context): Promise<void> {
+  const room = context.object("room-7");
+  await room.counter("people").subtract();
+  await room.gCounter("visits").add(2);
+  // @ts-expect-error: it only grows
+  await room.gCounter("visits").subtract(1);
+  same<number>(await room.boundedCounter("tickets").share());
+  const owner = room.mvRegister<string>("owner");
+  await owner.set("Ada");
+  same<string[]>(await owner.get());
+  const badges = room.set<{ id: number }>("badges");
+  await badges.add({ id: 7 });
+  await badges.delete({ id: 7 });
+  same<boolean>(await badges.has({ id: 7 }));
+  same<{ id: number }[]>(await badges.values());
+  // @ts-expect-error: the set holds something else
+  await badges.add("7");
+  // @ts-expect-error: its elements stay for good
+  await room.gSet("seen").delete(1);
+  for (const flag of [room.flag("open"), room.ewFlag("open"), room.dwFlag("locked")]) {
+    await flag.enable();
+    same<boolean>(await flag.value());
+    // @ts-expect-error: a flag is enabled or disabled
+    await flag.set(true);
+  }
+  const list = room.list<number>("queue");
+  await list.push(1);
+  await list.insert(0, 2);
+  await list.set(0, 3);
+  await list.delete(0);
+  same<number[]>(await list.values());
+  same<number>(await list.length());
+  // @ts-expect-error: an index is a number
+  await list.delete("0");
+  const note = room.text("note");
+  await note.insert(0, "hello");
+  await note.splice(0, 1, "J");
+  await note.delete(4);
+  same<string>(await note.value());
+  const plan = room.json<{ limits: number[] }>("plan");
+  await plan.set({ limits: [1] });
+  await plan.set("/limits/0", 2);
+  await plan.delete("/limits/0");
+  same<number[]>((await plan.value()).limits);
+  // @ts-expect-error: the document has another shape
+  await plan.set({ limit: 1 });
+
+  const doors = room.map<{ north: { in: number } }>("doors");
+  await doors.map("north").counter("in").add();
+  await doors.map("north").map("log").register("last").set("09:15");
+  same<number>((await doors.value()).north.in);
+  same<string[]>(await doors.keys());
+  const types = await doors.types();
+  if (types["north"] === "map") await doors.delete("north");
+  for (const [key, value] of await doors.entries()) same<string>(key + value);
+  same<boolean>(await doors.has("north"));
+  await doors.clear();
+  // @ts-expect-error: it has no name of its own
+  doors.name;
 }
 
 export const service = defineService<{ key: string }>({

@@ -47,7 +47,7 @@ fn fields(event: Event, context: Context) -> Result<Json<Value>, Error> {
         "refusals" => {
             let refusals = [
                 context.object("forbidden").set("s").add("x"),
-                room.text("other").value().map(drop),
+                room.text("text").value().map(drop),
                 room.map("other").keys().map(drop),
                 room.bounded_counter("other").share().map(drop),
             ];
