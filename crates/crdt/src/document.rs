@@ -60,16 +60,6 @@ impl From<AutomergeError> for EditError {
     }
 }
 
-/// An edit of a list or text; those of JSON documents are in [`crate::json`].
-#[derive(Debug)]
-pub(crate) enum SequenceEdit {
-    Insert(u32, Bytes),
-    Push(Bytes),
-    Set(u32, Bytes),
-    Remove(u32),
-    Splice { at: u32, delete: u32, insert: String },
-}
-
 impl Document {
     pub(crate) fn empty(field_type: FieldType) -> Self {
         Self { field_type, edited: None, waiting: BTreeMap::new(), bytes: 0 }
@@ -174,40 +164,6 @@ impl Document {
             delta.wait(Arc::new(change));
         }
         Ok(delta)
-    }
-
-    pub(crate) fn edit_sequence(&mut self, actor: ActorId, edit: SequenceEdit) -> Result<Self, EditError> {
-        let field_type = self.field_type;
-        self.edit(actor, |doc| {
-            let root = match root_object(doc, field_type) {
-                Some(root) => root,
-                None => doc.put_object(ROOT, ROOT_KEY, root_type(field_type))?,
-            };
-            let length = doc.length(&root) as u64;
-            let within = |index: u32, end: u64| match u64::from(index) {
-                index if index < end => Ok(index as usize),
-                index => Err(EditError::Index { index, length }),
-            };
-            match edit {
-                SequenceEdit::Insert(index, value) => {
-                    doc.insert(&root, within(index, length + 1)?, value.to_vec())?
-                }
-                SequenceEdit::Push(value) => doc.insert(&root, length as usize, value.to_vec())?,
-                SequenceEdit::Set(index, value) => {
-                    doc.put(&root, within(index, length)?, value.to_vec())?
-                }
-                SequenceEdit::Remove(index) => doc.delete(&root, within(index, length)?)?,
-                SequenceEdit::Splice { at, delete, insert } => {
-                    let at = within(at, length + 1)?;
-                    let end = at as u64 + u64::from(delete);
-                    if end > length {
-                        return Err(EditError::Index { index: end, length });
-                    }
-                    doc.splice_text(&root, at, delete as isize, &insert)?;
-                }
-            }
-            Ok(())
-        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -408,14 +364,14 @@ pub(crate) const ROOT_KEY: &str = "root";
 const CHUNK_TYPE: usize = 8;
 const CHANGE_CHUNK: u8 = 1;
 
-fn root_object(doc: &impl ReadDoc, field_type: FieldType) -> Option<ObjId> {
+pub(crate) fn root_object(doc: &impl ReadDoc, field_type: FieldType) -> Option<ObjId> {
     match doc.get(ROOT, ROOT_KEY) {
         Ok(Some((Value::Object(found), id))) if found == root_type(field_type) => Some(id),
         _ => None,
     }
 }
 
-fn root_type(field_type: FieldType) -> ObjType {
+pub(crate) fn root_type(field_type: FieldType) -> ObjType {
     match field_type {
         FieldType::List => ObjType::List,
         FieldType::Text => ObjType::Text,
