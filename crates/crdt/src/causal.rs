@@ -159,11 +159,7 @@ impl Map {
 
     /// The keys, sorted, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Field)> {
-        let visible = |slot: &'_ Slot| slot.0.first().is_some();
-        self.slots
-            .iter()
-            .filter(move |(_, slot)| visible(slot))
-            .filter_map(|(key, slot)| slot.visible().map(|node| (key.as_str(), &node.field)))
+        self.slots.iter().filter_map(|(key, slot)| slot.visible().map(|node| (key.as_str(), &node.field)))
     }
 
     /// How many keys there are.

@@ -4,6 +4,7 @@
 //! edit the same one. A change whose dependencies have not arrived waits beside the document until they have.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use automerge::transaction::{CommitOptions, Transactable, Transaction};
@@ -59,16 +60,6 @@ impl From<AutomergeError> for EditError {
     }
 }
 
-/// An edit of a list or text; those of JSON documents are in [`crate::json`].
-#[derive(Debug)]
-pub(crate) enum SequenceEdit {
-    Insert(u32, Bytes),
-    Push(Bytes),
-    Set(u32, Bytes),
-    Remove(u32),
-    Splice { at: u32, delete: u32, insert: String },
-}
-
 impl Document {
     pub(crate) fn empty(field_type: FieldType) -> Self {
         Self { field_type, edited: None, waiting: BTreeMap::new(), bytes: 0 }
@@ -81,28 +72,34 @@ impl Document {
 
     /// The elements of a list.
     pub fn list(&self) -> Vec<Bytes> {
-        let doc = self.doc();
-        let Some(root) = root_object(doc, self.field_type) else { return Vec::new() };
-        doc.list_range(&root, ..)
-            .map(|item| match item.value.into_value() {
-                Value::Scalar(scalar) => match scalar.into_owned() {
-                    ScalarValue::Bytes(bytes) => bytes.into(),
-                    _ => Bytes::new(),
-                },
-                Value::Object(_) => Bytes::new(),
-            })
-            .collect()
+        guarded(|| {
+            let doc = self.doc();
+            let Some(root) = root_object(doc, self.field_type) else { return Vec::new() };
+            doc.list_range(&root, ..)
+                .map(|item| match item.value.into_value() {
+                    Value::Scalar(scalar) => match scalar.into_owned() {
+                        ScalarValue::Bytes(bytes) => bytes.into(),
+                        _ => Bytes::new(),
+                    },
+                    Value::Object(_) => Bytes::new(),
+                })
+                .collect()
+        })
+        .unwrap_or_default()
     }
 
     /// The text of a text.
     pub fn text(&self) -> String {
-        let doc = self.doc();
-        root_object(doc, self.field_type).and_then(|root| doc.text(&root).ok()).unwrap_or_default()
+        guarded(|| {
+            let doc = self.doc();
+            root_object(doc, self.field_type).and_then(|root| doc.text(&root).ok()).unwrap_or_default()
+        })
+        .unwrap_or_default()
     }
 
     /// A JSON document as JSON text, keys sorted.
     pub fn json(&self) -> String {
-        crate::json::read(self.doc()).to_string()
+        guarded(|| crate::json::read(self.doc())).unwrap_or_default().to_string()
     }
 
     /// How many changes wait for others that they build on.
@@ -132,7 +129,7 @@ impl Document {
                 }
                 Some(ours) if Arc::ptr_eq(ours, theirs) => {}
                 Some(ours) => {
-                    for change in ours.get_changes_added(theirs) {
+                    for change in guarded(|| ours.get_changes_added(theirs)).unwrap_or_default() {
                         changed |= self.wait(Arc::new(change));
                     }
                 }
@@ -153,63 +150,20 @@ impl Document {
         edit: impl FnOnce(&mut Transaction<'_>) -> Result<(), EditError>,
     ) -> Result<Self, EditError> {
         let mut delta = Self::empty(self.field_type);
-        let fresh = self.edited.is_none();
-        let doc =
-            Arc::make_mut(self.edited.get_or_insert_with(|| Arc::new(first(self.field_type).clone())));
-        doc.set_actor(actor);
-        let done = doc.transact_with(|()| CommitOptions::default().with_time(0), edit);
-        let change = match done {
-            Ok(success) => success.hash.and_then(|hash| doc.get_change_by_hash(&hash)),
-            Err(failure) => {
-                if fresh {
-                    self.edited = None;
-                }
-                return Err(failure.error);
-            }
-        };
-        match change {
-            Some(change) => {
-                self.bytes += change.raw_bytes().len();
-                delta.wait(Arc::new(change));
-            }
-            None if fresh => self.edited = None,
-            None => {}
+        let (change, edited) = guarded(|| {
+            let mut doc = self.doc().clone();
+            doc.set_actor(actor);
+            let done = doc.transact_with(|()| CommitOptions::default().with_time(0), edit);
+            let hash = done.map_err(|failure| failure.error)?.hash;
+            Ok((hash.and_then(|hash| doc.get_change_by_hash(&hash)), doc))
+        })
+        .unwrap_or(Err(EditError::Engine(AutomergeError::Fail)))?;
+        if let Some(change) = change {
+            self.bytes += change.raw_bytes().len();
+            self.edited = Some(Arc::new(edited));
+            delta.wait(Arc::new(change));
         }
         Ok(delta)
-    }
-
-    pub(crate) fn edit_sequence(&mut self, actor: ActorId, edit: SequenceEdit) -> Result<Self, EditError> {
-        let field_type = self.field_type;
-        self.edit(actor, |doc| {
-            let root = match root_object(doc, field_type) {
-                Some(root) => root,
-                None => doc.put_object(ROOT, ROOT_KEY, root_type(field_type))?,
-            };
-            let length = doc.length(&root) as u64;
-            let within = |index: u32, end: u64| match u64::from(index) {
-                index if index < end => Ok(index as usize),
-                index => Err(EditError::Index { index, length }),
-            };
-            match edit {
-                SequenceEdit::Insert(index, value) => {
-                    doc.insert(&root, within(index, length + 1)?, value.to_vec())?
-                }
-                SequenceEdit::Push(value) => doc.insert(&root, length as usize, value.to_vec())?,
-                SequenceEdit::Set(index, value) => {
-                    doc.put(&root, within(index, length)?, value.to_vec())?
-                }
-                SequenceEdit::Remove(index) => doc.delete(&root, within(index, length)?)?,
-                SequenceEdit::Splice { at, delete, insert } => {
-                    let at = within(at, length + 1)?;
-                    let end = at as u64 + u64::from(delete);
-                    if end > length {
-                        return Err(EditError::Index { index: end, length });
-                    }
-                    doc.splice_text(&root, at, delete as isize, &insert)?;
-                }
-            }
-            Ok(())
-        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -230,9 +184,7 @@ impl Document {
     pub(crate) fn write(&self, form: Form, out: &mut Vec<u8>) {
         match form {
             Form::Full => {
-                let options = SaveOptions { deflate: false, retain_orphans: false };
-                let saved =
-                    self.edited.as_ref().map(|doc| doc.save_with_options(options)).unwrap_or_default();
+                let saved = self.edited.as_deref().map(save).unwrap_or_default();
                 Bytes::from(saved).write(out);
                 (self.waiting.len() as u64).write(out);
                 for change in self.waiting.values() {
@@ -258,13 +210,15 @@ impl Document {
             return Err(Error::DeserializeBadEncoding);
         }
         if !saved.is_empty() {
-            let options = LoadOptions::new().text_encoding(TextEncoding::UnicodeCodePoint);
-            let doc =
-                Automerge::load_with_options(saved, options).map_err(|_| Error::DeserializeBadEncoding)?;
             let start = first(field_type).get_heads();
-            if !doc.get_missing_deps(&start).is_empty() {
-                return Err(Error::DeserializeBadEncoding);
-            }
+            let doc = guarded(|| {
+                let doc = load(saved)?;
+                // A document may be damaged so that only writing it again tells; it must be readable then.
+                let again = save(&doc);
+                let readable = again == saved || load(&again)?.get_heads() == doc.get_heads();
+                (readable && doc.get_missing_deps(&start).is_empty()).then_some(doc)
+            });
+            let doc = doc.flatten().ok_or(Error::DeserializeBadEncoding)?;
             if doc.get_heads() != start {
                 document.edited = Some(Arc::new(doc));
                 document.bytes = saved.len();
@@ -276,7 +230,8 @@ impl Document {
             if bytes.get(CHUNK_TYPE) != Some(&CHANGE_CHUNK) {
                 return Err(Error::DeserializeBadEncoding);
             }
-            let change = Change::from_bytes(bytes.to_vec()).map_err(|_| Error::DeserializeBadEncoding)?;
+            let change = guarded(|| Change::from_bytes(bytes.to_vec()).ok()).flatten();
+            let change = change.ok_or(Error::DeserializeBadEncoding)?;
             if !document.has(&change.hash()) {
                 document.wait(Arc::new(change));
             }
@@ -337,16 +292,40 @@ impl Document {
         }
         let changes: Vec<Change> =
             ready.iter().filter_map(|hash| self.waiting.remove(hash)).map(Arc::unwrap_or_clone).collect();
-        let doc =
-            Arc::make_mut(self.edited.get_or_insert_with(|| Arc::new(first(self.field_type).clone())));
         self.bytes += changes.iter().map(|change| change.raw_bytes().len()).sum::<usize>();
-        if doc.apply_changes(changes.clone()).is_err() {
-            // One that contradicts another of its actor, which only a broken replica makes; the rest still counts.
-            for change in changes {
-                let _ = doc.apply_changes([change]);
+        // On a copy: what fails half-way must leave nothing behind.
+        let apply = |doc: &Automerge, changes: Vec<Change>| {
+            let work = || {
+                let mut doc = doc.clone();
+                doc.apply_changes(changes).is_ok().then_some(doc)
+            };
+            guarded(work).flatten()
+        };
+        if let Some(doc) = apply(self.doc(), changes.clone()) {
+            self.edited = Some(Arc::new(doc));
+            return;
+        }
+        // One contradicts another of its actor or makes no sense, which only a broken replica writes; the rest counts.
+        for change in changes {
+            if let Some(doc) = apply(self.doc(), vec![change]) {
+                self.edited = Some(Arc::new(doc));
             }
         }
     }
+}
+
+fn save(doc: &Automerge) -> Vec<u8> {
+    doc.save_with_options(SaveOptions { deflate: false, retain_orphans: false })
+}
+
+fn load(saved: &[u8]) -> Option<Automerge> {
+    let options = LoadOptions::new().text_encoding(TextEncoding::UnicodeCodePoint);
+    Automerge::load_with_options(saved, options).ok()
+}
+
+/// The engine panics on some damaged documents whose checksums are right; none then.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 impl PartialEq for Document {
@@ -385,14 +364,14 @@ pub(crate) const ROOT_KEY: &str = "root";
 const CHUNK_TYPE: usize = 8;
 const CHANGE_CHUNK: u8 = 1;
 
-fn root_object(doc: &impl ReadDoc, field_type: FieldType) -> Option<ObjId> {
+pub(crate) fn root_object(doc: &impl ReadDoc, field_type: FieldType) -> Option<ObjId> {
     match doc.get(ROOT, ROOT_KEY) {
         Ok(Some((Value::Object(found), id))) if found == root_type(field_type) => Some(id),
         _ => None,
     }
 }
 
-fn root_type(field_type: FieldType) -> ObjType {
+pub(crate) fn root_type(field_type: FieldType) -> ObjType {
     match field_type {
         FieldType::List => ObjType::List,
         FieldType::Text => ObjType::Text,

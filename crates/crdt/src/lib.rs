@@ -10,6 +10,10 @@
 //! into one, and replicas that have seen the same deltas are equal
 //! (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018).
 //!
+//! There are three kinds of state behind it. Counters and the g-set only grow, so the larger state is the later one.
+//! MV registers, sets, maps and flags stand on values with dots and one causal context per field, so that what is removed
+//! leaves nothing behind. Lists, texts and JSON are automerge documents.
+//!
 //! How large a register's value may be and how many fields an object may have is up to the caller.
 //!
 //! ```
@@ -36,6 +40,7 @@ mod causal;
 mod clock;
 mod context;
 mod counter;
+mod delta;
 mod document;
 mod dotted;
 mod encoding;
@@ -46,6 +51,7 @@ mod json;
 mod operation;
 mod register;
 mod replica;
+mod sequence;
 mod tally;
 mod types;
 mod update;
@@ -56,11 +62,12 @@ pub use bounded::{BoundedCounter, BoundedCounterError};
 pub use causal::{Flag, GSet, Map, MvRegister, Set};
 pub use clock::{Hlc, HybridClock, Timestamp};
 pub use counter::{Counter, CounterOverflow};
+pub use delta::{FieldDelta, Merged};
 pub use document::{Document, MAX_DOCUMENT_BYTES};
 pub use dotted::MAX_MAP_DEPTH;
 pub use encoding::{DecodeError, FORMAT_VERSION};
 pub use error::{ApplyError, WrongType};
-pub use field::{Field, FieldDelta, Merged};
+pub use field::Field;
 pub use gcounter::{GCounter, GCounterOverflow};
 pub use json::MAX_JSON_DEPTH;
 pub use operation::{Operation, Value};

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::context::Dot;
 use crate::counter::Totals;
-use crate::document::{Document, EditError, MAX_DOCUMENT_BYTES, SequenceEdit, actor};
+use crate::document::{Document, EditError, MAX_DOCUMENT_BYTES, actor};
 use crate::dotted::{Dotted, Edited, Leaf, MAX_MAP_DEPTH, Path, Payload, Step};
 use crate::error::ApplyError;
 use crate::register::Written;
+use crate::sequence::SequenceEdit;
 use crate::{
     BoundedCounter, CounterOverflow, Field, FieldDelta, FieldType, GCounterOverflow, Hlc, Operation,
     ReplicaId, Timestamp, json,

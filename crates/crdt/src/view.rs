@@ -6,7 +6,7 @@ use crate::causal::{Map, Node};
 use crate::context::Dot;
 use crate::counter::Totals;
 use crate::dotted::{Difference, Dotted, Path, Payload, Step};
-use crate::register::{Register, Written};
+use crate::register::Register;
 use crate::{Field, FieldType};
 
 impl Field {
@@ -98,7 +98,7 @@ fn latest(dots: &BTreeSet<Dot>, dotted: &Dotted) -> Register {
         Some(Payload::Written(written)) => Some(&**written),
         _ => None,
     });
-    Register { written: written.max().cloned().map(|Written { at, value }| Written { at, value }) }
+    Register { written: written.max().cloned() }
 }
 
 fn put(field: &mut Field, dot: Dot, path: &[Step], payload: &Payload) {

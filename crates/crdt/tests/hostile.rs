@@ -1,0 +1,129 @@
+//! Bytes from outside that are wrong on purpose: reading them ends, without a panic and without taking much memory.
+//!
+//! Every test prints its seed; `PROPTEST_RNG_SEED=SEED` repeats a run.
+
+mod generate;
+
+use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, MAX_MAP_DEPTH, Operation, ReplicaId};
+use generate::{field_types, operations, seeded};
+use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+
+const MAGIC: [u8; 4] = [0x85, 0x6f, 0x4a, 0x83];
+
+/// A field after some operations of two replicas, and the last delta.
+fn written(field_type: FieldType, operations: Vec<Operation>) -> (Field, Option<FieldDelta>) {
+    let mut field = Field::empty(field_type);
+    let mut last = None;
+    for (number, operation) in (0u64..).zip(operations) {
+        let replica = ReplicaId::new(number % 2, 1);
+        let now = Hlc { wall_ms: number, logical: 0 };
+        last = field.apply_local("f", operation, replica, now).ok().or(last);
+    }
+    (field, last)
+}
+
+/// Makes the checksums of automerge's chunks right again, so that damage goes deeper than them.
+fn with_checksums(bytes: &mut [u8]) {
+    let starts: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&MAGIC)).collect();
+    for start in starts {
+        let mut length = 0usize;
+        let mut at = start + 9;
+        for shift in (0..28).step_by(7) {
+            let Some(byte) = bytes.get(at) else { return };
+            length |= usize::from(byte & 0x7f) << shift;
+            at += 1;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        let Some(chunk) = bytes.get(start + 8..at.saturating_add(length)) else { continue };
+        let checksum = Sha256::digest(chunk);
+        bytes[start + 4..start + 8].copy_from_slice(&checksum[..4]);
+    }
+}
+
+/// Everything that is done with a field from outside. What a state holds can be written and read again; a change that
+/// makes no sense to the engine may still spoil the document it is applied to.
+fn use_it(bytes: &[u8], is_state: bool) {
+    if let Ok(delta) = FieldDelta::decode(bytes) {
+        let _ = FieldDelta::decode(&delta.encode());
+    }
+    if let Ok(mut field) = Field::decode(bytes) {
+        let value = field.value();
+        let again = match Field::decode(&field.encode()) {
+            Ok(again) => again,
+            Err(error) if is_state => panic!("what was read cannot be read again: {error}"),
+            Err(_) => return,
+        };
+        assert_eq!(again, field);
+        assert_eq!(again.digest(), field.digest());
+        assert_eq!(again.value(), value);
+        let mut other = Field::empty(field.field_type());
+        other.merge(field.clone().into());
+        assert_eq!(other, field);
+        field.fold(0, 1);
+        field.size_bytes();
+        field.latest();
+    }
+}
+
+proptest! {
+    #![proptest_config(seeded())]
+
+    #[test]
+    fn damaged_fields_can_be_handled(
+        (field_type, operations) in field_types()
+            .prop_flat_map(|t| (Just(t), prop::collection::vec(operations(t), 1..12))),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        of_delta: bool,
+    ) {
+        let (field, delta) = written(field_type, operations);
+        let mut bytes = match delta.filter(|_| of_delta) {
+            Some(delta) => delta.encode(),
+            None => field.encode(),
+        };
+        for (place, value) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = value;
+        }
+        bytes[0] = 1;
+        with_checksums(&mut bytes);
+        use_it(&bytes, !of_delta);
+    }
+}
+
+#[test]
+fn maps_nest_only_so_deep() {
+    let nested = |depth: usize| {
+        let mut operation = Operation::EwFlagSet(true);
+        for _ in 0..depth {
+            operation = Operation::MapUpdate("k".to_owned(), Box::new(operation));
+        }
+        let replica = ReplicaId::new(1, 1);
+        Field::empty(FieldType::Map).apply_local("f", operation, replica, Hlc::default())
+    };
+    let deepest = nested(MAX_MAP_DEPTH).unwrap().encode();
+    use_it(&deepest, true);
+    assert_eq!(
+        nested(MAX_MAP_DEPTH + 1).unwrap_err().to_string(),
+        format!("field `f{}`: it would nest deeper than 16 levels; use fewer", "/k".repeat(MAX_MAP_DEPTH))
+    );
+    // One step more, by hand: the length of the path and one key.
+    let mut deeper = deepest;
+    let at = deeper.windows(3).position(|part| part == [MAX_MAP_DEPTH as u8, 1, b'k']).unwrap();
+    deeper[at] += 1;
+    deeper.splice(at + 1..at + 1, [1, b'k', 7]);
+    assert!(Field::decode(&deeper).is_err());
+}
+
+#[test]
+fn lengths_that_promise_much_allocate_little() {
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+    for field_type in 0..=14u8 {
+        for zeros in 0..6 {
+            let bytes = [&[1, field_type][..], &vec![0; zeros], &huge].concat();
+            assert!(Field::decode(&bytes).is_err());
+        }
+    }
+}
