@@ -301,9 +301,8 @@ impl Message {
             return Err(WireError::TooLong { bytes: frame.len(), limit_bytes });
         }
         let message = Self::decode(frame)?;
-        match &message.kind {
-            Some(kind) => check(kind)?,
-            None => {}
+        if let Some(kind) = &message.kind {
+            check(kind)?;
         }
         Ok(message)
     }

@@ -326,3 +326,27 @@ fn a_seed_repeats_a_run() {
     };
     assert_eq!(run(), run());
 }
+
+/// Takes half a minute and a gigabyte or so: `cargo test --release -- --ignored`.
+#[test]
+#[ignore = "large"]
+fn a_thousand_nodes() {
+    let mut simulation = Simulation::new(seed(), Network::default(), Settings::default());
+    for node in 1..=1_000 {
+        simulation.start(NodeId(node), Toy::default(), all_of("app"));
+    }
+    simulation.run_for(secs(5));
+    for i in 0..2_000 {
+        add(&mut simulation, i % 1_000 + 1, &key(&format!("o{}", i % 50)), 200);
+        simulation.run_for(Duration::from_millis(5));
+    }
+    let quiet = simulation.now();
+    let end = quiet + secs(60);
+    assert!(simulation.run_until_done(end, Duration::from_millis(50), |s| s.equal(|_, _| true)));
+    let sent: u64 = simulation.nodes().filter_map(|n| simulation.counters(n)).map(|c| c.bytes_sent).sum();
+    eprintln!(
+        "equal {:?} after the last change; {} bytes per node",
+        simulation.now() - quiet,
+        sent / 1_000
+    );
+}

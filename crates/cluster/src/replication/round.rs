@@ -149,3 +149,79 @@ fn blend(hash: u64, digest: u64) -> u64 {
     bytes[8..].copy_from_slice(&digest.to_le_bytes());
     xxh3_64(&bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entries(objects: &[(u8, u64)]) -> Vec<Entry> {
+        // Few hashes, so that keys share them.
+        let entry = |(name, digest): &(u8, u64)| Entry {
+            hash: u64::from(name % 5),
+            digest: *digest,
+            key: ObjectKey::new("app", format!("{name}")),
+        };
+        let mut entries: Vec<Entry> = objects.iter().map(entry).collect();
+        entries.sort_unstable_by(|a, b| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
+        entries
+    }
+
+    proptest! {
+        #[test]
+        fn differences_are_those_of_the_groups(
+            ours in prop::collection::btree_map(0_u8..12, 0_u64..3, 0..12),
+            theirs in prop::collection::btree_map(0_u8..12, 0_u64..3, 0..12),
+        ) {
+            let ours = entries(&ours.into_iter().collect::<Vec<_>>());
+            let theirs = entries(&theirs.into_iter().collect::<Vec<_>>());
+            let (our, their) = (lines(&ours), lines(&theirs));
+            let found = differences((&our.0, &our.1), (&their.0, &their.1));
+            let expected: Vec<Difference> = (0..5)
+                .filter_map(|hash| {
+                    let our: Vec<&Entry> = with_hash(&ours, hash).collect();
+                    let their: Vec<&Entry> = with_hash(&theirs, hash).collect();
+                    let digests = |entries: &[&Entry]| {
+                        let mut digests: Vec<u64> = entries.iter().map(|entry| entry.digest).collect();
+                        digests.sort_unstable();
+                        digests
+                    };
+                    match (our.is_empty(), their.is_empty()) {
+                        (true, true) => None,
+                        (false, true) => Some(Difference::OnlyOurs(hash)),
+                        (true, false) => Some(Difference::OnlyTheirs(hash)),
+                        (false, false) => {
+                            (digests(&our) != digests(&their)).then_some(Difference::Differs(hash))
+                        }
+                    }
+                })
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+
+        #[test]
+        fn ranges_hold_their_ends(hash in any::<u64>()) {
+            let (first, last) = bucket_range(bucket(hash));
+            prop_assert!(in_ranges(&[first], &[last], hash));
+            prop_assert!(in_ranges(&[first], &[hash], hash) && in_ranges(&[hash], &[last], hash));
+            prop_assert!(!in_ranges(&[], &[], hash));
+            if hash > first {
+                prop_assert!(!in_ranges(&[first], &[hash - 1], hash));
+            }
+        }
+    }
+
+    #[test]
+    fn a_round_takes_as_many_buckets_as_it_may_and_goes_on_after_them() {
+        let (mut ours, theirs) = (Tally::new(), Tally::new());
+        for bucket in [3, 5, 7] {
+            (0..10).for_each(|i| ours.add(bucket_range(bucket).0 + i, i));
+        }
+        let theirs = Buckets { round: 1, digests: theirs.digests, objects: theirs.objects };
+        assert_eq!(ours.differing(&theirs, 0, 100), (vec![3, 5, 7], None));
+        assert_eq!(ours.differing(&theirs, 0, 25), (vec![3, 5], Some(7)));
+        assert_eq!(ours.differing(&theirs, 7, 25), (vec![7], None));
+        assert_eq!(ours.differing(&theirs, 0, 1), (vec![3], Some(5)), "at least one");
+    }
+}

@@ -279,7 +279,9 @@ impl<R: SimulatedReplica> Simulation<R> {
                 }
             }
             Happening::Room { from, to, connection } => {
-                if self.links.connection(from, to) == Some(connection) && self.links.has_room(from, to) {
+                if self.links.connection(from, to) == Some(connection)
+                    && self.links.has_room(from, to, self.now)
+                {
                     self.handle(from, Event::Writable { node: to });
                 }
             }
@@ -350,13 +352,13 @@ impl<R: SimulatedReplica> Simulation<R> {
 
     /// Gives back a frame for which the sender's outbox has no room.
     fn transmit(&mut self, from: NodeId, to: NodeId, frame: Bytes) -> Option<Bytes> {
-        let Some(connection) = self.links.connection(from, to) else {
-            return None;
-        };
+        let connection = self.links.connection(from, to)?;
         let arrivals = match self.links.transmit(from, to, frame.len(), self.now, &mut self.random) {
             Ok(arrivals) => arrivals,
             Err(room_at) => {
-                self.plan(room_at, Happening::Room { from, to, connection });
+                if let Some(room_at) = room_at {
+                    self.plan(room_at, Happening::Room { from, to, connection });
+                }
                 return Some(frame);
             }
         };

@@ -136,12 +136,13 @@ impl Links {
     }
 
     /// The outbox has room again after a refusal.
-    pub(super) fn has_room(&mut self, from: NodeId, to: NodeId) -> bool {
+    pub(super) fn has_room(&mut self, from: NodeId, to: NodeId, now: Duration) -> bool {
         let direction = self.directions.entry((from, to)).or_default();
-        direction.refused_until.take().is_some()
+        direction.refused_until.take_if(|until| *until <= now).is_some()
     }
 
-    /// When the frame arrives (more than once, or not at all), or when the outbox has room again.
+    /// When the frame arrives (more than once, or not at all). If the outbox has no room, when it will have;
+    /// that is said once.
     pub(super) fn transmit(
         &mut self,
         from: NodeId,
@@ -149,19 +150,19 @@ impl Links {
         bytes: usize,
         now: Duration,
         random: &mut Random,
-    ) -> Result<Vec<Duration>, Duration> {
+    ) -> Result<Vec<Duration>, Option<Duration>> {
         let speed = self.bandwidth.get(&to).copied().unwrap_or(self.network.bytes_per_second).max(1);
         let latency = self.latency(random);
         let direction = self.directions.entry((from, to)).or_default();
-        if let Some(until) = direction.refused_until {
-            return Err(until);
+        if direction.refused_until.is_some() {
+            return Err(None);
         }
         let waiting = direction.empty_at.saturating_sub(now);
         let waiting_bytes = (waiting.as_secs_f64() * speed as f64) as usize;
         if waiting_bytes > 0 && waiting_bytes + bytes > self.network.outbox_bytes {
             let until = now + waiting / 2 + Duration::from_micros(1);
             direction.refused_until = Some(until);
-            return Err(until);
+            return Err(Some(until));
         }
         let seconds = bytes as f64 / speed as f64;
         direction.empty_at = direction.empty_at.max(now) + Duration::from_secs_f64(seconds);
