@@ -149,7 +149,7 @@ impl Hello {
         HelloWire {
             version_min: *self.versions.start(),
             version_max: *self.versions.end(),
-            software: self.software.clone(),
+            software: shown(&self.software),
             certificate: self.certificate.clone(),
             revocations_version: self.revocations_version,
             unix_ms: self.unix_ms,

@@ -10,10 +10,11 @@ use libp2p::swarm::SwarmEvent;
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::{Multiaddr, PeerId, Stream};
 use prost::Message;
+use tokio::sync::mpsc;
 
 use crate::certificate::check_name;
 use crate::membership::{Member, MemberWire, encode_addresses};
-use crate::transport::{Channels, Shared, frame, swarm};
+use crate::transport::{Channels, Event, Shared, count, frame, swarm, unix_ms};
 use crate::{
     Certificate, CertificateError, ClusterPublicKey, Identity, Membership, NewCertificate, RevocationList,
 };
@@ -195,19 +196,22 @@ fn read_reply(
 }
 
 /// Answers one newcomer.
-pub(crate) async fn serve(shared: &Shared, peer: PeerId, mut stream: Stream) {
+pub(crate) async fn serve(shared: &Shared, events: &mpsc::Sender<Event>, peer: PeerId, mut stream: Stream) {
     let served = tokio::time::timeout(SERVE_TIMEOUT, async {
         let (_, body) = frame::read(&mut stream, MAX_REQUEST_BYTES, |_| ()).await?;
         let reply = match decide(shared, peer, &body) {
             Ok(reply) => {
                 tracing::info!(%peer, "a node has joined the cluster");
-                let _ = shared.counters.joins.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                shared.membership_changed().await;
+                count(&shared.counters.joins);
+                shared.penalties.lock().forgive(&peer);
+                // The node that does not listen any more is stopping.
+                let _ = events.send(Event::MembershipChanged).await;
+                shared.wake();
                 reply
             }
             Err(refused) => {
                 tracing::warn!(%peer, reason = ?refused, "a node was not let into the cluster");
-                let _ = shared.counters.joins_refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                count(&shared.counters.joins_refused);
                 tokio::time::sleep(REFUSAL_DELAY).await;
                 JoinReply { code: refused.code(), ..JoinReply::default() }
             }
@@ -227,7 +231,7 @@ pub(crate) async fn serve(shared: &Shared, peer: PeerId, mut stream: Stream) {
 /// Lets a newcomer in, or not.
 fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refused> {
     let request = RequestWire::decode(body).map_err(|_| Refused::Malformed)?;
-    let listening = shared.listening.lock().clone();
+    let listening = shared.addresses();
     let mut desk = shared.joins.lock();
     let key = desk.check(&request.secret, shared.now_ms())?;
     let mut membership = shared.membership.lock();
@@ -249,12 +253,15 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
         number if number_taken(number) => return Err(Refused::NodeIdTaken),
         number => number,
     };
+    // A newer certificate is the one that counts, whatever the clock was set to meanwhile.
+    let before_ms = membership.member(&peer).map_or(0, |member| member.certificate.issued_unix_ms());
+    let issued_unix_ms = unix_ms().max(before_ms.saturating_add(1));
     let new = NewCertificate {
         peer_id: peer,
         node_id,
         name: request.name,
         serial: rand::random(),
-        issued_unix_ms: crate::transport::unix_ms(),
+        issued_unix_ms,
     };
     let certificate = key.issue(new).map_err(|_| Refused::Malformed)?;
     membership.learn(certificate.clone()).map_err(|_| Refused::Malformed)?;

@@ -310,7 +310,10 @@ fn is_usable(address: &Multiaddr) -> bool {
     let mut parts = address.iter();
     let host = match parts.next() {
         Some(Protocol::Ip4(ip)) => !ip.is_unspecified() && !ip.is_multicast(),
-        Some(Protocol::Ip6(ip)) => !ip.is_unspecified() && !ip.is_multicast(),
+        // A link-local address is of no use without the name of the link.
+        Some(Protocol::Ip6(ip)) => {
+            !ip.is_unspecified() && !ip.is_multicast() && !ip.is_unicast_link_local()
+        }
         _ => false,
     };
     host && matches!(

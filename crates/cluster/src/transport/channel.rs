@@ -9,6 +9,8 @@ use futures_util::io::{BufReader, ReadHalf, WriteHalf};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{Multiaddr, PeerId, Stream};
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::frame::{self, Kind, ReadError};
 use super::shared::{Peer, Shared, unix_ms};
@@ -16,7 +18,7 @@ use super::{DownReason, Event, address};
 use crate::handshake::{Hello, MAX_HELLO_BYTES, Refusal, Refused, Verdict};
 use crate::liveness::{Due, Liveness};
 use crate::membership::{Member, decode_addresses, decode_members, encode_addresses, encode_members};
-use crate::{RevocationList, TransportKind};
+use crate::{CertificateError, RevocationList, TransportKind};
 
 /// Frames of the channel's own may be as large as this, whatever the limit for the node's.
 const MAX_CONTROL_BYTES: usize = 128 * 1_024;
@@ -51,16 +53,47 @@ enum Failure {
 }
 
 /// Runs a channel to its end.
-pub(crate) async fn run(shared: Arc<Shared>, link: Link, mut stream: Stream) -> Outcome {
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
+    link: Link,
+    mut stream: Stream,
+) -> Outcome {
+    match open(&shared, &link, &mut stream).await {
+        Ok((peer, hello)) => serve(&shared, &events, &peer, &hello, stream).await,
+        Err(failure) => give_up(&shared, &link, stream, failure).await,
+    }
+}
+
+/// The handshake, and taking the place of the member's channel.
+async fn open(
+    shared: &Arc<Shared>,
+    link: &Link,
+    stream: &mut Stream,
+) -> Result<(Arc<Peer>, Hello), Failure> {
+    if shared.penalties.lock().waits_until(&link.peer, shared.now_ms()).is_some() {
+        return Err(Failure::Ours(Refusal::BackingOff.with("it was refused a short while ago")));
+    }
     let limit = shared.limits.handshake_timeout;
-    let greeted = tokio::time::timeout(limit, greet(&shared, &link, &mut stream)).await;
-    let failure = match greeted {
-        Ok(Ok((peer, hello))) => return serve(&shared, &peer, &hello, stream).await,
-        Ok(Err(failure)) => failure,
-        Err(_) => Failure::Ours(
-            Refusal::Silent.with(format!("it did not say who it is within {} s", limit.as_secs_f32())),
-        ),
-    };
+    let (peer, hello) =
+        tokio::time::timeout(limit, greet(shared, link, stream)).await.unwrap_or_else(|_| {
+            let detail = format!("it did not say who it is within {} s", limit.as_secs_f32());
+            Err(Failure::Ours(Refusal::Silent.with(detail)))
+        })?;
+    let decides = shared.own < link.peer;
+    // An old channel ends only when the node has taken all that came by it; that is not the peer's fault.
+    tokio::time::timeout(limit, shared.claim(&peer, decides))
+        .await
+        .map_err(|_| Failure::Lost("the channel before has not ended yet".into()))?
+        .map_err(Failure::Ours)?;
+    if decides && let Err(failure) = accept(stream).await {
+        shared.release(&peer);
+        return Err(failure);
+    }
+    Ok((peer, hello))
+}
+
+async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, failure: Failure) -> Outcome {
     match failure {
         Failure::Ours(refused) => {
             if refused.reason == Refusal::Duplicate {
@@ -102,7 +135,7 @@ async fn refuse(stream: &mut Stream, refused: Refused) {
     let _ = tokio::time::timeout(LINGER, farewell).await;
 }
 
-/// Both say Hello, both judge, and the lower peer id has the last word.
+/// Both say Hello and judge. The higher peer id says so at once; the lower one has the last word later.
 async fn greet(
     shared: &Arc<Shared>,
     link: &Link,
@@ -135,11 +168,6 @@ async fn greet(
     if let Verdict::Refused(refused) = Verdict::decode(&body).map_err(Failure::Ours)? {
         return Err(Failure::Theirs(refused));
     }
-    shared.claim(&peer, decides).await.map_err(Failure::Ours)?;
-    if decides && let Err(failure) = accept(stream).await {
-        shared.release(&peer);
-        return Err(failure);
-    }
     Ok((peer, hello))
 }
 
@@ -170,10 +198,17 @@ fn lost(error: std::io::Error) -> Failure {
 }
 
 /// A member's channel, from its up to its down.
-async fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>, hello: &Hello, stream: Stream) -> Outcome {
+async fn serve(
+    shared: &Arc<Shared>,
+    events: &mpsc::Sender<Event>,
+    peer: &Arc<Peer>,
+    hello: &Hello,
+    stream: Stream,
+) -> Outcome {
     let (reader, mut writer) = stream.split();
     let channel = Channel {
         shared,
+        events,
         peer,
         liveness: Mutex::new(Liveness::new(shared.now_ms())),
         announced: AtomicBool::new(false),
@@ -201,7 +236,7 @@ async fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>, hello: &Hello, stream: St
         let down = Event::PeerDown { node_id: peer.certificate.node_id(), reason };
         tokio::select! {
             // The node that does not listen any more is stopping.
-            _ = shared.events.send(down) => {}
+            _ = events.send(down) => {}
             () = shared.cancel.cancelled() => {}
         }
     }
@@ -218,6 +253,7 @@ async fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>, hello: &Hello, stream: St
 
 struct Channel<'a> {
     shared: &'a Arc<Shared>,
+    events: &'a mpsc::Sender<Event>,
     peer: &'a Arc<Peer>,
     liveness: Mutex<Liveness>,
     /// Whether the node was told that the peer is up.
@@ -293,14 +329,14 @@ impl Channel<'_> {
 
     async fn take(&self, kind: Kind, body: Bytes) -> Result<(), DownReason> {
         let malformed = DownReason::Refused(Refusal::Malformed);
+        let too_large = DownReason::Refused(Refusal::TooLarge);
         match kind {
-            Kind::Data if body.len() > self.shared.limits.max_frame_bytes => {
-                Err(DownReason::Refused(Refusal::TooLarge))
-            }
+            Kind::Data if body.len() > self.shared.limits.max_frame_bytes => Err(too_large),
             Kind::Data => {
                 self.emit(Event::Frame { node_id: self.peer.certificate.node_id(), bytes: body }).await;
                 Ok(())
             }
+            _ if body.len() > MAX_CONTROL_BYTES => Err(too_large),
             Kind::Ping => {
                 self.peer.outbox.pong(token(&body).ok_or(malformed)?);
                 Ok(())
@@ -326,7 +362,12 @@ impl Channel<'_> {
         for mut member in members {
             let heard = self.credible(decode_addresses(&member.addresses));
             member.addresses = encode_addresses(&heard);
-            changed |= self.shared.membership.lock().take_in(&member).map_err(|_| malformed)?;
+            match self.shared.membership.lock().take_in(&member) {
+                Ok(learnt) => changed |= learnt,
+                // What only newer versions can read is no fault of the peer's.
+                Err(CertificateError::UnknownFormat { .. }) => {}
+                Err(_) => return Err(malformed),
+            }
         }
         if changed {
             self.membership_changed().await;
@@ -361,14 +402,12 @@ impl Channel<'_> {
 
     /// Hands an event to the node. While the node is slow nothing is read, and the peer is not to blame.
     async fn emit(&self, event: Event) {
-        use tokio::sync::mpsc::error::TrySendError;
-
-        match self.shared.events.try_send(event) {
+        match self.events.try_send(event) {
             Ok(()) => {}
             Err(TrySendError::Full(event)) => {
                 self.liveness.lock().pause();
                 // The node that does not listen any more is stopping.
-                let _ = self.shared.events.send(event).await;
+                let _ = self.events.send(event).await;
                 self.liveness.lock().resume(self.shared.now_ms());
             }
             Err(TrySendError::Closed(_)) => self.shared.cancel.cancel(),
@@ -415,7 +454,7 @@ impl Channel<'_> {
             self.peer.outbox.writable().await;
             let event = Event::Writable { node_id: self.peer.certificate.node_id() };
             // The node that does not listen any more is stopping.
-            let _ = self.shared.events.send(event).await;
+            let _ = self.events.send(event).await;
         }
     }
 }

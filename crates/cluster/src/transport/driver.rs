@@ -14,6 +14,7 @@ use libp2p::{Multiaddr, PeerId, Swarm, connection_limits, mdns};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
+use super::Event;
 use super::address::{self, Bootstrap};
 use super::behaviour::{Channels, GateClosed, Opened, Purpose};
 use super::channel::{self, Link, Outcome};
@@ -54,6 +55,8 @@ pub(crate) enum Command {
 
 pub(crate) struct Driver {
     shared: Arc<Shared>,
+    /// With the last copy of it the node's events end; the handle has none.
+    events: mpsc::Sender<Event>,
     swarm: Swarm<Behaviour>,
     commands: mpsc::UnboundedReceiver<Command>,
     book: DialBook,
@@ -78,6 +81,7 @@ struct Connection {
 impl Driver {
     pub(crate) fn new(
         shared: Arc<Shared>,
+        events: mpsc::Sender<Event>,
         swarm: Swarm<Behaviour>,
         commands: mpsc::UnboundedReceiver<Command>,
         bootstrap: Vec<Bootstrap>,
@@ -85,6 +89,7 @@ impl Driver {
         let book = DialBook::new(shared.own, bootstrap);
         Self {
             shared,
+            events,
             swarm,
             commands,
             book,
@@ -289,10 +294,14 @@ impl Driver {
             Outcome::Refused(reason) | Outcome::RefusedByPeer(reason) if reason.is_penalised() => {
                 self.shared.penalise(peer);
             }
-            Outcome::Refused(_) | Outcome::RefusedByPeer(_) => {
+            // Of two connections the other one stands.
+            Outcome::Refused(_) | Outcome::RefusedByPeer(_)
+                if self.connections.values().any(|other| other.peer == peer) =>
+            {
                 self.book.succeeded(peer, now_ms, rand::random());
             }
-            Outcome::Lost => {
+            // The peer does not know yet that the connection before has ended, or the way was lost.
+            Outcome::Refused(_) | Outcome::RefusedByPeer(_) | Outcome::Lost => {
                 target.into_iter().for_each(|target| self.fail(target));
             }
             Outcome::Down { up, reason } => {
@@ -369,17 +378,18 @@ impl Driver {
         (known.deadline_ms, known.has_channel) = (None, true);
         let link = Link { peer, address: known.address.clone() };
         let (shared, commands) = (self.shared.clone(), self.shared.commands.clone());
+        let events = self.events.clone();
         match stream {
             Some((Purpose::Cluster, stream)) => {
                 self.tasks.spawn(async move {
-                    let outcome = channel::run(shared, link, stream).await;
+                    let outcome = channel::run(shared, events, link, stream).await;
                     // The driver is gone only when all is at its end.
                     let _ = commands.send(Command::Ended { connection, outcome });
                 });
             }
             Some((Purpose::Join, stream)) => {
                 self.tasks.spawn(async move {
-                    join::serve(&shared, peer, stream).await;
+                    join::serve(&shared, &events, peer, stream).await;
                     let _ = commands.send(Command::Ended { connection, outcome: Outcome::Lost });
                 });
             }

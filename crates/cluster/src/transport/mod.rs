@@ -34,6 +34,7 @@ mod tests;
 
 pub(crate) use behaviour::Channels;
 pub use counters::Counters;
+pub(crate) use counters::add as count;
 pub(crate) use shared::{Shared, unix_ms};
 pub use start::StartError;
 pub(crate) use start::swarm;
@@ -271,9 +272,9 @@ impl Handle {
         }
     }
 
-    /// Where this node listens, with the real port and one address per interface.
+    /// Where this node listens, with the real port and one address per interface; loopback comes last.
     pub fn listen_addresses(&self) -> Vec<Multiaddr> {
-        self.shared.listening.lock().clone()
+        self.shared.addresses()
     }
 
     /// Figures since the start.

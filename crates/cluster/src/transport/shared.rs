@@ -15,7 +15,7 @@ use super::counters::Cells;
 use super::driver::Command;
 use super::frame::Kind;
 use super::outbox::Outbox;
-use super::{DownReason, Event, Limits, PeerInfo, TransportKind};
+use super::{DownReason, Limits, PeerInfo, TransportKind, address};
 use crate::handshake::{Hello, Refusal, Refused};
 use crate::join::Desk;
 use crate::membership::MemberWire;
@@ -34,7 +34,6 @@ pub(crate) struct Shared {
     pub(crate) penalties: Mutex<Penalties>,
     pub(crate) joins: Mutex<Desk>,
     pub(crate) serves_joins: Arc<AtomicBool>,
-    pub(crate) events: mpsc::Sender<Event>,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
     pub(crate) cancel: CancellationToken,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
@@ -68,7 +67,6 @@ impl Shared {
         limits: Limits,
         membership: Arc<Mutex<Membership>>,
         serves_joins: Arc<AtomicBool>,
-        events: mpsc::Sender<Event>,
         commands: mpsc::UnboundedSender<Command>,
         cancel: CancellationToken,
     ) -> Self {
@@ -81,7 +79,6 @@ impl Shared {
             penalties: Mutex::default(),
             joins: Mutex::default(),
             serves_joins,
-            events,
             commands,
             cancel,
             peers: Mutex::default(),
@@ -99,9 +96,16 @@ impl Shared {
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
+    /// Where this node listens, what is of use to other machines first.
+    pub(crate) fn addresses(&self) -> Vec<Multiaddr> {
+        let mut addresses = self.listening.lock().clone();
+        addresses.sort_by_key(address::is_loopback);
+        addresses
+    }
+
     /// This node's Hello.
     pub(crate) fn hello(&self) -> Hello {
-        let addresses = self.listening.lock().clone();
+        let addresses = self.addresses();
         let membership = self.membership.lock();
         Hello {
             versions: self.limits.versions.clone(),
@@ -209,12 +213,6 @@ impl Shared {
     pub(crate) fn wake(&self) {
         // The driver is gone only when all is at its end.
         let _ = self.commands.send(Command::Look);
-    }
-
-    pub(crate) async fn membership_changed(&self) {
-        // The node that does not listen any more is stopping.
-        let _ = self.events.send(Event::MembershipChanged).await;
-        self.wake();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -106,7 +107,6 @@ pub(super) async fn start(
         limits,
         options.membership.clone(),
         serves_joins.clone(),
-        event_sender,
         commands,
         cancel.child_token(),
     ));
@@ -130,7 +130,7 @@ pub(super) async fn start(
     .map_err(|reason| StartError::Setup { reason })?;
     listen(&mut swarm, options.listen)?;
     await_addresses(&mut swarm, &shared, options.listen).await?;
-    tokio::spawn(Driver::new(shared.clone(), swarm, command_receiver, bootstrap).run());
+    tokio::spawn(Driver::new(shared.clone(), event_sender, swarm, command_receiver, bootstrap).run());
     Ok((shared, events))
 }
 
@@ -176,13 +176,15 @@ fn check_membership(options: &Options) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Keeps peers out that were refused a short while ago.
+/// Keeps peers out that were refused a short while ago, before anything is read from them. While newcomers are
+/// expected everybody gets in as far as the protocol: one that was put out may have a token.
 fn gate(shared: &Arc<Shared>) -> Gate {
     let shared = Arc::downgrade(shared);
     Arc::new(move |peer| {
         let waits = shared.upgrade().is_some_and(|shared| {
             let now_ms = shared.now_ms();
-            shared.penalties.lock().waits_until(&peer, now_ms).is_some()
+            let expects_newcomers = shared.serves_joins.load(Ordering::Relaxed);
+            !expects_newcomers && shared.penalties.lock().waits_until(&peer, now_ms).is_some()
         });
         if waits { Err(GateClosed) } else { Ok(()) }
     })

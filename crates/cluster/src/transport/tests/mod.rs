@@ -82,6 +82,13 @@ impl Node {
         .await
     }
 
+    /// Stops the node, and waits until it has stopped.
+    pub(super) async fn stop(mut self) {
+        self.cancel.cancel();
+        let ended = async { while self.events.recv().await.is_some() {} };
+        tokio::time::timeout(LIMIT, ended).await.expect("the events do not end");
+    }
+
     pub(super) async fn wait_frame(&mut self, id: u64) -> Bytes {
         self.wait(|event| match event {
             Event::Frame { node_id, bytes } if node_id == id => Some(bytes),

@@ -306,6 +306,23 @@ async fn a_revoked_node_is_put_out_everywhere() {
 }
 
 #[tokio::test]
+async fn a_node_that_was_put_out_may_join_again() {
+    let key = ClusterKey::generate();
+    let mut a = start(options(&key, 1)).await;
+    let of_b = Options { bootstrap: vec![a.address(TransportKind::Tcp)], ..options(&key, 2) };
+    let mut b = start(of_b.clone()).await;
+    a.wait_up(2).await;
+    a.handle.revoke(key.revoke(1, [2]).unwrap()).unwrap();
+    b.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
+    b.stop().await;
+    let token = a.handle.open_join(&key, Duration::from_secs(60)).unwrap();
+    let request = crate::JoinRequest { name: "node-2".into(), node_id: Some(2) };
+    let joined = crate::join(&of_b.identity, &token, &request, LIMIT).await.unwrap();
+    let mut b = start(Options { membership: Arc::new(Mutex::new(joined)), ..of_b }).await;
+    tokio::join!(a.wait_up(2), b.wait_up(1));
+}
+
+#[tokio::test]
 async fn a_member_that_is_sent_away_comes_back_later() {
     let mut cluster = Cluster::start(TransportKind::Quic).await;
     let started = Instant::now();
