@@ -77,6 +77,11 @@ pub enum Command {
     /// See, end and retry instances of workflows; draw a workflow
     #[command(subcommand)]
     Workflow(Workflow),
+    /// Make a cluster of nodes, join one, and say who belongs to it
+    #[command(subcommand)]
+    Cluster(Cluster),
+    /// List the nodes of the cluster and how they are connected
+    Nodes,
     /// Read, change, watch and back up stateful objects
     #[command(subcommand)]
     Objects(Objects),
@@ -133,7 +138,7 @@ pub struct Listen {
     /// Address of the control API [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR:PORT")]
     pub control: Option<SocketAddr>,
-    /// Address for other nodes (not supported yet)
+    /// Address for the other nodes of a cluster, by TCP and QUIC [default: 127.0.0.1:7071]
     #[arg(long, value_name = "ADDR:PORT")]
     pub p2p: Option<SocketAddr>,
     /// A file with the node's settings; the options above go before it
@@ -296,6 +301,35 @@ pub enum Workflow {
 pub struct Trace {
     /// The id of an invocation (the header Invocation-Id), of an instance, or a W3C trace id
     pub id: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cluster {
+    /// Make a cluster with this node as its first member, and print a token for a second one
+    Init {
+        /// The node's name in the cluster [default: the machine's]
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Print a token with which one more node may join, once
+    Token {
+        /// How long it is good, such as 10m or 2h
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+        life: std::time::Duration,
+    },
+    /// Make this node a member of a cluster
+    Join {
+        /// What `cluster init` or `cluster token` has printed on another node
+        token: String,
+        /// The node's name in the cluster [default: the machine's]
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Put a node out of the cluster, for good
+    Revoke {
+        /// Its name or id
+        name: String,
+    },
 }
 
 /// A field of an object.

@@ -20,10 +20,6 @@ use crate::output;
 
 /// The settings of the file, and above them those of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
-    if listen.p2p.is_some() {
-        let message = "`--p2p` is not supported yet: a node works alone; leave the option out";
-        return Err(Failure::new(Exit::Usage, message));
-    }
     let mut config = NodeConfig::load(listen.config.as_deref())
         .map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
     if let Some(data_dir) = data_dir {
@@ -33,6 +29,7 @@ pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<Node
     config.mqtt = listen.mqtt.unwrap_or(config.mqtt);
     config.mqtts = listen.mqtts.or(config.mqtts);
     config.control = listen.control.unwrap_or(config.control);
+    config.cluster.listen = listen.p2p.unwrap_or(config.cluster.listen);
     Ok(config)
 }
 

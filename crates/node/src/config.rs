@@ -57,6 +57,8 @@ pub struct NodeConfig {
     pub bridges: Vec<BridgeSection>,
     /// The logs of functions.
     pub logs: LogsSection,
+    /// See [`ClusterSection`].
+    pub cluster: ClusterSection,
     /// See [`ObjectsSection`].
     pub objects: ObjectsSection,
     /// See [`WorkflowsSection`].
@@ -86,10 +88,31 @@ impl Default for NodeConfig {
             websocket: WebSocketSection::default(),
             bridges: Vec::new(),
             logs: LogsSection::default(),
+            cluster: ClusterSection::default(),
             objects: ObjectsSection::default(),
             workflows: WorkflowsSection::default(),
             traces: TracesSection::default(),
         }
+    }
+}
+
+/// `[cluster]`: how the node finds the others of its cluster, once it is in one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClusterSection {
+    /// Where it listens for them, by TCP and by QUIC (UDP). Nothing is listened on before the node is a member.
+    pub listen: SocketAddr,
+    /// Addresses of members, such as `pi-2.local:7071`, beside those that the node has learnt.
+    pub bootstrap: Vec<String>,
+    /// Whether members are looked for on the local network by multicast DNS; where it listens on loopback alone they are
+    /// not.
+    pub mdns: bool,
+}
+
+impl Default for ClusterSection {
+    fn default() -> Self {
+        let listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7071);
+        Self { listen, bootstrap: Vec::new(), mdns: true }
     }
 }
 

@@ -7,6 +7,7 @@ pub mod access;
 mod answer;
 pub mod bridge;
 mod budget;
+pub mod cluster;
 pub mod config;
 pub mod control;
 pub mod dispatch;

@@ -93,6 +93,26 @@ struct NodeGauges {
     durable_dropped: Counter,
     store_commits: Counter,
     store_syncs: Counter,
+    object_fields_cached: Gauge,
+    object_bytes_cached: Gauge,
+    object_fields_unwritten: Gauge,
+    object_merges: Counter,
+    object_conflicts: Counter,
+    cluster_members: Gauge,
+    cluster_peers: Gauge,
+    cluster_bytes_sent: Counter,
+    cluster_bytes_received: Counter,
+    cluster_messages_sent: Counter,
+    cluster_messages_received: Counter,
+    cluster_deltas_sent: Counter,
+    cluster_states_sent: Counter,
+    cluster_flushes: Counter,
+    cluster_changes: Counter,
+    cluster_rounds: Counter,
+    cluster_rounds_exchanged: Counter,
+    cluster_bad_messages: Counter,
+    cluster_stale: Counter,
+    cluster_refused: Family<ReasonLabel, Counter>,
     bridge_connected: Family<BridgeLabel, Gauge>,
     bridge_queued: Family<BridgeLabel, Gauge>,
     bridge_received: Family<BridgeLabel, Counter>,
@@ -103,6 +123,11 @@ struct NodeGauges {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BridgeLabel {
     bridge: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: String,
 }
 
 /// What [`Metrics::encode`] is given of the rest of the node.
@@ -126,6 +151,10 @@ pub struct NodeReading {
     pub workflows: crate::workflow::WorkflowReading,
     /// Connections to other brokers.
     pub bridges: Vec<BridgeStatus>,
+    /// Stateful objects.
+    pub objects: crate::objects::ObjectsReading,
+    /// The cluster.
+    pub cluster: crate::cluster::ClusterReading,
 }
 
 /// The figures of one function; kept when a new revision goes live.
@@ -249,12 +278,36 @@ impl Default for Metrics {
             ("mqtt_messages_rejected", "Messages refused by a hook or a limit", &node.mqtt_rejected),
             ("store_commits", "Groups of changes written to the store", &node.store_commits),
             ("store_syncs", "Times the disk was made to have them", &node.store_syncs),
+            ("object_merges", "Changes of peers that were taken in", &node.object_merges),
+            ("object_conflicts", "Fields that two nodes made with different types", &node.object_conflicts),
+            ("cluster_bytes_sent", "Bytes of messages about objects", &node.cluster_bytes_sent),
+            ("cluster_bytes_received", "Bytes of messages about objects", &node.cluster_bytes_received),
+            ("cluster_messages_sent", "Messages about objects", &node.cluster_messages_sent),
+            ("cluster_messages_received", "Messages about objects", &node.cluster_messages_received),
+            ("cluster_deltas_sent", "Objects' changes sent, one for each peer", &node.cluster_deltas_sent),
+            ("cluster_states_sent", "Of these, whole states", &node.cluster_states_sent),
+            ("cluster_changes", "Groups of local changes", &node.cluster_changes),
+            ("cluster_flushes", "Times that an object's changes were sent", &node.cluster_flushes),
+            ("cluster_rounds", "Comparisons with a peer", &node.cluster_rounds),
+            ("cluster_rounds_exchanged", "Those that found a difference", &node.cluster_rounds_exchanged),
+            ("cluster_bad_messages", "Messages of peers that were garbage", &node.cluster_bad_messages),
+            ("cluster_stale", "Objects that a slow peer was not sent in time", &node.cluster_stale),
             ("mqtt_sessions_expired", "Sessions whose expiry interval ran out", &node.mqtt_expired),
             ("mqtt_connections_refused", "Connections that got no session", &node.mqtt_refused),
             ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
         ] {
             registry.register(name, help, counter.clone());
         }
+        for (name, help, gauge) in [
+            ("object_fields_cached", "Fields of objects in memory", &node.object_fields_cached),
+            ("object_cached_bytes", "What they take", &node.object_bytes_cached),
+            ("object_fields_unwritten", "Fields newer than the disk", &node.object_fields_unwritten),
+            ("cluster_members", "Other members of the cluster", &node.cluster_members),
+            ("cluster_peers", "Those that are connected", &node.cluster_peers),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
+        registry.register("cluster_refused", "Peers that were refused", node.cluster_refused.clone());
         for (name, help, gauge) in [
             ("bridge_connected", "Whether the bridge is connected", &node.bridge_connected),
             ("bridge_queued_messages", "Messages that wait for the other broker", &node.bridge_queued),
@@ -355,6 +408,32 @@ impl Metrics {
         show(&gauges.durable_dropped, journal.dropped);
         show(&gauges.store_commits, reading.store.commits);
         show(&gauges.store_syncs, reading.store.syncs);
+        let objects = &reading.objects;
+        set(&gauges.object_fields_cached, objects.cached_fields);
+        set(&gauges.object_bytes_cached, objects.cached_bytes);
+        set(&gauges.object_fields_unwritten, objects.unwritten_fields);
+        show(&gauges.object_merges, objects.merges);
+        show(&gauges.object_conflicts, objects.conflicts);
+        let cluster = &reading.cluster;
+        set(&gauges.cluster_members, cluster.members);
+        set(&gauges.cluster_peers, cluster.peers);
+        let replication = &cluster.replication;
+        show(&gauges.cluster_bytes_sent, replication.bytes_sent);
+        show(&gauges.cluster_bytes_received, replication.bytes_received);
+        show(&gauges.cluster_messages_sent, replication.messages_sent);
+        show(&gauges.cluster_messages_received, replication.messages_received);
+        show(&gauges.cluster_deltas_sent, replication.deltas_sent);
+        show(&gauges.cluster_states_sent, replication.states_sent);
+        show(&gauges.cluster_changes, replication.changes);
+        show(&gauges.cluster_flushes, replication.flushes);
+        show(&gauges.cluster_rounds, replication.rounds);
+        show(&gauges.cluster_rounds_exchanged, replication.rounds_exchanged);
+        show(&gauges.cluster_bad_messages, replication.bad_messages);
+        show(&gauges.cluster_stale, replication.stale);
+        for (reason, count) in &cluster.refused {
+            let label = ReasonLabel { reason: reason.clone() };
+            show(&gauges.cluster_refused.get_or_create(&label), *count);
+        }
         for status in &reading.bridges {
             let label = BridgeLabel { bridge: status.name.clone() };
             let connected = u64::from(status.connected_since_unix_ms.is_some());

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
 use crate::bridge::Bridges;
+use crate::cluster::{Cluster, ClusterError, ClusterOptions, Recoveries};
 use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
@@ -131,6 +132,9 @@ pub enum BuildError {
         /// What the system says.
         reason: std::io::Error,
     },
+    /// The node can't take part in its cluster.
+    #[error("{0}; choose another address with --p2p ADDR:PORT, or mend what is wrong")]
+    Cluster(#[from] ClusterError),
     /// A thread can't be started.
     #[error("a worker thread could not be started: {0}")]
     Workers(std::io::Error),
@@ -166,6 +170,7 @@ pub struct Node {
     /// See [`config::TracesSection::otlp`].
     otlp: Option<String>,
     bridges: Arc<Bridges>,
+    cluster: Arc<Cluster>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
     store: Arc<Store>,
@@ -255,6 +260,14 @@ impl Node {
             Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);
         let trace_limits = TraceLimits { spans: config.traces.spans, per_second: config.traces.per_second };
         let traces = Arc::new(Traces::new(trace_limits, config.traces.otlp.is_some()));
+        let recoveries = Arc::<Recoveries>::default();
+        let cluster = Arc::new(Cluster::new(
+            cluster_options(&config),
+            store.clone(),
+            registry.clone(),
+            recoveries.clone(),
+            clock.clone(),
+        ));
         let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
             registry: registry.clone(),
             isolates: isolates.clone(),
@@ -264,6 +277,7 @@ impl Node {
             journal: Arc::new(journal),
             coordinator: Arc::new(coordinator),
             traces,
+            recoveries,
             clock,
             broker,
             max_message_bytes: max_message_bytes(&config),
@@ -305,6 +319,7 @@ impl Node {
             metrics,
             broker: broker.clone(),
             bridges: bridges.clone(),
+            cluster: cluster.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
                 data_dir: config.data_dir.display().to_string(),
@@ -315,6 +330,7 @@ impl Node {
             },
             token,
         });
+        cluster.start().await?;
         Ok(Self {
             addresses,
             drain_grace: config.drain_grace,
@@ -331,6 +347,7 @@ impl Node {
             websocket: Arc::new(websocket),
             otlp: config.traces.otlp,
             bridges,
+            cluster,
             tls,
             control,
             store,
@@ -491,6 +508,7 @@ impl Node {
             let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
         };
         tokio::join!(drain, async { while serving.join_next().await.is_some() {} });
+        self.cluster.stop().await;
         tasks.shutdown().await;
         let (workers, store) = (self.workers, self.store);
         let closed = tokio::task::spawn_blocking(move || {
@@ -625,6 +643,16 @@ fn store_options(config: &NodeConfig) -> StoreOptions {
         cache_bytes: config.store.cache.as_u64(),
         objects_cache_bytes: config.objects.cache.as_u64(),
         broker_sync: config.broker.sync,
+    }
+}
+
+fn cluster_options(config: &NodeConfig) -> ClusterOptions {
+    let section = &config.cluster;
+    ClusterOptions {
+        data_dir: config.data_dir.clone(),
+        listen: section.listen,
+        bootstrap: section.bootstrap.clone(),
+        mdns: section.mdns && !is_loopback(section.listen.ip()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod build;
+mod cluster;
 mod compile;
 mod coordinator;
 mod deploy;
@@ -10,6 +11,7 @@ mod list;
 mod login;
 mod logs;
 mod new;
+mod nodes;
 mod objects;
 mod queues;
 mod rm;
@@ -51,6 +53,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Login(args) => as_client(login::run(&args, &global)),
         Command::Workflow(args) => as_client(workflow::run(&args, &global)),
+        Command::Cluster(args) => as_client(cluster::run(&args, &global)),
+        Command::Nodes => as_client(nodes::run(&global)),
         Command::Objects(args) => as_client(objects::run(&args, &global)),
         Command::Trace(args) => as_client(trace::run(&args, &global)),
     };

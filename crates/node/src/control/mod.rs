@@ -23,6 +23,7 @@ pub use endpoint::ControlEndpoint;
 
 use crate::access::AccessControl;
 use crate::bridge::Bridges;
+use crate::cluster::Cluster;
 use crate::dispatch::{Dispatcher, Workers};
 use crate::logs::Logs;
 use crate::metrics::{Metrics, NodeReading};
@@ -68,6 +69,8 @@ pub struct ControlParts {
     pub metrics: Arc<Metrics>,
     /// The broker.
     pub broker: Broker,
+    /// The cluster, if the node is in one.
+    pub cluster: Arc<Cluster>,
     /// To other brokers.
     pub bridges: Arc<Bridges>,
     /// The node's facts.
@@ -106,6 +109,8 @@ impl ControlParts {
             journal: self.dispatcher.journal().reading(),
             workflows: self.dispatcher.coordinator().reading(),
             bridges: self.bridges.status(),
+            objects: self.dispatcher.store().objects().reading(),
+            cluster: self.cluster.reading(),
         }
     }
 }

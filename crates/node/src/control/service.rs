@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use ulid::Ulid;
 use super::proto::control_server::{Control, ControlServer};
 use super::{ControlParts, MAX_MESSAGE_BYTES, convert, objects, proto};
 use crate::access::UsersError;
+use crate::cluster::ClusterError;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::logs::LogLine;
 use crate::registry::{Deploy, DeployError};
@@ -253,6 +255,45 @@ impl Control for ControlService {
         Ok(Response::new(proto::GraphResponse { mermaid, svg }))
     }
 
+    async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {
+        let name = node_name(request.into_inner().name);
+        let cluster = self.parts.cluster.clone();
+        // On a task of its own: a client that goes away must not leave half a cluster.
+        let made = tokio::spawn(async move { cluster.init(&name).await }).await;
+        let made = made.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(convert::cluster(made.map_err(cluster_status)?)))
+    }
+
+    async fn open_cluster(
+        &self,
+        request: Request<proto::OpenClusterRequest>,
+    ) -> Answer<proto::OpenClusterResponse> {
+        let life_ms = request.into_inner().life_ms;
+        let life = (life_ms > 0).then(|| Duration::from_millis(life_ms));
+        let token = self.parts.cluster.token(life).await.map_err(cluster_status)?;
+        Ok(Response::new(proto::OpenClusterResponse { token }))
+    }
+
+    async fn join_cluster(&self, request: Request<proto::JoinClusterRequest>) -> Answer<proto::Cluster> {
+        let proto::JoinClusterRequest { token, name } = request.into_inner();
+        let (cluster, name) = (self.parts.cluster.clone(), node_name(name));
+        let joined = tokio::spawn(async move { cluster.join(&token, &name).await }).await;
+        let joined = joined.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(convert::cluster(joined.map_err(cluster_status)?)))
+    }
+
+    async fn revoke_member(
+        &self,
+        request: Request<proto::RevokeMemberRequest>,
+    ) -> Answer<proto::RevokeMemberResponse> {
+        self.parts.cluster.revoke(&request.into_inner().name).await.map_err(cluster_status)?;
+        Ok(Response::new(proto::RevokeMemberResponse {}))
+    }
+
+    async fn get_cluster(&self, _: Request<proto::GetClusterRequest>) -> Answer<proto::Cluster> {
+        Ok(Response::new(convert::cluster(self.parts.cluster.status().map_err(cluster_status)?)))
+    }
+
     async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {
         let id = request.into_inner().id;
         let spans = self.parts.dispatcher.traces().find(&id);
@@ -466,5 +507,34 @@ fn secret_status(error: SecretError) -> Status {
         SecretError::Name { .. } | SecretError::TooLarge { .. } => Status::invalid_argument(text),
         SecretError::Unknown { .. } => Status::not_found(text),
         SecretError::Commit { .. } => Status::resource_exhausted(text),
+    }
+}
+
+/// The name of the machine where none is given, as far as a member may be called so.
+fn node_name(given: String) -> String {
+    if !given.is_empty() {
+        return given;
+    }
+    let machine = rustix::system::uname();
+    let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = machine.nodename().to_string_lossy().chars().filter(fits).take(63).collect();
+    if name.is_empty() { "node".to_owned() } else { name }
+}
+
+fn cluster_status(error: ClusterError) -> Status {
+    use edgefaas_cluster::JoinError as Join;
+    let message = error.to_string();
+    match error {
+        ClusterError::Files(_) => Status::internal(message),
+        ClusterError::Token(_) | ClusterError::Certificate(_) => Status::invalid_argument(message),
+        ClusterError::UnknownMember { .. } => Status::not_found(message),
+        ClusterError::Join(error) => match error {
+            Join::WrongToken | Join::UsedToken | Join::ExpiredToken => Status::permission_denied(message),
+            Join::TooManyAttempts => Status::resource_exhausted(message),
+            Join::NameTaken { .. } | Join::NodeIdTaken { .. } => Status::already_exists(message),
+            Join::BadName(_) => Status::invalid_argument(message),
+            _ => Status::unavailable(message),
+        },
+        _ => Status::failed_precondition(message),
     }
 }

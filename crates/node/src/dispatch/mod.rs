@@ -21,6 +21,7 @@ pub use admission::{Admission, Ticket};
 pub use workers::Workers;
 
 use crate::budget::{Budget, Taken};
+use crate::cluster::Recoveries;
 use crate::ingress::body::BodyBudget;
 use crate::journal::InvocationJournal;
 
@@ -46,6 +47,7 @@ pub struct Dispatcher {
     journal: Arc<InvocationJournal>,
     coordinator: Arc<Coordinator>,
     traces: Arc<Traces>,
+    recoveries: Arc<Recoveries>,
     clock: Clock,
     broker: Broker,
     max_message_bytes: usize,
@@ -84,6 +86,8 @@ pub struct DispatcherParts {
     pub coordinator: Arc<Coordinator>,
     /// Where the time went.
     pub traces: Arc<Traces>,
+    /// Which objects have not come from the peers yet.
+    pub recoveries: Arc<Recoveries>,
     /// The time.
     pub clock: Clock,
     /// Where functions publish.
@@ -130,6 +134,7 @@ impl Dispatcher {
             journal,
             coordinator,
             traces,
+            recoveries,
             clock,
             broker,
             max_message_bytes,
@@ -144,6 +149,7 @@ impl Dispatcher {
             journal,
             coordinator,
             traces,
+            recoveries,
             clock,
             broker,
             max_message_bytes,
@@ -368,6 +374,10 @@ impl Dispatcher {
         let admitted = tokio::time::timeout_at(ready_by.into(), async {
             let permit = ticket.turn().await;
             let permit = permit.map_err(|_| InvocationError::DroppedFromQueue { function: name() })?;
+            let objects = &function.spec.permissions.objects;
+            if self.recoveries.missing() > 0 && self.waits_for_objects(&function.app, objects) {
+                self.recoveries.wait_for(&function.app, objects).await;
+            }
             let program = function.program(&self.isolates, &self.store).await;
             let program =
                 program.map_err(|reason| InvocationError::NotRunnable { function: name(), reason })?;
@@ -418,6 +428,12 @@ impl Dispatcher {
         })?;
         let effects = std::mem::take(&mut *effects.lock());
         Ok((reply, effects))
+    }
+
+    /// Whether a function that uses such objects is to have them first as its peers have them.
+    fn waits_for_objects(&self, app: &str, patterns: &[String]) -> bool {
+        let waits = |pattern: &String| self.store.objects().recovers_before(app, pattern);
+        patterns.iter().any(waits)
     }
 
     /// Commits what the invocation changed, then lets go of what it published.

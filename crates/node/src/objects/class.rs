@@ -74,22 +74,32 @@ impl Classes {
     /// Adds those of an app: patterns in which `*` stands for any characters.
     pub fn add(&mut self, app: Arc<str>, classes: impl IntoIterator<Item = (String, ObjectClass)>) {
         let mut classes: Vec<_> = classes.into_iter().collect();
-        if classes.is_empty() {
-            return;
-        }
         // What is said of `room-7` is said more closely than what is said of `room-*`.
+        // All of a deployed app's objects have a class.
+        classes.push(("*".to_owned(), ObjectClass::default()));
         classes.sort_by_key(|(pattern, _)| std::cmp::Reverse(closeness(pattern)));
         self.apps.insert(app, classes);
     }
 
-    /// The class of an object: of the patterns that cover it the one with the most characters that are no `*`.
-    pub fn class(&self, app: &str, object: &str) -> ObjectClass {
-        if self.apps.is_empty() {
-            return ObjectClass::default();
-        }
-        let classes = self.apps.get(app).map(Vec::as_slice).unwrap_or_default();
+    /// The class of an object, if its app is deployed: of the patterns that cover it the one with the most characters that
+    /// are no `*`.
+    pub fn class(&self, app: &str, object: &str) -> Option<ObjectClass> {
         let covers = |(pattern, _): &&(String, ObjectClass)| glob_matches(pattern, object);
-        classes.iter().find(covers).map(|(_, class)| *class).unwrap_or_default()
+        self.apps.get(app)?.iter().find(covers).map(|(_, class)| *class)
+    }
+}
+
+impl Classes {
+    /// Whether objects that fit the pattern may be of a class that is recovered before they are used.
+    pub fn recovers_before(&self, app: &str, pattern: &str) -> bool {
+        let classes = self.apps.get(app).map(Vec::as_slice).unwrap_or_default();
+        let meet = |class: &str| {
+            // Two patterns may cover the same name if what is before their first stars does not rule it out.
+            let (one, next) = (class.split('*').next(), pattern.split('*').next());
+            let (one, next) = (one.unwrap_or_default(), next.unwrap_or_default());
+            one.starts_with(next) || next.starts_with(one)
+        };
+        classes.iter().any(|(class, kept)| kept.recover == Recovery::Before && meet(class))
     }
 }
 
@@ -114,8 +124,9 @@ mod tests {
                 ("room-7*".into(), with(6)),
             ],
         );
-        let copies = |app: &str, object: &str| classes.class(app, object).copies;
+        let copies = |app: &str, object: &str| classes.class(app, object).unwrap_or_default().copies;
         assert_eq!((copies("a", "room-7"), copies("a", "room-71"), copies("a", "room-8")), (5, 6, 3));
         assert_eq!((copies("a", "door"), copies("b", "room-7")), (1, 2));
+        assert!(classes.class("b", "room-7").is_none());
     }
 }

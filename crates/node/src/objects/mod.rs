@@ -19,7 +19,7 @@ pub use class::{Classes, ObjectClass, ObjectDurability, Recovery};
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
 pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix};
 pub use pending::{Pending, PendingError, PendingFields};
-pub use table::{ObjectSummary, Objects, ObjectsReading};
+pub use table::{FoldScope, ObjectSummary, Objects, ObjectsReading};
 pub use watch::{ChangeNotice, Origin, Watch, WatchScope};
 pub use writer::FieldRefused;
 pub(crate) use writer::{FieldChange, FieldWriter};

@@ -17,6 +17,7 @@ use super::class::{Classes, ObjectClass};
 use super::key::{FieldKey, object_prefix};
 use super::record;
 use super::watch::Watches;
+use crate::manifest::glob_matches;
 use crate::store::StoreError;
 
 /// Fields that the cache expects, about; it has room for as many as their sizes allow.
@@ -35,8 +36,34 @@ pub struct Objects {
     classes: ArcSwap<Classes>,
     watches: Watches,
     peers: Peers,
+    fold: ArcSwap<FoldScope>,
     merges: AtomicU64,
     conflicts: AtomicU64,
+}
+
+/// The objects in which what this node's earlier boots have written may be put together, since everybody who has the object
+/// has all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum FoldScope {
+    /// In none.
+    #[default]
+    None,
+    /// In all: nobody else has them.
+    All,
+    /// In those of these apps whose names match these patterns.
+    Used(Vec<(String, String)>),
+}
+
+impl FoldScope {
+    pub(super) fn covers(&self, key: &FieldKey) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Used(patterns) => {
+                patterns.iter().any(|(app, pattern)| app == key.app() && glob_matches(pattern, key.object()))
+            }
+        }
+    }
 }
 
 /// What peers have not been sent yet: one merged delta for each field, so that there are never more of them than fields.
@@ -113,6 +140,7 @@ impl Objects {
             classes: ArcSwap::default(),
             watches: Watches::default(),
             peers: Peers::default(),
+            fold: ArcSwap::default(),
             merges: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
         }
@@ -267,9 +295,37 @@ impl Objects {
         Ok(())
     }
 
+    /// Gives the key of every field to `visit`.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn visit_keys(&self, mut visit: impl FnMut(&FieldKey)) -> Result<(), StoreError> {
+        for entry in self.space.iter() {
+            let key = entry.key()?;
+            if record::split_change_key(&key).is_none()
+                && let Some(key) = FieldKey::parse(&key)
+            {
+                visit(&key);
+            }
+        }
+        self.unwritten.lock().keys().for_each(visit);
+        Ok(())
+    }
+
     /// The class of an object.
     pub fn class(&self, app: &str, object: &str) -> ObjectClass {
+        self.class_of(app, object).unwrap_or_default()
+    }
+
+    /// The class of an object, if its app is deployed.
+    pub fn class_of(&self, app: &str, object: &str) -> Option<ObjectClass> {
         self.classes.load().class(app, object)
+    }
+
+    /// Whether a function that uses objects of this pattern waits until they have come from the peers: the class of any of
+    /// them says so.
+    pub fn recovers_before(&self, app: &str, pattern: &str) -> bool {
+        self.classes.load().recovers_before(app, pattern)
     }
 
     /// Takes the classes of what is deployed now.
@@ -280,6 +336,17 @@ impl Objects {
     /// Who watches.
     pub fn watches(&self) -> &Watches {
         &self.watches
+    }
+
+    /// Says in which objects what this node's earlier boots have written is put together when they change next.
+    pub fn fold_own_past(&self, scope: FoldScope) {
+        if **self.fold.load() != scope {
+            self.fold.store(Arc::new(scope));
+        }
+    }
+
+    pub(super) fn is_folded(&self, key: &FieldKey) -> bool {
+        self.replica.incarnation > 0 && self.fold.load().covers(key)
     }
 
     /// Begins to collect what peers have to be sent.

@@ -77,8 +77,6 @@ pub(crate) enum FieldChange {
     Operate(Operation),
     /// What a peer, or an archive, has.
     Merge(FieldDelta),
-    /// Everything of a node's earlier boots has been seen by all.
-    Fold { node: u64, up_to_incarnation: u32 },
 }
 
 impl FieldChange {
@@ -87,7 +85,6 @@ impl FieldChange {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
             Self::Merge(delta) => FIELD_BYTES + delta.size_bytes() as u64,
-            Self::Fold { .. } => 0,
         }
     }
 }
@@ -104,6 +101,8 @@ pub(crate) struct FieldWriter {
     /// Fields that are newer than the disk, and when the first of them is to be written.
     unwritten: HashSet<FieldKey>,
     write_due: Option<Instant>,
+    /// Bounded counters of which this node lacks a share that others have, and how much.
+    wants: Vec<(FieldKey, u64)>,
     skew_told: bool,
 }
 
@@ -156,6 +155,7 @@ impl FieldWriter {
             sizes: HashMap::new(),
             unwritten: HashSet::new(),
             write_due: None,
+            wants: Vec::new(),
             skew_told: false,
         }
     }
@@ -191,6 +191,17 @@ impl FieldWriter {
             }
         }
         Ok(durability)
+    }
+
+    /// Tells the peers of shares that were asked for and are not here, so that they give some of theirs: whoever asked may
+    /// ask again.
+    pub fn ask_for_shares(&mut self) {
+        for (key, amount) in std::mem::take(&mut self.wants) {
+            let want = FieldChange::Operate(Operation::BoundedCounterWant(amount));
+            if let Err(error) = self.apply(vec![(key, want)], 0, false) {
+                tracing::warn!(%error, "a share of a bounded counter could not be asked for");
+            }
+        }
     }
 
     /// Whether there is anything to be written now.
@@ -331,7 +342,6 @@ impl FieldWriter {
                         drop(stored);
                         Working { whole, ..Working::new(slot, copy, previous) }
                     }
-                    (None, FieldChange::Fold { .. }) => return Ok(durability),
                     (None, FieldChange::Operate(operation)) => {
                         Working::made(operation.field_type(), watched.then_some(None))
                     }
@@ -342,6 +352,11 @@ impl FieldWriter {
                 entry.insert(working)
             }
         };
+        if !working.touched && !working.is_new && self.objects.is_folded(&key) {
+            let (node, last) = (self.replica.node, self.replica.incarnation - 1);
+            // There is no delta that says it.
+            working.whole |= working.field(|field| field.fold(node, last));
+        }
         let now_ms = self.clock.now_unix_ms();
         match change {
             FieldChange::Operate(operation) => {
@@ -356,6 +371,12 @@ impl FieldWriter {
                         merge_into(&mut working.own, delta);
                     }
                     Err(error) => {
+                        if let ApplyError::BelowFloor { value, share, amount, .. } = &error
+                            && self.objects.are_peers_wanted()
+                            && value >= amount
+                        {
+                            self.wants.push((key.clone(), amount.saturating_sub(*share)));
+                        }
                         if !working.changed {
                             self.working.remove(&key);
                         }
@@ -391,11 +412,6 @@ impl FieldWriter {
                     working.origin = Origin::Remote;
                 }
                 merge_into(&mut working.others, for_log);
-            }
-            FieldChange::Fold { node, up_to_incarnation } => {
-                working.changed |= working.field(|field| field.fold(node, up_to_incarnation));
-                // There is no delta that says it.
-                working.whole = true;
             }
         }
         if !working.touched {

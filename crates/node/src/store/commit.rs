@@ -75,11 +75,6 @@ impl Batch {
         self.fields.push((key, FieldChange::Merge(delta)));
     }
 
-    /// Puts together what a field has of the earlier boots of `node`, all of which everybody has seen.
-    pub fn fold(&mut self, key: FieldKey, node: u64, up_to_incarnation: u32) {
-        self.fields.push((key, FieldChange::Fold { node, up_to_incarnation }));
-    }
-
     /// How many functions have called or triggered one another before the one that changes objects.
     pub fn caused_at(&mut self, depth: u8) {
         self.depth = depth;
@@ -372,6 +367,7 @@ impl Writer {
                 Err(error) => drop(answer.send(Err(error))),
             }
         }
+        self.fields.ask_for_shares();
         let taken = self.take_journal(&mut writes);
         if let Some(taken) = &taken
             && taken.awaited

@@ -3,6 +3,7 @@
 //! One program for all of them: every further one would link the whole node once more.
 
 mod access;
+mod clusters;
 mod control;
 mod cron;
 mod deploys;
@@ -11,6 +12,7 @@ mod durable_limits;
 mod gateway;
 mod limits;
 mod mqtt;
+mod object_types;
 mod objects;
 mod outgoing;
 mod restart;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_node::config::NodeConfig;
+use edgefaas_node::control::objects_proto::objects_client;
 use edgefaas_node::control::proto;
 use edgefaas_node::control::proto::control_client::ControlClient;
 use edgefaas_node::registry::Deploy;
@@ -26,6 +27,7 @@ use tonic::transport::Channel;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Client = ControlClient<InterceptedService<Channel, Bearer>>;
+pub type ObjectsClient = objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
 /// A running node with a data directory of its own.
 pub struct TestNode {
@@ -102,6 +104,21 @@ impl TestNode {
     /// Deploys one function with nothing in its manifest but its name and `extra`.
     pub async fn deploy_one(&mut self, name: &str, extra: &str, source: &str) {
         self.deploy(&manifest_of(name, extra), &[(name, source)]).await;
+    }
+
+    /// A client for stateful objects.
+    pub async fn objects(&self) -> ObjectsClient {
+        let bearer = Bearer(format!("Bearer {}", self.token).parse().unwrap());
+        ObjectsClient::new(InterceptedService::new(channel(self.addresses.control).await, bearer))
+    }
+
+    /// The node's figures.
+    pub async fn metrics(&self) -> Response<Bytes> {
+        let request = Request::get("/metrics")
+            .header("authorization", format!("Bearer {}", self.token))
+            .body(Full::default())
+            .unwrap();
+        send(self.addresses.control, request).await
     }
 
     pub async fn invoke(&mut self, function: &str, data: &str) -> proto::InvokeResponse {

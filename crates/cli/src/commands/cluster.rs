@@ -1,0 +1,70 @@
+//! `edgefaas cluster init|token|join|revoke`
+
+use std::time::Duration;
+
+use edgefaas_node::control::proto;
+use serde_json::json;
+
+use crate::args::{Cluster, Format, Global};
+use crate::client::{self, Client};
+use crate::output;
+use crate::progress::Step;
+
+pub async fn run(args: &Cluster, global: &Global) -> anyhow::Result<()> {
+    let client = client::connect(global).await?;
+    match args {
+        Cluster::Init { name } => init(client, name.as_deref(), global).await,
+        Cluster::Token { life } => token(client, *life, global).await,
+        Cluster::Join { token, name } => join(client, token, name.as_deref(), global).await,
+        Cluster::Revoke { name } => revoke(client, name, global).await,
+    }
+}
+
+async fn init(mut client: Client, name: Option<&str>, global: &Global) -> anyhow::Result<()> {
+    let request = proto::InitClusterRequest { name: name.unwrap_or_default().to_owned() };
+    let cluster = client.init_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
+    let request = proto::OpenClusterRequest { life_ms: 0 };
+    let opened = client.open_cluster(request).await.map_err(|status| client::failure(&status))?;
+    let token = opened.into_inner().token;
+    match global.output {
+        Format::Json => output::json(&json!({ "cluster": cluster.id, "name": cluster.name, "token": token })),
+        Format::Table => output::text(&format!(
+            "{} is the first node of cluster {}\non the next node, within an hour:\n\n  edgefaas cluster join {token}\n",
+            cluster.name, cluster.id
+        )),
+    }
+}
+
+async fn token(mut client: Client, life: Duration, global: &Global) -> anyhow::Result<()> {
+    let request = proto::OpenClusterRequest { life_ms: (life.as_millis() as u64).max(1) };
+    let opened = client.open_cluster(request).await.map_err(|status| client::failure(&status))?;
+    let token = opened.into_inner().token;
+    match global.output {
+        Format::Json => output::json(&json!({ "token": token })),
+        Format::Table => output::text(&format!("{token}\n")),
+    }
+}
+
+async fn join(mut client: Client, token: &str, name: Option<&str>, global: &Global) -> anyhow::Result<()> {
+    let name = name.unwrap_or_default().to_owned();
+    let request = proto::JoinClusterRequest { token: token.to_owned(), name };
+    let cluster = {
+        let _step = Step::start("Joining the cluster");
+        client.join_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner()
+    };
+    match global.output {
+        Format::Json => output::json(&json!({ "cluster": cluster.id, "name": cluster.name })),
+        Format::Table => {
+            output::text(&format!("{} is a node of cluster {}; `edgefaas nodes` lists all\n", cluster.name, cluster.id))
+        }
+    }
+}
+
+async fn revoke(mut client: Client, name: &str, global: &Global) -> anyhow::Result<()> {
+    let request = proto::RevokeMemberRequest { name: name.to_owned() };
+    client.revoke_member(request).await.map_err(|status| client::failure(&status))?;
+    match global.output {
+        Format::Json => output::json(&json!({ "name": name })),
+        Format::Table => output::text(&format!("{name} is no node of the cluster any more\n")),
+    }
+}

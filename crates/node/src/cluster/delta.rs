@@ -1,0 +1,147 @@
+//! What travels between nodes: some fields of an object, or changes of them.
+//!
+//! A payload is postcard (wire format 1): a sequence of pairs of a field's name and its binary form, sorted by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_cluster::replication::{Delta, ObjectKey};
+use edgefaas_crdt::FieldDelta;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, name_error};
+
+/// Changes of some fields of one object.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectDelta {
+    fields: BTreeMap<Arc<str>, FieldDelta>,
+}
+
+/// A payload that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    /// It is no sequence of names and bytes.
+    #[error("it is no list of fields: {0}")]
+    Malformed(postcard::Error),
+    /// It has more fields than an object may have, or none.
+    #[error("it has {0} fields")]
+    Count(usize),
+    /// A name is none.
+    #[error("{0}")]
+    Name(String),
+    /// A field of it cannot be read.
+    #[error(transparent)]
+    Field(#[from] edgefaas_crdt::DecodeError),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry<'a> {
+    name: &'a str,
+    field: ByteBuf,
+}
+
+impl ObjectDelta {
+    /// A change of one field.
+    pub fn of(field: &str, delta: FieldDelta) -> Self {
+        Self { fields: BTreeMap::from([(field.into(), delta)]) }
+    }
+
+    /// Adds a field.
+    pub fn add(&mut self, field: &str, delta: FieldDelta) {
+        match self.fields.get_mut(field) {
+            Some(before) => drop(before.merge(delta)),
+            None => drop(self.fields.insert(field.into(), delta)),
+        }
+    }
+
+    /// There is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+}
+
+impl Delta for ObjectDelta {
+    fn merge(&mut self, other: Self) {
+        for (name, delta) in other.fields {
+            self.add(&name, delta);
+        }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.fields.iter().map(|(name, delta)| name.len() + delta.size_bytes() + 32).sum()
+    }
+
+    fn encode(&self) -> Bytes {
+        let entries: Vec<_> = self
+            .fields
+            .iter()
+            .map(|(name, delta)| Entry { name, field: ByteBuf::from(delta.encode()) })
+            .collect();
+        // postcard refuses only sequences of unknown length.
+        postcard::to_allocvec(&entries).unwrap_or_default().into()
+    }
+}
+
+/// Reads a payload that a peer has sent.
+pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, FieldDelta)>, PayloadError> {
+    let entries: Vec<Entry<'_>> = postcard::from_bytes(payload).map_err(PayloadError::Malformed)?;
+    if entries.is_empty() || entries.len() > MAX_FIELDS_PER_OBJECT {
+        return Err(PayloadError::Count(entries.len()));
+    }
+    if let Some(reason) = name_error("app's", &object.app).or_else(|| name_error("object", &object.object)) {
+        return Err(PayloadError::Name(reason));
+    }
+    let field = |entry: Entry<'_>| {
+        if let Some(reason) = name_error("field", entry.name) {
+            return Err(PayloadError::Name(reason));
+        }
+        let delta = FieldDelta::decode(&entry.field)?;
+        Ok((FieldKey::new(&object.app, &object.object, entry.name), delta))
+    };
+    entries.into_iter().map(field).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_crdt::{Field, FieldType, Hlc, Operation, ReplicaId};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn delta(amount: i64) -> FieldDelta {
+        let mut field = Field::empty(FieldType::Counter);
+        let replica = ReplicaId::new(u64::MAX / 3, 4);
+        field.apply_local("f", Operation::CounterAdd(amount), replica, Hlc::default()).unwrap()
+    }
+
+    #[test]
+    fn a_payload_is_small_and_read_back() {
+        let object = ObjectKey::new("miso", "counter");
+        let mut whole = ObjectDelta::of("n", delta(5_000_000));
+        assert!(whole.encode().len() <= 28, "{} bytes", whole.encode().len());
+        whole.merge(ObjectDelta::of("m", delta(-3)));
+        let read = decode(&object, &whole.encode()).unwrap();
+        let names: Vec<_> = read.iter().map(|(key, _)| key.field().to_owned()).collect();
+        assert_eq!(names, ["m", "n"]);
+        assert_eq!(read[1].1, delta(5_000_000));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        let object = ObjectKey::new("a", "o");
+        assert!(matches!(decode(&object, &ObjectDelta::default().encode()), Err(PayloadError::Count(0))));
+        let bad = ObjectDelta::of("a\0b", delta(1));
+        assert!(matches!(decode(&object, &bad.encode()), Err(PayloadError::Name(_))));
+        let good = ObjectDelta::of("f", delta(1)).encode();
+        assert!(matches!(decode(&ObjectKey::new("a", "o\0"), &good), Err(PayloadError::Name(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_fields_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&ObjectKey::new("a", "o"), &bytes);
+        }
+    }
+}

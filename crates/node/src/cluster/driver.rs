@@ -1,0 +1,319 @@
+//! Joins the transport, the machine that decides who is sent what, and the local objects.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use edgefaas_cluster::replication::{
+    Counters, Event, Interest, NodeId, ObjectKey, Output, Policy, Replication, Settings,
+};
+use edgefaas_cluster::{Event as TransportEvent, Handle, Membership, SendError};
+use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::delta::{self, ObjectDelta};
+use super::files::ClusterFiles;
+use super::recovery::Recoveries;
+use super::replica::LocalReplica;
+use crate::objects::{FieldKey, FoldScope};
+use crate::registry::{Registry, Routes};
+use crate::store::{Batch, Durability, Store, StoreError};
+
+/// Frames that are handled before what came of them is committed.
+const GROUP_FRAMES: usize = 64;
+/// Local changes are looked for this often at most: those of an object are one delta by then.
+const COLLECT: Duration = Duration::from_millis(1);
+/// How often the figures are brought up to date.
+const READING: Duration = Duration::from_millis(250);
+
+/// What the driver works with.
+pub(super) struct Driver {
+    pub store: Arc<Store>,
+    pub registry: Arc<Registry>,
+    pub recoveries: Arc<Recoveries>,
+    pub membership: Arc<Mutex<Membership>>,
+    pub files: Arc<ClusterFiles>,
+    pub handle: Handle,
+    pub events: mpsc::Receiver<TransportEvent>,
+    pub counters: Arc<Mutex<Counters>>,
+}
+
+/// Replicates until `cancel`, or until the transport has ended.
+pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(), StoreError> {
+    let Driver { store, registry, recoveries, membership, files, handle, mut events, counters } = driver;
+    let objects = store.objects().clone();
+    objects.collect_for_peers();
+    let opening = objects.clone();
+    let replica = tokio::task::spawn_blocking(move || LocalReplica::open(opening)).await;
+    let replica = replica.map_err(|error| StoreError::Thread(std::io::Error::other(error)))??;
+    let me = NodeId(objects.replica().node);
+    let settings = Settings { seed: rand::random(), ..Settings::default() };
+    let mut running = Running {
+        machine: Replication::new(me, settings),
+        replica,
+        store,
+        handle,
+        recoveries,
+        started: Instant::now(),
+        told: Vec::new(),
+        compared: None,
+    };
+    running.set_members(&membership).await;
+    let mut changes = registry.changes();
+    changes.borrow_and_update();
+    running.set_interests(interests(&registry.routes())).await;
+    let mut next_collect = Instant::now();
+    let mut next_reading = Instant::now();
+    loop {
+        let deadline = running.machine.next_deadline().map(|due| running.started + due);
+        let tick = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let collect = async {
+            tokio::time::sleep_until(next_collect.into()).await;
+            objects.take_for_peers().await
+        };
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            event = events.recv() => {
+                let Some(event) = event else { break };
+                let mut group = vec![event];
+                while group.len() < GROUP_FRAMES && let Ok(event) = events.try_recv() {
+                    group.push(event);
+                }
+                let changed = group.iter().any(|event| *event == TransportEvent::MembershipChanged);
+                running.transport(group).await;
+                if changed {
+                    keep(&files, &membership).await;
+                    running.set_members(&membership).await;
+                }
+            }
+            deltas = collect => {
+                next_collect = Instant::now() + COLLECT;
+                running.changed(deltas).await;
+            }
+            _ = changes.changed() => {
+                changes.borrow_and_update();
+                let interests = interests(&registry.routes());
+                running.set_interests(interests).await;
+            }
+            () = tick => running.handle([Event::Tick]).await,
+        }
+        if Instant::now() >= next_reading {
+            next_reading = Instant::now() + READING;
+            *counters.lock() = running.machine.counters().clone();
+            running.fold();
+        }
+    }
+    Ok(())
+}
+
+struct Running {
+    machine: Replication<ObjectDelta>,
+    replica: LocalReplica,
+    store: Arc<Store>,
+    handle: Handle,
+    recoveries: Arc<Recoveries>,
+    started: Instant,
+    told: Vec<Interest>,
+    /// When every member had been compared with this node for the first time.
+    compared: Option<Duration>,
+}
+
+impl Running {
+    /// Lets the writer put together what this node's earlier boots have written, once everybody has it.
+    ///
+    /// When all members have been compared once, there is nothing of the earlier boots anywhere that is not here, and
+    /// nothing can be added. When all have been found equal once more after that, they have all of it.
+    fn fold(&mut self) {
+        let Some(since) = self.machine.stable_since() else { return };
+        let compared = *self.compared.get_or_insert_with(|| self.started.elapsed());
+        if since >= compared {
+            let used = self.told.iter().map(|interest| (interest.app.clone(), interest.pattern.clone()));
+            self.store.objects().fold_own_past(FoldScope::Used(used.collect()));
+        }
+    }
+
+    async fn set_members(&mut self, membership: &Mutex<Membership>) {
+        let members = membership.lock().members().map(|member| NodeId(member.certificate.node_id())).collect();
+        self.handle([Event::Members(members)]).await;
+    }
+
+    async fn set_interests(&mut self, interests: Vec<Interest>) {
+        let new = interests.iter().filter(|interest| !self.told.contains(interest)).cloned();
+        self.recoveries.begin(new);
+        for gone in self.told.iter().filter(|interest| !interests.contains(interest)) {
+            self.recoveries.end(gone);
+        }
+        self.told.clone_from(&interests);
+        self.handle([Event::LocalInterests(interests)]).await;
+    }
+
+    async fn transport(&mut self, events: Vec<TransportEvent>) {
+        let events = events.into_iter().filter_map(|event| match event {
+            TransportEvent::PeerUp { node_id, name, protocol_version, skew_ms, address, .. } => {
+                tracing::info!(node = name, %address, "connected with a member of the cluster");
+                if skew_ms.unsigned_abs() > 60_000 {
+                    let skew_s = skew_ms / 1000;
+                    tracing::warn!(
+                        node = name,
+                        skew_s,
+                        "the clock of this member is another than this node's: last writers win by it; set the clocks"
+                    );
+                }
+                Some(Event::PeerUp { node: NodeId(node_id), protocol_version })
+            }
+            TransportEvent::PeerDown { node_id, reason } => {
+                tracing::info!(node = %NodeId(node_id), %reason, "no longer connected with a member of the cluster");
+                Some(Event::PeerDown { node: NodeId(node_id) })
+            }
+            TransportEvent::Frame { node_id, bytes } => {
+                Some(Event::Received { node: NodeId(node_id), frame: bytes })
+            }
+            TransportEvent::Writable { node_id } => Some(Event::Writable { node: NodeId(node_id) }),
+            TransportEvent::MembershipChanged => None,
+        });
+        self.handle(events.collect::<Vec<_>>()).await;
+    }
+
+    async fn changed(&mut self, deltas: HashMap<FieldKey, FieldDelta>) {
+        let mut objects: HashMap<ObjectKey, ObjectDelta> = HashMap::new();
+        for (key, delta) in deltas {
+            let object = ObjectKey::new(key.app(), key.object());
+            objects.entry(object).or_default().add(key.field(), delta);
+        }
+        let mut events = Vec::with_capacity(objects.len());
+        for (object, delta) in objects {
+            self.replica.changed(object.clone());
+            let class = self.store.objects().class(&object.app, &object.object);
+            let policy = Policy { interval: class.interval, copies: class.copies };
+            events.push(Event::Changed { object, delta, policy });
+        }
+        self.handle(events).await;
+    }
+
+    /// Handles events and does what comes of them. What is to be merged is committed together at the end: a frame that is
+    /// handled before that may see an object without it, which costs a message and no more.
+    async fn handle(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
+        let mut merges: Vec<(ObjectKey, u8, Vec<(FieldKey, FieldDelta)>)> = Vec::new();
+        let mut synced = Vec::new();
+        let mut events: std::collections::VecDeque<_> = events.into_iter().collect();
+        while let Some(event) = events.pop_front() {
+            for output in self.machine.handle(event, self.started.elapsed(), &self.replica) {
+                match output {
+                    Output::Send { node, frame } => {
+                        if let Some(refused) = self.send(node, frame) {
+                            events.push_front(refused);
+                        }
+                    }
+                    Output::Merge { node, object, copies, payload } => match delta::decode(&object, &payload) {
+                        Ok(fields) => merges.push((object, copies, fields)),
+                        Err(error) => {
+                            tracing::warn!(%node, %object, %error, "a member sent what is no object");
+                            events.push_front(Event::BadPayload { node });
+                        }
+                    },
+                    Output::Synced { interest } => synced.push(interest),
+                    Output::Disconnect { node, reason, back_off } => {
+                        tracing::warn!(%node, %reason, ?back_off, "a member is disconnected");
+                        self.handle.disconnect(node.0, true);
+                    }
+                }
+            }
+        }
+        if !merges.is_empty() {
+            self.merge(merges).await;
+        }
+        for interest in synced {
+            self.recoveries.end(&interest);
+        }
+    }
+
+    fn send(&self, node: NodeId, frame: Bytes) -> Option<Event<ObjectDelta>> {
+        match self.handle.try_send(node.0, frame.clone()) {
+            Ok(()) => None,
+            Err(SendError::Full { .. }) => Some(Event::Refused { node, frame }),
+            // Its end is told of by an event.
+            Err(SendError::Gone { .. }) => None,
+            Err(error @ SendError::TooLarge { .. }) => {
+                tracing::error!(%node, %error, "a frame is not sent");
+                None
+            }
+        }
+    }
+
+    async fn merge(&mut self, merges: Vec<(ObjectKey, u8, Vec<(FieldKey, FieldDelta)>)>) {
+        let mut batch = Batch::default();
+        let mut bounded = Vec::new();
+        let mut objects = Vec::with_capacity(merges.len());
+        for (object, copies, fields) in merges {
+            for (key, delta) in fields {
+                if delta.field_type() == FieldType::BoundedCounter {
+                    bounded.push(key.clone());
+                }
+                batch.merge(key, delta);
+            }
+            objects.push((object, copies));
+        }
+        if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
+            // The next round with whoever sent it finds that it is missing.
+            tracing::warn!(%error, "changes of other members could not be stored");
+            return;
+        }
+        for (object, copies) in objects {
+            self.replica.set_copies(&object, copies);
+            self.replica.changed(object);
+        }
+        self.grant(bounded).await;
+    }
+
+    /// Gives of this node's shares to members that have said that they need some.
+    async fn grant(&self, bounded: Vec<FieldKey>) {
+        let objects = self.store.objects();
+        let node = objects.replica().node;
+        let mut batch = Batch::default();
+        for key in bounded {
+            let needs = |field: Option<&Field>| {
+                let counter = field.and_then(|field| field.bounded_counter(key.field()).ok());
+                counter.is_some_and(|counter| counter.needs_grant(node))
+            };
+            if objects.read(&key, needs).unwrap_or(false) {
+                batch.operate(key, Operation::BoundedCounterGrant);
+            }
+        }
+        if !batch.is_empty()
+            && let Err(error) = self.store.committer().commit(batch, Durability::Synced).await
+        {
+            tracing::warn!(%error, "shares of a bounded counter could not be given away");
+        }
+    }
+}
+
+/// The objects that functions of this node may use.
+fn interests(routes: &Routes) -> Vec<Interest> {
+    let mut interests: Vec<Interest> = routes
+        .functions()
+        .flat_map(|function| {
+            let app = function.app.to_string();
+            let patterns = function.spec.permissions.objects.iter().cloned();
+            patterns.map(move |pattern| Interest { app: app.clone(), pattern })
+        })
+        .collect();
+    interests.sort();
+    interests.dedup();
+    interests
+}
+
+async fn keep(files: &Arc<ClusterFiles>, membership: &Arc<Mutex<Membership>>) {
+    let (files, membership) = (files.clone(), membership.lock().clone());
+    let kept = tokio::task::spawn_blocking(move || files.keep_membership(&membership)).await;
+    if let Ok(Err(error)) = kept {
+        tracing::warn!(%error, "the members of the cluster could not be kept; after a restart they are found anew");
+    }
+}

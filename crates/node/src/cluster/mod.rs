@@ -1,0 +1,16 @@
+//! The node as a member of a cluster: who is let in, and what becomes of objects that others have as well.
+//!
+//! `files` keeps the keys and the member list; `service` starts and stops the transport and answers the control port;
+//! `driver` joins the transport, the machine that decides who is sent what, and the local objects.
+
+mod delta;
+mod driver;
+mod files;
+mod recovery;
+mod replica;
+mod service;
+
+pub use files::{ClusterFiles, FilesError};
+pub use recovery::Recoveries;
+pub(crate) use service::transport_name;
+pub use service::{Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus};

@@ -1,0 +1,124 @@
+//! The local objects as the replication sees them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use edgefaas_cluster::replication::{ObjectKey, Replica};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::delta::ObjectDelta;
+use crate::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
+use crate::store::StoreError;
+
+/// The objects of this node, and their digests as far as they are known.
+pub struct LocalReplica {
+    objects: Arc<Objects>,
+    /// None where an object has changed since.
+    digests: RefCell<BTreeMap<ObjectKey, Option<u64>>>,
+    /// What the peers that sent an object say of its copies, where no manifest here says so.
+    copies: HashMap<ObjectKey, u8>,
+}
+
+impl LocalReplica {
+    /// Looks at all objects there are; their digests are made when they are needed. Blocks.
+    pub fn open(objects: Arc<Objects>) -> Result<Self, StoreError> {
+        let mut digests = BTreeMap::new();
+        let mut apps: HashMap<String, Arc<str>> = HashMap::new();
+        objects.visit_keys(|key| {
+            let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
+            digests.insert(ObjectKey { app, object: key.object().into() }, None);
+        })?;
+        Ok(Self { objects, digests: RefCell::new(digests), copies: HashMap::new() })
+    }
+
+    /// An object has changed.
+    pub fn changed(&mut self, key: ObjectKey) {
+        self.digests.get_mut().insert(key, None);
+    }
+
+    /// How many copies a peer says the object shall have.
+    pub fn set_copies(&mut self, key: &ObjectKey, copies: u8) {
+        match self.copies.get_mut(key) {
+            Some(before) => *before = copies,
+            None => drop(self.copies.insert(key.clone(), copies)),
+        }
+    }
+
+    fn fields(&self, object: &ObjectKey) -> Vec<FieldKey> {
+        let keys = self.objects.fields(&object.app, &object.object, None, MAX_FIELDS_PER_OBJECT);
+        keys.unwrap_or_else(|error| {
+            tracing::error!(%object, %error, "an object cannot be read and is not replicated");
+            Vec::new()
+        })
+    }
+
+    fn read<R>(&self, key: &FieldKey, read: impl FnOnce(&edgefaas_crdt::Field) -> R) -> Option<R> {
+        match self.objects.read(key, |field| field.map(read)) {
+            Ok(value) => value,
+            Err(error) => {
+                tracing::error!(field = ?key, %error, "a field cannot be read and is not replicated");
+                None
+            }
+        }
+    }
+
+    fn make_digest(&self, object: &ObjectKey) -> u64 {
+        let mut digest = Xxh3Default::new();
+        for (name, field) in self.field_digests(object) {
+            digest.update(name.as_bytes());
+            digest.update(&[0]);
+            digest.update(&field.to_le_bytes());
+        }
+        digest.digest()
+    }
+}
+
+impl Replica for LocalReplica {
+    type Delta = ObjectDelta;
+
+    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
+        for (key, digest) in &mut *self.digests.borrow_mut() {
+            let digest = *digest.get_or_insert_with(|| self.make_digest(key));
+            visit(key, digest);
+        }
+    }
+
+    fn digest(&self, object: &ObjectKey) -> Option<u64> {
+        let mut digests = self.digests.borrow_mut();
+        let digest = digests.get_mut(object)?;
+        Some(*digest.get_or_insert_with(|| self.make_digest(object)))
+    }
+
+    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
+        let digest = |key: FieldKey| {
+            let digest = self.read(&key, |field| field.digest())?;
+            Some((key.field().to_owned(), digest))
+        };
+        self.fields(object).into_iter().filter_map(digest).collect()
+    }
+
+    fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<ObjectDelta> {
+        let keys = match fields {
+            Some(names) => {
+                names.iter().map(|name| FieldKey::new(&object.app, &object.object, name)).collect()
+            }
+            None => self.fields(object),
+        };
+        let mut state = ObjectDelta::default();
+        for key in keys {
+            if let Some(field) = self.read(&key, Clone::clone) {
+                state.add(key.field(), field.into());
+            }
+        }
+        (!state.is_empty()).then_some(state)
+    }
+
+    fn copies(&self, object: &ObjectKey) -> u8 {
+        match (self.objects.class_of(&object.app, &object.object), self.copies.get(object)) {
+            (Some(class), _) => class.copies,
+            (None, Some(copies)) => *copies,
+            (None, None) => crate::objects::ObjectClass::default().copies,
+        }
+    }
+}

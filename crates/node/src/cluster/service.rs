@@ -1,0 +1,399 @@
+//! Starts and stops the node's part in a cluster, and answers the control port about it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgefaas_cluster::replication::Counters;
+use edgefaas_cluster::{
+    CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, JoinError, JoinRequest,
+    Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind, join,
+};
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::driver::{self, Driver};
+use super::files::{ClusterFiles, FilesError};
+use super::recovery::Recoveries;
+use crate::objects::FoldScope;
+use crate::platform::Clock;
+use crate::registry::Registry;
+use crate::store::Store;
+
+/// How long joining may take.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// A token's life unless asked otherwise.
+const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+/// The longest life of a token.
+const LONGEST_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Beside the chunks of a state, which are smaller.
+const FRAME_BYTES: usize = 512 << 10;
+
+/// How the node takes part in a cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// Where it listens, by TCP and QUIC, once it is a member.
+    pub listen: SocketAddr,
+    /// Whom it dials beside the members it knows.
+    pub bootstrap: Vec<String>,
+    /// Whether it looks for members on the local network.
+    pub mdns: bool,
+}
+
+/// Something about the cluster cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// The port cannot be opened.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A certificate cannot be made.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The token is none.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The node was not let in.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The node is a member already.
+    #[error(
+        "this node is in the cluster {cluster} already; to put it into another, stop it, move `cluster/` out of its data \
+         directory and start it again"
+    )]
+    MemberAlready {
+        /// The cluster's id.
+        cluster: String,
+    },
+    /// The node is in no cluster.
+    #[error("this node is in no cluster; make one with `edgefaas cluster init`, or join one with `edgefaas cluster join TOKEN`")]
+    NoMember,
+    /// Only the node that made the cluster says who is in it.
+    #[error("this node does not have the key of the cluster; ask the node that made it ({key_path} there)")]
+    NoKey {
+        /// Where the key would be.
+        key_path: PathBuf,
+    },
+    /// There is no such member.
+    #[error("there is no member `{name}`; `edgefaas nodes` shows those there are")]
+    UnknownMember {
+        /// The name asked for.
+        name: String,
+    },
+    /// The node that has the key cannot be put out.
+    #[error("this node has the key of the cluster and cannot be put out of it")]
+    OwnKey,
+}
+
+/// The cluster as this node sees it.
+#[derive(Debug, Clone)]
+pub struct ClusterStatus {
+    /// The cluster's id; none if the node is in none.
+    pub cluster: Option<String>,
+    /// The node's name in it.
+    pub name: String,
+    /// Its number.
+    pub node_id: u64,
+    /// It can let others in and put them out.
+    pub has_key: bool,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// The other members, by name.
+    pub members: Vec<MemberStatus>,
+    /// Interests whose objects have not come from the peers yet.
+    pub recovering: usize,
+}
+
+/// Another member.
+#[derive(Debug, Clone)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub node_id: u64,
+    /// Where it was last.
+    pub addresses: Vec<String>,
+    /// The connection with it, if there is one.
+    pub peer: Option<PeerInfo>,
+}
+
+/// Figures of the cluster.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterReading {
+    /// The node is a member.
+    pub is_member: bool,
+    /// Members that are connected.
+    pub peers: u64,
+    /// Other members there are.
+    pub members: u64,
+    /// What the replication has done.
+    pub replication: Counters,
+    /// Peers refused, by reason.
+    pub refused: Vec<(String, u64)>,
+    /// Bytes received from the peers that are connected now, and sent to them.
+    pub bytes: (u64, u64),
+}
+
+/// The node's part in a cluster, if it has one.
+pub struct Cluster {
+    options: ClusterOptions,
+    files: Arc<ClusterFiles>,
+    store: Arc<Store>,
+    registry: Arc<Registry>,
+    recoveries: Arc<Recoveries>,
+    clock: Clock,
+    counters: Arc<Mutex<Counters>>,
+    running: Mutex<Option<Running>>,
+    // What changes the cluster happens one after another.
+    changing: AsyncMutex<()>,
+}
+
+struct Running {
+    handle: Handle,
+    membership: Arc<Mutex<Membership>>,
+    cancel: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Cluster {
+    /// Nothing is listened on before [`start`](Self::start).
+    pub fn new(
+        options: ClusterOptions,
+        store: Arc<Store>,
+        registry: Arc<Registry>,
+        recoveries: Arc<Recoveries>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            files: Arc::new(ClusterFiles::new(&options.data_dir)),
+            options,
+            store,
+            registry,
+            recoveries,
+            clock,
+            counters: Arc::default(),
+            running: Mutex::default(),
+            changing: AsyncMutex::default(),
+        }
+    }
+
+    /// Takes part in the cluster that the node is a member of, if it is.
+    pub async fn start(&self) -> Result<(), ClusterError> {
+        let _changing = self.changing.lock().await;
+        match self.files.membership()? {
+            Some(membership) => self.run(self.files.identity()?, membership).await,
+            None => {
+                self.store.objects().fold_own_past(FoldScope::All);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends it, and waits for that.
+    pub async fn stop(&self) {
+        let running = self.running.lock().take();
+        if let Some(mut running) = running {
+            running.cancel.cancel();
+            while running.tasks.join_next().await.is_some() {}
+        }
+        self.recoveries.end_all();
+    }
+
+    /// Makes a cluster with this node as its first member, which keeps the cluster's key.
+    pub async fn init(&self, name: &str) -> Result<ClusterStatus, ClusterError> {
+        let _changing = self.changing.lock().await;
+        self.must_be_alone()?;
+        let identity = self.files.identity()?;
+        let key = ClusterKey::generate();
+        let first = self.certificate(&identity, name);
+        let membership = Membership::found(&key, first)?;
+        // In this order: a list of members without the key could let nobody in, the other way round it is made anew.
+        self.files.keep_cluster_key(&key)?;
+        self.files.keep_membership(&membership)?;
+        self.run(identity, membership).await?;
+        self.status()
+    }
+
+    /// A token with which one node may join, once and within `life`.
+    pub async fn token(&self, life: Option<Duration>) -> Result<String, ClusterError> {
+        let key = self.key()?;
+        let running = self.running.lock();
+        let handle = &running.as_ref().ok_or(ClusterError::NoMember)?.handle;
+        let life = life.unwrap_or(TOKEN_LIFE).min(LONGEST_LIFE);
+        Ok(handle.open_join(&key, life)?.to_string())
+    }
+
+    /// Makes this node a member of the cluster that the token is for.
+    pub async fn join(&self, token: &str, name: &str) -> Result<ClusterStatus, ClusterError> {
+        let _changing = self.changing.lock().await;
+        self.must_be_alone()?;
+        let token: Token = token.trim().parse()?;
+        let identity = self.files.identity()?;
+        let request =
+            JoinRequest { name: name.to_owned(), node_id: Some(self.store.objects().replica().node) };
+        let membership = join(&identity, &token, &request, JOIN_TIMEOUT).await?;
+        self.files.keep_membership(&membership)?;
+        // Others have some of the objects soon.
+        self.store.objects().fold_own_past(FoldScope::None);
+        self.run(identity, membership).await?;
+        self.status()
+    }
+
+    /// Puts a member out, by its name or number. Every member that hears of it ends its connections with it.
+    pub async fn revoke(&self, name: &str) -> Result<(), ClusterError> {
+        let _changing = self.changing.lock().await;
+        let key = self.key()?;
+        let (membership, handle) = {
+            let running = self.running.lock();
+            let running = running.as_ref().ok_or(ClusterError::NoMember)?;
+            (running.membership.clone(), running.handle.clone())
+        };
+        let list = {
+            let membership = membership.lock();
+            let is_it = |certificate: &edgefaas_cluster::Certificate| {
+                certificate.name() == name || format!("{:016x}", certificate.node_id()) == name
+            };
+            if is_it(membership.own()) {
+                return Err(ClusterError::OwnKey);
+            }
+            let mut members = membership.members().map(|member| &member.certificate);
+            let member = members.find(|certificate| is_it(certificate));
+            let member = member.ok_or_else(|| ClusterError::UnknownMember { name: name.to_owned() })?;
+            let before: Vec<u64> = membership.revocations().into_iter().flat_map(|list| list.serials()).collect();
+            let serials = before.into_iter().chain([member.serial()]);
+            key.revoke(membership.revocations_version() + 1, serials)?
+        };
+        handle.revoke(list)?;
+        let now = membership.lock().clone();
+        Ok(self.files.keep_membership(&now)?)
+    }
+
+    /// The cluster as it is now.
+    pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
+        let node_id = self.store.objects().replica().node;
+        let has_key = self.files.cluster_key()?.is_some();
+        let running = self.running.lock();
+        let Some(running) = &*running else {
+            return Ok(ClusterStatus {
+                cluster: None,
+                name: String::new(),
+                node_id,
+                has_key,
+                addresses: Vec::new(),
+                members: Vec::new(),
+                recovering: 0,
+            });
+        };
+        let peers = running.handle.peers();
+        let membership = running.membership.lock();
+        let member = |member: &edgefaas_cluster::Member| MemberStatus {
+            name: member.certificate.name().to_owned(),
+            node_id: member.certificate.node_id(),
+            addresses: member.addresses.iter().map(ToString::to_string).collect(),
+            peer: peers.iter().find(|peer| peer.node_id == member.certificate.node_id()).cloned(),
+        };
+        let mut members: Vec<_> = membership.members().map(member).collect();
+        members.sort_by(|one, next| one.name.cmp(&next.name));
+        Ok(ClusterStatus {
+            cluster: Some(membership.cluster_id().to_string()),
+            name: membership.own().name().to_owned(),
+            node_id,
+            has_key,
+            addresses: running.handle.listen_addresses().iter().map(ToString::to_string).collect(),
+            members,
+            recovering: self.recoveries.missing(),
+        })
+    }
+
+    /// The figures.
+    pub fn reading(&self) -> ClusterReading {
+        let running = self.running.lock();
+        let Some(running) = &*running else { return ClusterReading::default() };
+        let peers = running.handle.peers();
+        let TransportCounters { refused, .. } = running.handle.counters();
+        ClusterReading {
+            is_member: true,
+            peers: peers.len() as u64,
+            members: running.membership.lock().members().count() as u64,
+            replication: self.counters.lock().clone(),
+            refused: refused.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+            bytes: peers.iter().fold((0, 0), |(read, sent), peer| (read + peer.bytes_in, sent + peer.bytes_out)),
+        }
+    }
+
+    fn must_be_alone(&self) -> Result<(), ClusterError> {
+        match self.files.membership()? {
+            Some(membership) => {
+                Err(ClusterError::MemberAlready { cluster: membership.cluster_id().to_string() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn key(&self) -> Result<ClusterKey, ClusterError> {
+        if self.running.lock().is_none() {
+            return Err(ClusterError::NoMember);
+        }
+        self.files.cluster_key()?.ok_or_else(|| ClusterError::NoKey { key_path: self.files.key_path() })
+    }
+
+    fn certificate(&self, identity: &Identity, name: &str) -> NewCertificate {
+        NewCertificate {
+            peer_id: identity.peer_id(),
+            node_id: self.store.objects().replica().node,
+            name: name.to_owned(),
+            serial: rand::random::<u64>() >> 1,
+            issued_unix_ms: self.clock.now_unix_ms(),
+        }
+    }
+
+    async fn run(&self, identity: Identity, membership: Membership) -> Result<(), ClusterError> {
+        let membership = Arc::new(Mutex::new(membership));
+        let cancel = CancellationToken::new();
+        let options = Options {
+            bootstrap: self.options.bootstrap.clone(),
+            mdns: self.options.mdns,
+            max_frame_bytes: FRAME_BYTES,
+            incarnation: self.store.objects().replica().incarnation,
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Options::new(identity, membership.clone(), self.options.listen)
+        };
+        let (handle, events) = Transport::start(options, cancel.clone()).await?;
+        let driver = Driver {
+            store: self.store.clone(),
+            registry: self.registry.clone(),
+            recoveries: self.recoveries.clone(),
+            membership: membership.clone(),
+            files: self.files.clone(),
+            handle: handle.clone(),
+            events,
+            counters: self.counters.clone(),
+        };
+        let (stop, recoveries) = (cancel.clone(), self.recoveries.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            if let Err(error) = driver::run(driver, stop).await {
+                tracing::error!(%error, "objects are not replicated");
+            }
+            // Nobody is to wait for what does not come.
+            recoveries.end_all();
+        });
+        *self.running.lock() = Some(Running { handle, membership, cancel, tasks });
+        Ok(())
+    }
+}
+
+/// What a connection runs over, as it is shown.
+pub(crate) fn transport_name(kind: TransportKind) -> &'static str {
+    match kind {
+        TransportKind::Tcp => "tcp",
+        TransportKind::Quic => "quic",
+    }
+}

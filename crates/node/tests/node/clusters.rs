@@ -1,0 +1,259 @@
+//! Nodes of one cluster in this process, with real connections between them.
+
+use std::net::SocketAddr;
+
+use edgefaas_node::config::NodeConfig;
+use edgefaas_node::control::objects_proto as objects;
+use edgefaas_node::control::objects_proto::update_request::Operation;
+use edgefaas_node::control::proto;
+use serde_json::{Value, json};
+use tonic::{Code, Streaming};
+
+use crate::object_types::{EACH_TYPE, PERMIT, RUN};
+use crate::support::{TestNode, in_time, reply_text};
+
+fn member(config: &mut NodeConfig) {
+    config.cluster.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+}
+
+/// A cluster of so many nodes, named `n0` and so on.
+async fn cluster(count: usize) -> Vec<TestNode> {
+    let mut nodes = vec![TestNode::start_with(member).await];
+    let name = "n0".to_owned();
+    nodes[0].control.init_cluster(proto::InitClusterRequest { name }).await.unwrap();
+    for number in 1..count {
+        let mut node = TestNode::start_with(member).await;
+        let token = token(&mut nodes[0]).await;
+        join(&mut node, &token, &format!("n{number}")).await.unwrap();
+        nodes.push(node);
+    }
+    nodes
+}
+
+async fn token(node: &mut TestNode) -> String {
+    node.control.open_cluster(proto::OpenClusterRequest { life_ms: 0 }).await.unwrap().into_inner().token
+}
+
+async fn join(node: &mut TestNode, token: &str, name: &str) -> Result<proto::Cluster, tonic::Status> {
+    let request = proto::JoinClusterRequest { token: token.to_owned(), name: name.to_owned() };
+    in_time(node.control.join_cluster(request)).await.map(|response| response.into_inner())
+}
+
+async fn watch(node: &TestNode, object: &str, field: &str) -> Streaming<objects::Change> {
+    let request = objects::WatchRequest { app: "run".into(), object: object.into(), field: field.into() };
+    node.objects().await.watch(request).await.unwrap().into_inner()
+}
+
+/// Waits until a field has a value, which it may have already.
+async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
+    let mut changes = watch(node, object, field).await;
+    in_time(async {
+        loop {
+            let request = objects::GetRequest {
+                app: "run".into(),
+                object: object.into(),
+                field: field.into(),
+                path: Vec::new(),
+            };
+            let fields = node.objects().await.get(request).await.unwrap().into_inner().fields;
+            if fields.first().is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *wanted) {
+                return;
+            }
+            changes.message().await.unwrap();
+        }
+    })
+    .await;
+}
+
+async fn update(node: &TestNode, object: &str, field: &str, operation: Operation) -> Result<(), tonic::Status> {
+    let request = objects::UpdateRequest {
+        app: "run".into(),
+        object: object.into(),
+        field: field.into(),
+        path: Vec::new(),
+        operation: Some(operation),
+    };
+    node.objects().await.update(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn what_one_node_writes_the_others_have() {
+    let mut nodes = cluster(3).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    for (number, (field, code, _, after)) in EACH_TYPE.into_iter().enumerate() {
+        let writer = number % nodes.len();
+        assert!(!reply_text(&nodes[writer].invoke("run", code).await).is_empty());
+        for node in &nodes {
+            until(node, "o", field, &serde_json::from_str(after).unwrap()).await;
+        }
+    }
+    // What all of them add at once adds up.
+    let each = nodes.iter().map(|node| async move {
+        for _ in 0..50 {
+            update(node, "sum", "n", Operation::CounterAdd(1)).await.unwrap();
+        }
+    });
+    futures_util::future::join_all(each).await;
+    for node in &nodes {
+        until(node, "sum", "n", &json!(150)).await;
+    }
+    let seen = nodes[1].control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+    assert_eq!((seen.name.as_str(), seen.has_key), ("n1", false));
+    let names: Vec<_> = seen.members.iter().map(|member| (member.name.as_str(), member.peer.is_some())).collect();
+    assert_eq!(names, [("n0", true), ("n2", true)]);
+}
+
+#[tokio::test]
+async fn only_those_who_are_asked_in_are_let_in() {
+    let mut nodes = cluster(2).await;
+    let mut third = TestNode::start_with(member).await;
+    // A token is good for one node.
+    let good = token(&mut nodes[0]).await;
+    join(&mut third, &good, "n2").await.unwrap();
+    let mut fourth = TestNode::start_with(member).await;
+    assert_eq!(join(&mut fourth, &good, "n3").await.unwrap_err().code(), Code::PermissionDenied);
+    let fresh = token(&mut nodes[0]).await;
+    assert_eq!(join(&mut fourth, &fresh, "n2").await.unwrap_err().code(), Code::AlreadyExists);
+    assert_eq!(join(&mut fourth, "nonsense", "n3").await.unwrap_err().code(), Code::InvalidArgument);
+    // A member cannot join once more, nor let others in.
+    assert_eq!(join(&mut third, &fresh, "n9").await.unwrap_err().code(), Code::FailedPrecondition);
+    let refused = third.control.open_cluster(proto::OpenClusterRequest { life_ms: 0 }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let none = fourth.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+    assert_eq!(none.id, "");
+
+    // Who is put out is not spoken with any more, by anybody.
+    for node in nodes.iter_mut().chain([&mut third]) {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    update(&third, "o", "before", Operation::CounterAdd(1)).await.unwrap();
+    until(&nodes[1], "o", "before", &json!(1)).await;
+    let unknown = proto::RevokeMemberRequest { name: "nobody".into() };
+    assert_eq!(nodes[0].control.revoke_member(unknown).await.unwrap_err().code(), Code::NotFound);
+    nodes[0].control.revoke_member(proto::RevokeMemberRequest { name: "n2".into() }).await.unwrap();
+    for node in &mut nodes {
+        in_time(async {
+            loop {
+                let seen = node.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+                if seen.members.iter().all(|member| member.name != "n2") {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    update(&third, "o", "after", Operation::CounterAdd(1)).await.unwrap();
+    update(&nodes[0], "o", "last", Operation::CounterAdd(1)).await.unwrap();
+    until(&nodes[1], "o", "last", &json!(1)).await;
+    let request =
+        objects::GetRequest { app: "run".into(), object: "o".into(), field: "after".into(), path: vec![] };
+    assert_eq!(nodes[1].objects().await.get(request).await.unwrap().into_inner().fields, []);
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_gets_what_it_missed_and_gives_what_it_has() {
+    let mut nodes = cluster(2).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    update(&nodes[0], "o", "n", Operation::CounterAdd(1)).await.unwrap();
+    until(&nodes[1], "o", "n", &json!(1)).await;
+    let away = nodes.pop().unwrap().stop().await;
+    for number in 0..20 {
+        update(&nodes[0], &format!("o{number}"), "n", Operation::CounterAdd(number)).await.unwrap();
+    }
+    // While both are on their own each of them writes.
+    let alone = TestNode::start_in(away, member).await.unwrap();
+    update(&alone, "o", "n", Operation::CounterAdd(10)).await.unwrap();
+    for number in 0..20 {
+        until(&alone, &format!("o{number}"), "n", &json!(number)).await;
+    }
+    until(&nodes[0], "o", "n", &json!(11)).await;
+    until(&alone, "o", "n", &json!(11)).await;
+}
+
+#[tokio::test]
+async fn a_copy_is_kept_where_no_function_uses_the_object() {
+    let mut nodes = cluster(2).await;
+    nodes[0].deploy_one("run", PERMIT, RUN).await;
+    update(&nodes[0], "o", "n", Operation::CounterAdd(7)).await.unwrap();
+    // The second node has it for the day that the first one's disk dies.
+    until(&nodes[1], "o", "n", &json!(7)).await;
+    let one = r#"
+        app = "single"
+        [functions.single]
+        main = "single.js"
+        permissions = { objects = ["*"] }
+        [objects."*"]
+        copies = 1
+        interval = "0ms"
+    "#;
+    nodes[0].deploy(one, &[("single", RUN)]).await;
+    assert_eq!(reply_text(&nodes[0].invoke("single", "await o.counter('n').add(1); return 'done'").await), "\"done\"");
+    update(&nodes[0], "o", "n", Operation::CounterAdd(1)).await.unwrap();
+    until(&nodes[1], "o", "n", &json!(8)).await;
+    let request = objects::ListRequest { app: "single".into(), ..Default::default() };
+    assert_eq!(nodes[1].objects().await.list(request).await.unwrap().into_inner().objects, []);
+}
+
+#[tokio::test]
+async fn a_function_that_is_new_here_waits_for_its_objects_if_it_is_to() {
+    let mut nodes = cluster(2).await;
+    let manifest = r#"
+        app = "run"
+        [functions.run]
+        main = "run.js"
+        permissions = { objects = ["*"] }
+        [objects."*"]
+        copies = 1
+        recover = "before"
+    "#;
+    nodes[0].deploy(manifest, &[("run", RUN)]).await;
+    for number in 0..200 {
+        update(&nodes[0], &format!("room-{number}"), "n", Operation::CounterAdd(number)).await.unwrap();
+    }
+    update(&nodes[0], "o", "n", Operation::CounterAdd(5)).await.unwrap();
+    nodes[1].deploy(manifest, &[("run", RUN)]).await;
+    // The first invocation there sees what the other node has.
+    assert_eq!(reply_text(&nodes[1].invoke("run", "return o.counter('n').value()").await), "5");
+}
+
+#[tokio::test]
+async fn shares_of_a_bounded_counter_go_to_who_needs_them() {
+    let mut nodes = cluster(2).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    update(&nodes[0], "stock", "n", Operation::BoundedCounterAdd(10)).await.unwrap();
+    until(&nodes[1], "stock", "n", &json!(10)).await;
+    let mut taken = 0;
+    let mut changes = watch(&nodes[1], "stock", "n").await;
+    in_time(async {
+        while taken < 4 {
+            match update(&nodes[1], "stock", "n", Operation::BoundedCounterAdd(-2)).await {
+                Ok(()) => taken += 2,
+                Err(status) => {
+                    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+                    // It has been asked for, and the other node gives some.
+                    tokio::time::timeout(std::time::Duration::from_millis(300), changes.message()).await.ok();
+                }
+            }
+        }
+    })
+    .await;
+    until(&nodes[0], "stock", "n", &json!(6)).await;
+    // There is never less than nothing, whoever asks.
+    let mut left = 6;
+    for node in nodes.iter().cycle().take(40) {
+        if update(node, "stock", "n", Operation::BoundedCounterAdd(-1)).await.is_ok() {
+            left -= 1;
+        }
+    }
+    assert!(left >= 0, "{left}");
+    for node in &nodes {
+        until(node, "stock", "n", &json!(left)).await;
+    }
+}
