@@ -327,7 +327,7 @@ fn a_seed_repeats_a_run() {
     assert_eq!(run(), run());
 }
 
-/// Takes half a minute and a gigabyte or so: `cargo test --release -- --ignored`.
+/// Takes minutes and 2 GB: `cargo test --release -- --ignored`.
 #[test]
 #[ignore = "large"]
 fn a_thousand_nodes() {

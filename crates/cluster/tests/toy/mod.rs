@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -81,6 +81,8 @@ pub struct Toy {
     disk: BTreeMap<ObjectKey, (Fields, u8)>,
     /// How often all digests were asked for.
     pub digests: Cell<u32>,
+    /// The digests of objects that did not change since.
+    known: RefCell<HashMap<ObjectKey, u64>>,
 }
 
 impl Field {
@@ -151,6 +153,7 @@ impl Fields {
 impl Toy {
     /// Adds to a writer's count and gives the delta.
     pub fn add(&mut self, key: &ObjectKey, field: &str, writer: u64, amount: u64) -> Fields {
+        self.known.get_mut().remove(key);
         let count = {
             let (fields, _) =
                 self.objects.entry(key.clone()).or_insert((Fields::default(), DEFAULT_COPIES));
@@ -164,6 +167,7 @@ impl Toy {
 
     /// Adds a tag and gives the delta.
     pub fn tag(&mut self, key: &ObjectKey, field: &str, tag: &str) -> Fields {
+        self.known.get_mut().remove(key);
         let tags = BTreeSet::from([tag.to_owned()]);
         let delta = Fields(BTreeMap::from([(field.to_owned(), Field { tags, ..Field::default() })]));
         let (fields, _) = self.objects.entry(key.clone()).or_insert((Fields::default(), DEFAULT_COPIES));
@@ -175,6 +179,15 @@ impl Toy {
         self.objects.get(key).map(|(fields, _)| fields)
     }
 
+    fn known_digest(&self, key: &ObjectKey, fields: &Fields) -> u64 {
+        if let Some(digest) = self.known.borrow().get(key) {
+            return *digest;
+        }
+        let digest = fields.digest();
+        self.known.borrow_mut().insert(key.clone(), digest);
+        digest
+    }
+
     /// What was merged or written is on disk now.
     pub fn sync(&mut self) {
         self.disk = self.objects.clone();
@@ -182,6 +195,7 @@ impl Toy {
 
     /// The process ends: what is on disk is left.
     pub fn restarted(mut self) -> Self {
+        self.known.get_mut().clear();
         self.objects = self.disk.clone();
         self
     }
@@ -192,11 +206,11 @@ impl Replica for Toy {
 
     fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
         self.digests.set(self.digests.get() + 1);
-        self.objects.iter().for_each(|(key, (fields, _))| visit(key, fields.digest()));
+        self.objects.iter().for_each(|(key, (fields, _))| visit(key, self.known_digest(key, fields)));
     }
 
     fn digest(&self, object: &ObjectKey) -> Option<u64> {
-        self.fields(object).map(Fields::digest)
+        self.fields(object).map(|fields| self.known_digest(object, fields))
     }
 
     fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
@@ -229,8 +243,9 @@ impl SimulatedReplica for Toy {
         let Some(delta) = Fields::decode(payload) else {
             return false;
         };
-        let (fields, known) = self.objects.entry(object.clone()).or_insert((Fields::default(), copies));
-        *known = copies;
+        self.known.get_mut().remove(object);
+        let (fields, kept) = self.objects.entry(object.clone()).or_insert((Fields::default(), copies));
+        *kept = copies;
         fields.merge(delta);
         true
     }
