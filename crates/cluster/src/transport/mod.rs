@@ -25,6 +25,7 @@ mod counters;
 mod dial_book;
 mod driver;
 pub(crate) mod frame;
+mod greeting;
 mod outbox;
 mod shared;
 mod start;
