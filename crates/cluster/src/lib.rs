@@ -4,6 +4,34 @@
 //! Who belongs to a cluster is decided by its key ([`ClusterKey`]): it signs a [`Certificate`] over the peer
 //! id of every node. There is no server and nothing expires, since a small node has no clock that could be
 //! trusted; a node is put out by a [`RevocationList`] that the cluster key signs.
+//!
+//! ```no_run
+//! # use std::{path::Path, sync::Arc, time::Duration};
+//! # use edgefaas_cluster::{ClusterKey, Event, Identity, Membership, NewCertificate, Options, Transport};
+//! # async fn node() -> Result<(), Box<dyn std::error::Error>> {
+//! let identity = Identity::load_or_create(Path::new("identity"))?;
+//! let key = ClusterKey::generate();
+//! let first = NewCertificate {
+//!     peer_id: identity.peer_id(),
+//!     node_id: 1,
+//!     name: "hall".into(),
+//!     serial: 1,
+//!     issued_unix_ms: 0,
+//! };
+//! let membership = Arc::new(parking_lot::Mutex::new(Membership::found(&key, first)?));
+//! let options = Options { mdns: true, ..Options::new(identity, membership, "0.0.0.0:7071".parse()?) };
+//! let (handle, mut events) = Transport::start(options, Default::default()).await?;
+//! println!("on another node: join {}", handle.open_join(&key, Duration::from_secs(600))?);
+//! while let Some(event) = events.recv().await {
+//!     match event {
+//!         Event::PeerUp { node_id, .. } => handle.try_send(node_id, "hello".into())?,
+//!         Event::Frame { node_id, bytes } => println!("node {node_id}: {bytes:?}"),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod certificate;
 mod cluster_key;
