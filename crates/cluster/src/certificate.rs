@@ -1,41 +1,22 @@
-//! The cluster's key and what it signs: certificates of nodes and the list of those taken back.
+//! What the cluster's key signs for each node.
 //!
 //! A signed thing keeps the bytes that were signed, so that fields of newer versions survive being passed on.
 //! Each kind has a prefix of its own under the signature, so that one never passes for the other.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use libp2p::PeerId;
-use libp2p::identity::ed25519;
 use prost::Message;
 
+use crate::revocation::MAX_REVOCATIONS;
+use crate::{ClusterId, ClusterKey, ClusterPublicKey};
+
 /// The format that this version writes and reads.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 const MAX_CERTIFICATE_BYTES: usize = 1_024;
-/// The most certificates that a cluster can take back.
-const MAX_REVOCATIONS: usize = 4_096;
-const MAX_REVOCATION_LIST_BYTES: usize = 48 * 1_024;
 const MAX_NAME_BYTES: usize = 63;
 
 const CERTIFICATE_PREFIX: &[u8] = b"edgefaas cluster certificate\0";
-const REVOCATIONS_PREFIX: &[u8] = b"edgefaas cluster revocations\0";
-
-/// The key that makes a cluster: who has it decides who is in. Made by `cluster init`.
-#[derive(Clone)]
-pub struct ClusterKey {
-    keypair: ed25519::Keypair,
-}
-
-/// The public half of a [`ClusterKey`], which every member knows: an ed25519 point.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClusterPublicKey {
-    key: ed25519::PublicKey,
-}
-
-/// Which cluster: the BLAKE3 hash of its public key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClusterId([u8; 32]);
 
 /// That a peer is a member of a cluster, and under which number and name; signed by the cluster's key.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,15 +39,6 @@ pub struct NewCertificate {
     pub serial: u64,
     /// When it was issued, by the issuer's clock: for people to read, and to prefer the newer of two.
     pub issued_unix_ms: u64,
-}
-
-/// Certificates that the cluster has taken back; of two lists the one with the higher version holds.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RevocationList {
-    cluster: ClusterId,
-    version: u64,
-    serials: BTreeSet<u64>,
-    signed: Signed,
 }
 
 /// A certificate or revocation list that is none, or not one of this cluster.
@@ -116,37 +88,7 @@ pub enum CertificateError {
     },
 }
 
-/// Bytes that are no cluster key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a cluster key cannot be read: 32 bytes of an ed25519 key are needed; restore it from a backup")]
-pub struct ClusterKeyError;
-
 impl ClusterKey {
-    /// A new cluster, from the system's randomness.
-    pub fn generate() -> Self {
-        Self { keypair: ed25519::Keypair::generate() }
-    }
-
-    /// The 32 secret bytes to keep.
-    pub fn to_bytes(&self) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        for (to, from) in bytes.iter_mut().zip(self.keypair.secret().as_ref()) {
-            *to = *from;
-        }
-        bytes
-    }
-
-    /// Reads what [`Self::to_bytes`] gave.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ClusterKeyError> {
-        let secret = ed25519::SecretKey::try_from_bytes(bytes.to_vec()).map_err(|_| ClusterKeyError)?;
-        Ok(Self { keypair: secret.into() })
-    }
-
-    /// The half that members check signatures with.
-    pub fn public(&self) -> ClusterPublicKey {
-        ClusterPublicKey { key: self.keypair.public() }
-    }
-
     /// Lets a peer in.
     pub fn issue(&self, new: NewCertificate) -> Result<Certificate, CertificateError> {
         check_name(&new.name)?;
@@ -156,7 +98,7 @@ impl ClusterKey {
         let cluster = self.public().id();
         let body = CertificateBody {
             format: FORMAT,
-            cluster: cluster.0.to_vec(),
+            cluster: cluster.as_bytes().to_vec(),
             peer_id: new.peer_id.to_bytes(),
             node_id: new.node_id,
             name: new.name.clone(),
@@ -165,62 +107,6 @@ impl ClusterKey {
         };
         let signed = self.sign(CERTIFICATE_PREFIX, body.encode_to_vec());
         Ok(Certificate { fields: new, cluster, signed })
-    }
-
-    /// Takes certificates back. `version` is one more than that of the list before, whose serials have to be
-    /// in the new one too.
-    pub fn revoke(
-        &self,
-        version: u64,
-        serials: impl IntoIterator<Item = u64>,
-    ) -> Result<RevocationList, CertificateError> {
-        let serials: BTreeSet<u64> = serials.into_iter().collect();
-        if serials.len() > MAX_REVOCATIONS {
-            return Err(CertificateError::TooManyRevocations { count: serials.len() });
-        }
-        let cluster = self.public().id();
-        let body = RevocationsBody {
-            format: FORMAT,
-            cluster: cluster.0.to_vec(),
-            version,
-            serials: serials.iter().copied().collect(),
-        };
-        let signed = self.sign(REVOCATIONS_PREFIX, body.encode_to_vec());
-        Ok(RevocationList { cluster, version, serials, signed })
-    }
-
-    fn sign(&self, prefix: &[u8], body: Vec<u8>) -> Signed {
-        let signature = self.keypair.sign(&[prefix, &body].concat());
-        Signed { body, signature }
-    }
-}
-
-impl ClusterPublicKey {
-    /// The cluster that this is the key of.
-    pub fn id(&self) -> ClusterId {
-        ClusterId(*blake3::hash(&self.key.to_bytes()).as_bytes())
-    }
-
-    /// The 32 bytes of the key.
-    pub fn to_bytes(&self) -> [u8; 32] {
-        self.key.to_bytes()
-    }
-
-    /// Reads what [`Self::to_bytes`] gave.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ClusterKeyError> {
-        let key = ed25519::PublicKey::try_from_bytes(bytes).map_err(|_| ClusterKeyError)?;
-        Ok(Self { key })
-    }
-
-    fn check(&self, prefix: &[u8], cluster: ClusterId, signed: &Signed) -> Result<(), CertificateError> {
-        let expected = self.id();
-        if cluster != expected {
-            return Err(CertificateError::ForeignCluster { found: cluster, expected });
-        }
-        if !self.key.verify(&[prefix, &signed.body].concat(), &signed.signature) {
-            return Err(CertificateError::Forged { cluster });
-        }
-        Ok(())
     }
 }
 
@@ -291,87 +177,6 @@ impl Certificate {
     }
 }
 
-impl RevocationList {
-    /// Which list this is; it counts up.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// The certificates that were taken back, in ascending order.
-    pub fn serials(&self) -> impl Iterator<Item = u64> + '_ {
-        self.serials.iter().copied()
-    }
-
-    /// Whether a certificate was taken back.
-    pub fn revokes(&self, serial: u64) -> bool {
-        self.serials.contains(&serial)
-    }
-
-    /// Whether this cluster's key signed it.
-    pub fn verify(&self, cluster: &ClusterPublicKey) -> Result<(), CertificateError> {
-        cluster.check(REVOCATIONS_PREFIX, self.cluster, &self.signed)
-    }
-
-    /// The signed bytes and their signature; at most 48 KiB.
-    pub fn encode(&self) -> Vec<u8> {
-        self.signed.encode_to_vec()
-    }
-
-    /// Reads what [`Self::encode`] wrote, unchecked; never panics.
-    pub fn decode(bytes: &[u8]) -> Result<Self, CertificateError> {
-        let signed = decode_signed(bytes, MAX_REVOCATION_LIST_BYTES, REVOCATIONS)?;
-        let body = RevocationsBody::decode(signed.body.as_slice())
-            .map_err(|_| malformed(REVOCATIONS, "it is damaged"))?;
-        check_format(body.format, REVOCATIONS)?;
-        if body.serials.len() > MAX_REVOCATIONS {
-            return Err(CertificateError::TooManyRevocations { count: body.serials.len() });
-        }
-        Ok(Self {
-            cluster: cluster_id(&body.cluster, REVOCATIONS)?,
-            version: body.version,
-            serials: body.serials.into_iter().collect(),
-            signed,
-        })
-    }
-}
-
-impl ClusterId {
-    /// The hash itself.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
-    /// A cluster id of 32 bytes; none if there are more or fewer.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
-}
-
-/// The first 8 bytes in hexadecimal: enough to tell clusters apart.
-impl fmt::Display for ClusterId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().take(8).try_for_each(|byte| write!(out, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for ClusterId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "ClusterId({self})")
-    }
-}
-
-impl fmt::Debug for ClusterKey {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ClusterKey").field("cluster", &self.public().id()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ClusterPublicKey {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ClusterPublicKey").field("cluster", &self.id()).finish_non_exhaustive()
-    }
-}
-
 impl fmt::Debug for Certificate {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fields, cluster, signed: _ } = self;
@@ -379,24 +184,13 @@ impl fmt::Debug for Certificate {
     }
 }
 
-impl fmt::Debug for RevocationList {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, version, serials, signed: _ } = self;
-        out.debug_struct("RevocationList")
-            .field("cluster", cluster)
-            .field("version", version)
-            .field("serials", serials)
-            .finish()
-    }
-}
-
 /// Bytes and the cluster key's signature over a prefix and them.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-struct Signed {
+pub(crate) struct Signed {
     #[prost(bytes = "vec", tag = "1")]
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    signature: Vec<u8>,
+    pub(crate) signature: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -417,33 +211,24 @@ struct CertificateBody {
     issued_unix_ms: u64,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
-struct RevocationsBody {
-    #[prost(uint32, tag = "1")]
-    format: u32,
-    #[prost(bytes = "vec", tag = "2")]
-    cluster: Vec<u8>,
-    #[prost(uint64, tag = "3")]
-    version: u64,
-    #[prost(fixed64, repeated, tag = "4")]
-    serials: Vec<u64>,
-}
-
 const CERTIFICATE: &str = "certificate";
-const REVOCATIONS: &str = "revocation list";
 
-fn decode_signed(bytes: &[u8], limit: usize, what: &'static str) -> Result<Signed, CertificateError> {
+pub(crate) fn decode_signed(
+    bytes: &[u8],
+    limit: usize,
+    what: &'static str,
+) -> Result<Signed, CertificateError> {
     if bytes.len() > limit {
         return Err(malformed(what, "it is too large"));
     }
     Signed::decode(bytes).map_err(|_| malformed(what, "it is damaged"))
 }
 
-fn check_format(found: u32, what: &'static str) -> Result<(), CertificateError> {
+pub(crate) fn check_format(found: u32, what: &'static str) -> Result<(), CertificateError> {
     if found == FORMAT { Ok(()) } else { Err(CertificateError::UnknownFormat { what, found }) }
 }
 
-fn cluster_id(bytes: &[u8], what: &'static str) -> Result<ClusterId, CertificateError> {
+pub(crate) fn cluster_id(bytes: &[u8], what: &'static str) -> Result<ClusterId, CertificateError> {
     ClusterId::from_bytes(bytes).ok_or_else(|| malformed(what, "its cluster id is none"))
 }
 
@@ -456,7 +241,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), CertificateError> {
     Ok(())
 }
 
-fn malformed(what: &'static str, reason: &'static str) -> CertificateError {
+pub(crate) fn malformed(what: &'static str, reason: &'static str) -> CertificateError {
     CertificateError::Malformed { what, reason }
 }
 
@@ -502,41 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_good_for_its_kind_only() {
-        let key = ClusterKey::generate();
-        let list = key.revoke(3, [1, 2, 2]).unwrap();
-        let read = RevocationList::decode(&list.encode()).unwrap();
-        assert_eq!((read.version(), read.serials().collect::<Vec<_>>()), (3, vec![1, 2]));
-        assert_eq!(read.verify(&key.public()), Ok(()));
-
-        let certificate = key.issue(new("a")).unwrap();
-        let crossed = RevocationList { signed: certificate.signed, ..list };
-        assert!(matches!(crossed.verify(&key.public()), Err(CertificateError::Forged { .. })));
-    }
-
-    #[test]
     fn bad_names_and_numbers_are_refused() {
         let key = ClusterKey::generate();
         for name in ["", "a b", "ü", "a\n", &"x".repeat(64)] {
             assert!(matches!(key.issue(new(name)), Err(CertificateError::BadName { .. })), "{name:?}");
         }
         assert!(key.issue(NewCertificate { node_id: 0, ..new("a") }).is_err());
-        assert!(matches!(
-            key.revoke(1, 0..5_000),
-            Err(CertificateError::TooManyRevocations { count: 5_000 })
-        ));
-        let largest = key.revoke(1, 0..4_096).unwrap();
-        assert_eq!(RevocationList::decode(&largest.encode()).unwrap(), largest);
-    }
-
-    #[test]
-    fn the_cluster_key_is_kept_as_bytes_and_never_shown() {
-        let key = ClusterKey::generate();
-        let again = ClusterKey::from_bytes(&key.to_bytes()).unwrap();
-        assert_eq!(again.public(), key.public());
-        assert!(ClusterKey::from_bytes(&[1; 31]).is_err());
-        assert!(ClusterPublicKey::from_bytes(&[1; 3]).is_err());
-        assert!(!format!("{key:?}").contains("secret"));
     }
 
     proptest! {
@@ -555,10 +311,8 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Certificate::decode(&bytes);
-            let _ = RevocationList::decode(&bytes);
             let signed = Signed { body: bytes, signature: vec![] };
             let _ = Certificate::decode(&signed.encode_to_vec());
-            let _ = RevocationList::decode(&signed.encode_to_vec());
         }
     }
 }

@@ -8,27 +8,56 @@
 //! Which node sends which object to whom, and when, is decided by [`replication`], a machine without I/O.
 //! It knows neither the transport nor what an object is made of; [`simulation`] runs many of it in virtual
 //! time.
+//!
+//! ```no_run
+//! # use std::{path::Path, sync::Arc, time::Duration};
+//! # use edgefaas_cluster::{ClusterKey, Event, Identity, Membership, NewCertificate, Options, Transport};
+//! # async fn node() -> Result<(), Box<dyn std::error::Error>> {
+//! let identity = Identity::load_or_create(Path::new("identity"))?;
+//! let key = ClusterKey::generate();
+//! let first = NewCertificate {
+//!     peer_id: identity.peer_id(),
+//!     node_id: 1,
+//!     name: "hall".into(),
+//!     serial: 1,
+//!     issued_unix_ms: 0,
+//! };
+//! let membership = Arc::new(parking_lot::Mutex::new(Membership::found(&key, first)?));
+//! let options = Options { mdns: true, ..Options::new(identity, membership, "0.0.0.0:7071".parse()?) };
+//! let (handle, mut events) = Transport::start(options, Default::default()).await?;
+//! println!("on another node: join {}", handle.open_join(&key, Duration::from_secs(600))?);
+//! while let Some(event) = events.recv().await {
+//!     match event {
+//!         Event::PeerUp { node_id, .. } => handle.try_send(node_id, "hello".into())?,
+//!         Event::Frame { node_id, bytes } => println!("node {node_id}: {bytes:?}"),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod certificate;
+mod cluster_key;
 mod handshake;
 mod identity;
 mod join;
 mod liveness;
 mod membership;
 pub mod replication;
+mod revocation;
 pub mod simulation;
 mod transport;
 pub mod wire;
 
-pub use certificate::{
-    Certificate, CertificateError, ClusterId, ClusterKey, ClusterKeyError, ClusterPublicKey,
-    NewCertificate, RevocationList,
-};
+pub use certificate::{Certificate, CertificateError, NewCertificate};
+pub use cluster_key::{ClusterId, ClusterKey, ClusterKeyError, ClusterPublicKey};
 pub use handshake::{PROTOCOL_VERSIONS, Refusal};
 pub use identity::{Identity, IdentityError};
 pub use join::{JoinError, JoinRequest, Token, TokenError, join};
 pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
+pub use revocation::RevocationList;
 pub use transport::{
     Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport, TransportKind,
 };

@@ -30,10 +30,10 @@ pub struct Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It begins otherwise.
-    #[error("a join token begins with `{PREFIX}`; copy the whole line that `cluster token` printed")]
+    #[error("a join token begins with `{PREFIX}`; copy the whole line again")]
     NotAToken,
     /// A character was lost or changed.
-    #[error("the join token is damaged; copy the whole line that `cluster token` printed")]
+    #[error("the join token is damaged; copy the whole line again")]
     Damaged,
 }
 

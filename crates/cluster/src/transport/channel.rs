@@ -1,4 +1,4 @@
-//! One connection's stream: the handshake, then frames both ways until the end.
+//! One member's channel: frames both ways until the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,31 +7,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::io::{BufReader, ReadHalf, WriteHalf};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
-use libp2p::{Multiaddr, PeerId, Stream};
+use libp2p::{Multiaddr, Stream};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::frame::{self, Kind, ReadError};
-use super::shared::{Peer, Shared, unix_ms};
+use super::greeting::{self, Link};
+use super::shared::{Peer, Shared};
 use super::{DownReason, Event, address};
-use crate::handshake::{Hello, MAX_HELLO_BYTES, Refusal, Refused, Verdict};
+use crate::handshake::{Hello, Refusal};
 use crate::liveness::{Due, Liveness};
 use crate::membership::{Member, decode_addresses, decode_members, encode_addresses, encode_members};
-use crate::{CertificateError, RevocationList, TransportKind};
+use crate::{CertificateError, RevocationList};
 
 /// Frames of the channel's own may be as large as this, whatever the limit for the node's.
 const MAX_CONTROL_BYTES: usize = 128 * 1_024;
 const READ_BUFFER_BYTES: usize = 16 * 1_024;
-/// How long a farewell or a refusal may take to get through.
+/// How long a farewell may take to get through.
 const FAREWELL: Duration = Duration::from_millis(300);
-const LINGER: Duration = Duration::from_secs(1);
-
-/// A connection to a peer that has proved its peer id.
-pub(crate) struct Link {
-    pub(crate) peer: PeerId,
-    pub(crate) address: Multiaddr,
-}
 
 /// How a channel ended.
 #[derive(Debug)]
@@ -46,12 +40,6 @@ pub(crate) enum Outcome {
     Down { up: Duration, reason: DownReason },
 }
 
-enum Failure {
-    Ours(Refused),
-    Theirs(Refused),
-    Lost(String),
-}
-
 /// Runs a channel to its end.
 pub(crate) async fn run(
     shared: Arc<Shared>,
@@ -59,142 +47,10 @@ pub(crate) async fn run(
     link: Link,
     mut stream: Stream,
 ) -> Outcome {
-    match open(&shared, &link, &mut stream).await {
+    match greeting::open(&shared, &link, &mut stream).await {
         Ok((peer, hello)) => serve(&shared, &events, &peer, &hello, stream).await,
-        Err(failure) => give_up(&shared, &link, stream, failure).await,
+        Err(failure) => greeting::give_up(&shared, &link, stream, failure).await,
     }
-}
-
-/// The handshake, and taking the place of the member's channel.
-async fn open(
-    shared: &Arc<Shared>,
-    link: &Link,
-    stream: &mut Stream,
-) -> Result<(Arc<Peer>, Hello), Failure> {
-    if shared.penalties.lock().waits_until(&link.peer, shared.now_ms()).is_some() {
-        return Err(Failure::Ours(Refusal::BackingOff.with("it was refused a short while ago")));
-    }
-    let limit = shared.limits.handshake_timeout;
-    let (peer, hello) =
-        tokio::time::timeout(limit, greet(shared, link, stream)).await.unwrap_or_else(|_| {
-            let detail = format!("it did not say who it is within {} s", limit.as_secs_f32());
-            Err(Failure::Ours(Refusal::Silent.with(detail)))
-        })?;
-    let decides = shared.own < link.peer;
-    // An old channel ends only when the node has taken all that came by it; that is not the peer's fault.
-    tokio::time::timeout(limit, shared.claim(&peer, decides))
-        .await
-        .map_err(|_| Failure::Lost("the channel before has not ended yet".into()))?
-        .map_err(Failure::Ours)?;
-    if decides && let Err(failure) = accept(stream).await {
-        shared.release(&peer);
-        return Err(failure);
-    }
-    Ok((peer, hello))
-}
-
-async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, failure: Failure) -> Outcome {
-    match failure {
-        Failure::Ours(refused) => {
-            if refused.reason == Refusal::Duplicate {
-                tracing::debug!(peer = %link.peer, address = %link.address, "closed a second connection");
-            } else {
-                tracing::warn!(peer = %link.peer, address = %link.address, reason = %refused, "refused a peer");
-            }
-            shared.counters.refuse(refused.reason);
-            let reason = refused.reason;
-            refuse(&mut stream, refused).await;
-            Outcome::Refused(reason)
-        }
-        Failure::Theirs(refused) => {
-            if refused.reason == Refusal::Duplicate {
-                tracing::debug!(peer = %link.peer, address = %link.address, "a second connection was closed");
-            } else {
-                tracing::warn!(peer = %link.peer, address = %link.address, reason = %refused, "refused by a peer");
-            }
-            shared.counters.refused_by_peer(refused.reason);
-            Outcome::RefusedByPeer(refused.reason)
-        }
-        Failure::Lost(reason) => {
-            tracing::debug!(peer = %link.peer, address = %link.address, reason, "lost before the handshake's end");
-            Outcome::Lost
-        }
-    }
-}
-
-/// Tells the peer why, and waits a moment for it to read that and close.
-async fn refuse(stream: &mut Stream, refused: Refused) {
-    let farewell = async {
-        frame::write(stream, Kind::Verdict, &Verdict::Refused(refused).encode()).await?;
-        stream.close().await?;
-        let mut rest = [0; 256];
-        while stream.read(&mut rest).await? > 0 {}
-        std::io::Result::Ok(())
-    };
-    // Whether the peer listens is its own affair.
-    let _ = tokio::time::timeout(LINGER, farewell).await;
-}
-
-/// Both say Hello and judge. The higher peer id says so at once; the lower one has the last word later.
-async fn greet(
-    shared: &Arc<Shared>,
-    link: &Link,
-    stream: &mut Stream,
-) -> Result<(Arc<Peer>, Hello), Failure> {
-    frame::write(stream, Kind::Hello, &shared.hello().encode()).await.map_err(lost)?;
-    let body = expect(stream, Kind::Hello).await?;
-    let hello = Hello::decode(&body).map_err(Failure::Ours)?;
-    let greeted = {
-        let membership = shared.membership.lock();
-        hello.check(link.peer, &membership, &shared.limits.versions, unix_ms())
-    };
-    let greeted = greeted.map_err(Failure::Ours)?;
-    let kind = address::kind(&link.address).unwrap_or(TransportKind::Tcp);
-    let peer = Arc::new(Peer::new(
-        greeted.certificate,
-        link.address.clone(),
-        kind,
-        greeted.protocol_version,
-        &hello,
-        greeted.skew_ms,
-        shared.limits.outbox_bytes,
-        shared.cancel.child_token(),
-    ));
-    let decides = shared.own < link.peer;
-    if !decides {
-        accept(stream).await?;
-    }
-    let body = expect(stream, Kind::Verdict).await?;
-    if let Verdict::Refused(refused) = Verdict::decode(&body).map_err(Failure::Ours)? {
-        return Err(Failure::Theirs(refused));
-    }
-    Ok((peer, hello))
-}
-
-async fn accept(stream: &mut Stream) -> Result<(), Failure> {
-    frame::write(stream, Kind::Verdict, &Verdict::Accepted.encode()).await.map_err(lost)
-}
-
-/// Reads a frame of a certain kind; a refusal may come in its place.
-async fn expect(stream: &mut Stream, wanted: Kind) -> Result<Bytes, Failure> {
-    let (kind, body) = frame::read(stream, MAX_HELLO_BYTES, |_| ()).await.map_err(|error| match error {
-        ReadError::TooLarge { .. } => Failure::Ours(Refusal::TooLarge.with(error.to_string())),
-        ReadError::Empty => Failure::Ours(Refusal::Malformed.with(error.to_string())),
-        ReadError::Closed | ReadError::Io(_) => Failure::Lost(error.to_string()),
-    })?;
-    if kind == wanted {
-        return Ok(body);
-    }
-    if kind == Kind::Verdict
-        && let Ok(Verdict::Refused(refused)) = Verdict::decode(&body)
-    {
-        return Err(Failure::Theirs(refused));
-    }
-    Err(Failure::Ours(Refusal::Malformed.with(format!("it sent a {kind:?} in place of a {wanted:?}"))))
-}
-
-fn lost(error: std::io::Error) -> Failure {
-    Failure::Lost(error.to_string())
 }
 
 /// A member's channel, from its up to its down.

@@ -17,9 +17,10 @@ use tokio_util::task::TaskTracker;
 use super::Event;
 use super::address::{self, Bootstrap};
 use super::behaviour::{Channels, GateClosed, Opened, Purpose};
-use super::channel::{self, Link, Outcome};
+use super::channel::{self, Outcome};
 use super::counters::add;
 use super::dial_book::{DialBook, Target};
+use super::greeting::Link;
 use super::shared::{Shared, millis};
 use crate::{Refusal, join};
 

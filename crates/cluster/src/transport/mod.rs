@@ -25,6 +25,7 @@ mod counters;
 mod dial_book;
 mod driver;
 pub(crate) mod frame;
+mod greeting;
 mod outbox;
 mod shared;
 mod start;
@@ -45,7 +46,7 @@ pub struct Options {
     /// Who this node is.
     pub identity: Identity,
     /// What it knows of its cluster. The transport adds to it and says so by [`Event::MembershipChanged`];
-    /// the caller keeps it on disk.
+    /// the caller keeps it on disk, and does not hold the lock when it calls the handle.
     pub membership: Arc<Mutex<Membership>>,
     /// Where to listen, by TCP and by QUIC (UDP) on the same port. Port 0 takes one that is free for both.
     pub listen: SocketAddr,
@@ -66,8 +67,8 @@ pub struct Options {
     pub software: String,
     /// Within what a peer has to say who it is. 5 s by default.
     pub handshake_timeout: Duration,
-    /// Versions of the protocol to offer; tests offer others.
-    pub(crate) versions: RangeInclusive<u32>,
+    /// Versions of the protocol to offer: [`PROTOCOL_VERSIONS`] by default, fewer to hold a new one back.
+    pub versions: RangeInclusive<u32>,
 }
 
 /// What happens in the cluster, in order for each member: up, frames, down.

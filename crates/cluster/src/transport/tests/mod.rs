@@ -117,9 +117,15 @@ impl Node {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that is free, and that the system gives to nobody who does not ask for it by number.
 pub(super) fn free_port() -> u16 {
-    std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    loop {
+        let port = rand::random_range(20_000..30_000);
+        let udp = std::net::UdpSocket::bind(("127.0.0.1", port));
+        if udp.is_ok() && std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Drop for Node {

@@ -306,6 +306,25 @@ async fn a_revoked_node_is_put_out_everywhere() {
 }
 
 #[tokio::test]
+async fn who_was_away_hears_of_a_revocation_when_it_comes_back() {
+    let key = ClusterKey::generate();
+    let mut a = start(options(&key, 1)).await;
+    let of_b = Options { bootstrap: vec![a.address(TransportKind::Tcp)], ..options(&key, 2) };
+    let b = start(of_b.clone()).await;
+    a.wait_up(2).await;
+    b.stop().await;
+    a.wait_down(2).await;
+    a.handle.revoke(key.revoke(1, [3]).unwrap()).unwrap();
+    let mut b = start(Options { incarnation: 1, ..of_b }).await;
+    b.wait_up(1).await;
+    b.until(|node| node.membership.lock().revocations_version() == 1).await;
+    let of_c = Options { bootstrap: vec![b.address(TransportKind::Tcp)], ..options(&key, 3) };
+    let mut c = start(of_c).await;
+    c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
+    assert_eq!(b.handle.peers().len(), 1);
+}
+
+#[tokio::test]
 async fn a_node_that_was_put_out_may_join_again() {
     let key = ClusterKey::generate();
     let mut a = start(options(&key, 1)).await;

@@ -1,0 +1,327 @@
+//! Clusters of nodes in processes of their own: killed all at once, cut off from one another, on a slow and lossy network.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, edgefaas};
+
+/// What a function adds, and that it says so only once it is committed.
+const SOURCE: &str = r#"
+    export default async function handler(event, context) {
+        const { set, elements } = event.json();
+        const o = context.object("o");
+        for (const element of elements) {
+            await o.set(set).add(element);
+            await o.counter("all").add(1);
+        }
+        return { elements };
+    }"#;
+const MANIFEST: &str = r#"
+    app = "field"
+    [functions.add]
+    main = "add.js"
+    permissions = { objects = ["*"] }
+    [objects."*"]
+    interval = "5ms"
+"#;
+
+/// A node of a cluster, perhaps in a network of its own.
+struct Member {
+    child: Option<Child>,
+    dir: PathBuf,
+    network: Option<String>,
+    p2p: String,
+    control: String,
+    name: String,
+}
+
+impl Member {
+    fn start(dir: PathBuf, network: Option<String>, p2p: String, name: &str) -> Self {
+        let (control, name) = (String::new(), name.to_owned());
+        let mut member = Self { child: None, dir, network, p2p, control, name };
+        member.up();
+        member
+    }
+
+    /// The binary with these arguments, where the node is.
+    fn command(&self) -> Command {
+        let plain = edgefaas(&self.dir);
+        let Some(network) = &self.network else { return plain };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", network]).arg(plain.get_program()).stdin(Stdio::null());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
+    fn up(&mut self) {
+        let any = "127.0.0.1:0";
+        let mut child = self
+            .command()
+            .args(["run", "--http", any, "--mqtt", any, "--control", any, "--p2p", &self.p2p])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("a line");
+        let control = ready.split_whitespace().find_map(|word| word.strip_prefix("control="));
+        self.control = control.unwrap_or_else(|| panic!("no control in {ready:?}")).to_owned();
+        self.child = Some(child);
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it was alive");
+            child.wait().expect("it ends");
+        }
+    }
+
+    fn cli(&self, args: &[&str]) -> Output {
+        self.command().args(["--node", &self.control]).args(args).output().expect("it runs")
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.cli(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: edgefaas {args:?}: {stderr}", self.name);
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Adds elements to a set; false if the node did not say that it has.
+    fn add(&self, set: &str, elements: &[u64]) -> bool {
+        let data = json!({ "set": set, "elements": elements }).to_string();
+        self.cli(&["invoke", "add", "-d", &data]).status.success()
+    }
+
+    /// All objects, as they are written into an archive: equal bytes for equal states.
+    fn archive(&self) -> Vec<u8> {
+        let output = self.cli(&["objects", "export", "-"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    fn elements(&self, set: &str) -> BTreeSet<u64> {
+        let text = self.ok(&["objects", "get", "field", "o", set, "-o", "json"]);
+        let state: Value = serde_json::from_str(&text).expect("JSON");
+        serde_json::from_value(state["value"].clone()).expect("a set of numbers")
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(network) = &self.network {
+            let _ = Command::new("ip").args(["netns", "del", network]).output();
+        }
+    }
+}
+
+/// Makes a cluster of these nodes, with the app on each.
+fn unite(members: &[Member], home: &Path) {
+    let app = home.join("app");
+    std::fs::create_dir(&app).unwrap();
+    std::fs::write(app.join("edgefaas.toml"), MANIFEST).unwrap();
+    std::fs::write(app.join("add.js"), SOURCE).unwrap();
+    members[0].ok(&["cluster", "init", "--name", &members[0].name]);
+    for member in &members[1..] {
+        let token = members[0].ok(&["cluster", "token"]);
+        member.ok(&["cluster", "join", token.trim(), "--name", &member.name]);
+    }
+    for member in members {
+        member.ok(&["deploy", app.to_str().unwrap()]);
+    }
+}
+
+/// Adds to every node in turns until `stop`; gives what was acknowledged, by node.
+fn load(members: &[Member], round: u64, stop: &AtomicBool) -> Vec<BTreeSet<u64>> {
+    let one = |(number, member): (usize, &Member)| {
+        let mut acknowledged = BTreeSet::new();
+        let mut next = round * 1_000_000;
+        while !stop.load(Relaxed) {
+            let elements: Vec<u64> = (next..next + 20).collect();
+            next += 20;
+            if member.add(&format!("s{number}"), &elements) {
+                acknowledged.extend(elements);
+            }
+        }
+        acknowledged
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = members.iter().enumerate().map(|each| scope.spawn(move || one(each))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Waits until all nodes have the same, byte for byte, and gives how long that took.
+fn settle(members: &[Member]) -> Duration {
+    let since = Instant::now();
+    loop {
+        let archives: Vec<_> = members.iter().map(Member::archive).collect();
+        if archives.windows(2).all(|pair| pair[0] == pair[1]) {
+            return since.elapsed();
+        }
+        let sizes: Vec<_> = archives.iter().map(Vec::len).collect();
+        assert!(since.elapsed() < PATIENCE, "the nodes still differ: archives of {sizes:?} bytes");
+    }
+}
+
+fn check(members: &[Member], acknowledged: &[BTreeSet<u64>]) {
+    for (number, expected) in acknowledged.iter().enumerate() {
+        for member in members {
+            let found = member.elements(&format!("s{number}"));
+            let lost: Vec<_> = expected.difference(&found).collect();
+            assert!(lost.is_empty(), "{}: acknowledged by n{number} and lost: {lost:?}", member.name);
+        }
+    }
+    let count: usize = acknowledged.iter().map(BTreeSet::len).sum();
+    println!("{count} acknowledged elements, none was lost");
+    assert!(count > 0);
+}
+
+/// A port that is free for TCP and UDP.
+fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let mut members: Vec<_> = (0..3)
+        .map(|number| {
+            let name = format!("n{number}");
+            Member::start(home.path().join(&name), None, format!("127.0.0.1:{}", free_port()), &name)
+        })
+        .collect();
+    unite(&members, home.path());
+    let mut acknowledged = vec![BTreeSet::new(); 3];
+    for round in 0..3 {
+        let stop = AtomicBool::new(false);
+        let ids: Vec<_> = members.iter().map(|member| member.child.as_ref().unwrap().id().to_string()).collect();
+        let added = std::thread::scope(|scope| {
+            let killing = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(700));
+                Command::new("kill").arg("-KILL").args(&ids).status().expect("kill runs");
+                stop.store(true, Relaxed);
+            });
+            let added = load(&members, round, &stop);
+            killing.join().unwrap();
+            added
+        });
+        for (all, more) in acknowledged.iter_mut().zip(added) {
+            all.extend(more);
+        }
+        for member in &mut members {
+            member.child.take().unwrap().wait().unwrap();
+            member.up();
+        }
+        println!("round {round}: equal {:?} after the start", settle(&members));
+        check(&members, &acknowledged);
+    }
+}
+
+/// Hosts on one network, which this machine is a part of.
+struct Network {
+    bridge: String,
+}
+
+impl Network {
+    /// None where the system does not let us.
+    fn make(name: &str) -> Option<Self> {
+        let bridge = format!("efb{name}");
+        ip(&format!("link add {bridge} type bridge")).then_some(())?;
+        let made = Self { bridge };
+        (ip(&format!("link set {} up", made.bridge)) && ip("netns add efprobe") && ip("netns del efprobe"))
+            .then_some(made)
+    }
+
+    /// A host with the address 10.77.0.NUMBER, whose packets take a while or get lost.
+    fn host(&self, number: usize, netem: &str) -> String {
+        let host = format!("{}{number}", self.bridge);
+        let (inside, outside) = (format!("{host}i"), format!("{host}o"));
+        for command in [
+            format!("netns add {host}"),
+            format!("link add {outside} type veth peer name {inside}"),
+            format!("link set {inside} netns {host}"),
+            format!("link set {outside} master {} up", self.bridge),
+            format!("-n {host} link set lo up"),
+            format!("-n {host} addr add 10.77.0.{}/24 dev {inside}", number + 1),
+            format!("-n {host} link set {inside} up"),
+        ] {
+            assert!(ip(&command), "ip {command}");
+        }
+        let mut tc = Command::new("tc");
+        tc.args(["-n", &host, "qdisc", "add", "dev", &inside, "root", "netem"]).args(netem.split(' '));
+        assert!(tc.status().expect("tc runs").success());
+        host
+    }
+
+    fn cut(&self, number: usize, off: bool) {
+        let state = if off { "down" } else { "up" };
+        assert!(ip(&format!("link set {}{number}o {state}", self.bridge)));
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        ip(&format!("link del {}", self.bridge));
+    }
+}
+
+fn ip(arguments: &str) -> bool {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// `EDGEFAAS_CUT_SECONDS` says for how long, and `EDGEFAAS_CLUSTER_NODES` of how many nodes one is cut off.
+#[test]
+fn nodes_that_were_cut_off_agree_again() {
+    let number = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    };
+    let (cut_s, count) = (number("EDGEFAAS_CUT_SECONDS", 7), number("EDGEFAAS_CLUSTER_NODES", 3));
+    let Some(network) = Network::make(&std::process::id().to_string()[..].chars().rev().take(4).collect::<String>())
+    else {
+        eprintln!("skipped: this system does not let us make networks (`ip link add`, `ip netns add`)");
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let members: Vec<_> = (0..count as usize)
+        .map(|number| {
+            let name = format!("n{number}");
+            let host = network.host(number, "delay 40ms 5ms loss 2%");
+            Member::start(home.path().join(&name), Some(host), format!("10.77.0.{}:7071", number + 1), &name)
+        })
+        .collect();
+    unite(&members, home.path());
+    let stop = AtomicBool::new(false);
+    let acknowledged = std::thread::scope(|scope| {
+        let cutting = scope.spawn(|| {
+            network.cut(1, true);
+            std::thread::sleep(Duration::from_secs(cut_s));
+            network.cut(1, false);
+            stop.store(true, Relaxed);
+        });
+        let acknowledged = load(&members, 0, &stop);
+        cutting.join().unwrap();
+        acknowledged
+    });
+    println!("cut off for {cut_s} s; equal {:?} after", settle(&members));
+    check(&members, &acknowledged);
+}

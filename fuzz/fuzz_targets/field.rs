@@ -1,0 +1,21 @@
+//! Any bytes as two fields: what can be read is written as it was, and merging is the same in either order.
+
+#![no_main]
+
+use edgefaas_crdt::{Field, FieldDelta};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&at, rest)) = input.split_first() else { return };
+    let (one, other) = rest.split_at((at as usize).min(rest.len()));
+    let (Ok(one), Ok(other)) = (Field::decode(one), FieldDelta::decode(other)) else { return };
+    let again = Field::decode(&one.encode()).expect("what was read can be written and read");
+    assert_eq!(again.digest(), one.digest());
+    let _ = (one.value(), one.latest(), one.size_bytes());
+    let mut merged = one.clone();
+    merged.merge(other.clone());
+    let mut turned = Field::from(other);
+    turned.merge(one.into());
+    assert_eq!(merged.digest(), turned.digest());
+    let _ = merged.value();
+});
