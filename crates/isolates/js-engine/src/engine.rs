@@ -56,7 +56,7 @@ struct Group {
     globals: &'static [&'static str],
     /// What else in a module's text tells that the group will be needed.
     hints: &'static [&'static str],
-    /// What a module's text has as well if they mean this group; empty if they mean nothing else.
+    /// A word that is there as well if this group is meant; empty if the others mean nothing else.
     with: &'static str,
 }
 
@@ -132,7 +132,8 @@ static GROUPS: [Group; 7] = [
             ".text",
             ".json",
         ],
-        with: ".object",
+        // `context.object(…)` or `const { object } = env`.
+        with: "object",
     },
 ];
 
@@ -148,19 +149,22 @@ pub fn evaluate_group<'js>(ctx: &Ctx<'js>, natives: &Object<'js>, name: &str) ->
 }
 
 impl Group {
-    /// Whether `code` mentions it. It need not be right: what is missed is evaluated when it is used.
-    fn is_mentioned_in(&self, code: &str) -> bool {
-        let in_word =
-            |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-        let mentions = |word: &str| {
-            code.match_indices(word).any(|(at, _)| {
-                let starts = word.starts_with('.') || !in_word(code.as_bytes()[..at].last());
-                starts && !in_word(code.as_bytes().get(at + word.len()))
-            })
-        };
-        (self.with.is_empty() || mentions(self.with))
-            && self.globals.iter().chain(self.hints).any(|word| mentions(word))
+    /// Whether the modules mention it. It need not be right: what is missed is evaluated when it is used, which takes an
+    /// invocation a millisecond, and what is evaluated in vain costs invocations nothing.
+    fn is_mentioned_in(&self, modules: &[Source<'_>]) -> bool {
+        let mentioned = |word: &str| modules.iter().any(|module| mentions(module.code, word));
+        (self.with.is_empty() || mentioned(self.with))
+            && self.globals.iter().chain(self.hints).any(|word| mentioned(word))
     }
+}
+
+fn mentions(code: &str, word: &str) -> bool {
+    let in_word =
+        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    code.match_indices(word).any(|(at, _)| {
+        let starts = word.starts_with('.') || !in_word(code.as_bytes()[..at].last());
+        starts && !in_word(code.as_bytes().get(at + word.len()))
+    })
 }
 
 struct Engine {
@@ -263,8 +267,8 @@ pub fn load(message: &'static [u8]) -> Vec<u8> {
     let load: Load<'static> = abi::decode(message).expect("the host's messages can be decoded");
     natives::seed(load.seed);
     let entry = load.entry;
-    let mentioned = |group: &&Group| load.modules.iter().any(|module| group.is_mentioned_in(module.code));
-    let mentioned: Vec<&str> = GROUPS.iter().filter(mentioned).map(|group| group.name).collect();
+    let mentioned = GROUPS.iter().filter(|group| group.is_mentioned_in(&load.modules));
+    let mentioned: Vec<&str> = mentioned.map(|group| group.name).collect();
     let loaded = with_engine(|engine| {
         engine.context.with(|ctx| {
             for group in mentioned {
