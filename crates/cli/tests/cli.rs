@@ -64,7 +64,7 @@ fn a_command_line_that_makes_no_sense_is_2() {
         (vec!["deploy", ".", "--allow", "publsh=a"], "did you mean `publish`?"),
         (vec!["deploy", ".", "--allow", "publish=a"], "--allow is for single files"),
         (vec!["run", "--http", "8080"], "invalid value '8080'"),
-        (vec!["run", "--p2p", "127.0.0.1:7071"], "`--p2p` is not supported yet"),
+        (vec!["run", "--p2p", "7071"], "invalid value '7071' for '--p2p <ADDR:PORT>'"),
         (vec!["logs", "--tail", "0"], "0 is not in 1.."),
         (vec!["list", "--node", "not a url"], "is no URL of a node"),
         (vec!["invoke", "f", "-d", "@absent.json"], "-d @absent.json: No such file"),

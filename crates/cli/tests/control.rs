@@ -56,6 +56,36 @@ fn app(name: &str) -> proto::App {
     }
 }
 
+/// A cluster of two, one of them away.
+fn cluster(name: &str) -> proto::Cluster {
+    let peer = proto::Peer {
+        address: "/ip4/10.0.0.2/tcp/7071".into(),
+        transport: "tcp".into(),
+        software: "0.1.0".into(),
+        protocol_version: 1,
+        connected_ms: 61_000,
+        rtt_us: Some(420),
+        bytes_in: 2048,
+        bytes_out: 10,
+        skew_ms: -90_500,
+    };
+    let member = |name: &str, peer| proto::Member {
+        name: name.into(),
+        node_id: "00000000000000ab".into(),
+        addresses: vec!["/ip4/10.0.0.3/tcp/7071".into()],
+        peer,
+    };
+    proto::Cluster {
+        id: "c1".into(),
+        name: name.into(),
+        node_id: "00000000000000aa".into(),
+        has_key: true,
+        addresses: vec!["/ip4/10.0.0.1/tcp/7071".into()],
+        members: vec![member("hall", Some(peer)), member("cellar", None)],
+        recovering: 0,
+    }
+}
+
 #[tonic::async_trait]
 impl Control for Server {
     type LogsStream = Lines;
@@ -166,6 +196,40 @@ impl Control for Server {
 
     async fn graph(&self, _: Request<proto::GraphRequest>) -> Answer<proto::GraphResponse> {
         Ok(Response::new(proto::GraphResponse { mermaid: "flowchart TD\n".into(), svg: "<svg/>".into() }))
+    }
+
+    async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {
+        Ok(Response::new(cluster(&request.into_inner().name)))
+    }
+
+    async fn open_cluster(
+        &self,
+        request: Request<proto::OpenClusterRequest>,
+    ) -> Answer<proto::OpenClusterResponse> {
+        let token = format!("efj1-{}", request.into_inner().life_ms);
+        Ok(Response::new(proto::OpenClusterResponse { token }))
+    }
+
+    async fn join_cluster(&self, request: Request<proto::JoinClusterRequest>) -> Answer<proto::Cluster> {
+        let proto::JoinClusterRequest { token, name } = request.into_inner();
+        match token.as_str() {
+            "efj1-0" => Ok(Response::new(cluster(&name))),
+            _ => Err(Status::permission_denied("the token has been used; ask for a new one")),
+        }
+    }
+
+    async fn revoke_member(
+        &self,
+        request: Request<proto::RevokeMemberRequest>,
+    ) -> Answer<proto::RevokeMemberResponse> {
+        match request.into_inner().name.as_str() {
+            "hall" => Ok(Response::new(proto::RevokeMemberResponse {})),
+            name => Err(Status::not_found(format!("there is no member `{name}`"))),
+        }
+    }
+
+    async fn get_cluster(&self, _: Request<proto::GetClusterRequest>) -> Answer<proto::Cluster> {
+        Ok(Response::new(cluster("door")))
     }
 
     async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {
@@ -549,4 +613,27 @@ async fn a_secret_is_read_from_stdin() {
     assert_eq!(fixture.run(&["secrets", "list"]).await.1, "api_key\n");
     assert_eq!(fixture.run(&["secrets", "rm", "api_key"]).await.0, 6, "as the server says");
     assert_eq!(fixture.run(&["secrets", "set", "empty"]).await.0, 2, "an empty value is a mistake");
+}
+
+#[tokio::test]
+async fn clusters_are_made_joined_and_shown() {
+    let node = Fixture::start().await;
+    let (code, init, stderr) = node.run(&["cluster", "init", "--name", "door"]).await;
+    assert_eq!(code, 0, "{stderr}");
+    assert!(init.contains("door is the first node of cluster c1"), "{init}");
+    assert!(init.contains("edgefaas cluster join efj1-0"), "{init}");
+    assert_eq!(node.run(&["cluster", "token", "--life", "10m"]).await.1, "efj1-600000\n");
+    assert_eq!(node.run(&["cluster", "join", "efj1-0", "--name", "x"]).await.0, 0);
+    let (code, _, used) = node.run(&["cluster", "join", "efj1-1"]).await;
+    assert_eq!(code, 4, "{used}");
+    let revoked = node.run(&["cluster", "revoke", "hall"]).await.1;
+    assert_eq!(revoked, "hall is no node of the cluster any more\n");
+    assert_eq!(node.run(&["cluster", "revoke", "nobody"]).await.0, 6);
+    let nodes = node.run(&["nodes"]).await.1;
+    for part in ["this node, has the key", "tcp for 1m 1s, clock -90.5 s", "/ip4/10.0.0.2/tcp/7071", "away"] {
+        assert!(nodes.contains(part), "no {part:?} in {nodes}");
+    }
+    let json = node.json(&["nodes"]).await;
+    assert_eq!(json["members"][0]["peer"]["rtt_us"], 420);
+    assert!(json["members"][1]["peer"].is_null());
 }

@@ -22,12 +22,15 @@ pub async fn run(args: &Cluster, global: &Global) -> anyhow::Result<()> {
 
 async fn init(mut client: Client, name: Option<&str>, global: &Global) -> anyhow::Result<()> {
     let request = proto::InitClusterRequest { name: name.unwrap_or_default().to_owned() };
-    let cluster = client.init_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
+    let cluster =
+        client.init_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
     let request = proto::OpenClusterRequest { life_ms: 0 };
     let opened = client.open_cluster(request).await.map_err(|status| client::failure(&status))?;
     let token = opened.into_inner().token;
     match global.output {
-        Format::Json => output::json(&json!({ "cluster": cluster.id, "name": cluster.name, "token": token })),
+        Format::Json => {
+            output::json(&json!({ "cluster": cluster.id, "name": cluster.name, "token": token }))
+        }
         Format::Table => output::text(&format!(
             "{} is the first node of cluster {}\non the next node, within an hour:\n\n  edgefaas cluster join {token}\n",
             cluster.name, cluster.id
@@ -54,9 +57,10 @@ async fn join(mut client: Client, token: &str, name: Option<&str>, global: &Glob
     };
     match global.output {
         Format::Json => output::json(&json!({ "cluster": cluster.id, "name": cluster.name })),
-        Format::Table => {
-            output::text(&format!("{} is a node of cluster {}; `edgefaas nodes` lists all\n", cluster.name, cluster.id))
-        }
+        Format::Table => output::text(&format!(
+            "{} is a node of cluster {}; `edgefaas nodes` lists all\n",
+            cluster.name, cluster.id
+        )),
     }
 }
 

@@ -15,12 +15,15 @@ const SKEW_SHOWN_MS: u64 = 1000;
 pub async fn run(global: &Global) -> anyhow::Result<()> {
     let mut client = client::connect(global).await?;
     let request = proto::GetClusterRequest {};
-    let cluster = client.get_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
+    let cluster =
+        client.get_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
     if global.output == Format::Json {
         return output::json(&as_json(&cluster));
     }
     if cluster.id.is_empty() {
-        eprintln!("this node is in no cluster; `edgefaas cluster init` makes one, `edgefaas cluster join TOKEN` joins one");
+        eprintln!(
+            "this node is in no cluster; `edgefaas cluster init` makes one, `edgefaas cluster join TOKEN` joins one"
+        );
         return Ok(());
     }
     let address = |addresses: &[String]| addresses.first().cloned().unwrap_or_default();
@@ -43,7 +46,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
                     state.push_str(&format!(", clock {:+.1} s", peer.skew_ms as f64 / 1000.0));
                 }
                 let rtt = peer.rtt_us.map(output::micros).unwrap_or_default();
-                let traffic = format!("{} in, {} out", output::size(peer.bytes_in), output::size(peer.bytes_out));
+                let traffic =
+                    format!("{} in, {} out", output::size(peer.bytes_in), output::size(peer.bytes_out));
                 (state, peer.address.clone(), rtt, traffic)
             }
         };

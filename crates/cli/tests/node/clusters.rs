@@ -158,7 +158,8 @@ fn load(members: &[Member], round: u64, stop: &AtomicBool) -> Vec<BTreeSet<u64>>
         acknowledged
     };
     std::thread::scope(|scope| {
-        let running: Vec<_> = members.iter().enumerate().map(|each| scope.spawn(move || one(each))).collect();
+        let running: Vec<_> =
+            members.iter().enumerate().map(|each| scope.spawn(move || one(each))).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -213,7 +214,8 @@ fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_at_once() {
     let mut acknowledged = vec![BTreeSet::new(); 3];
     for round in 0..3 {
         let stop = AtomicBool::new(false);
-        let ids: Vec<_> = members.iter().map(|member| member.child.as_ref().unwrap().id().to_string()).collect();
+        let ids: Vec<_> =
+            members.iter().map(|member| member.child.as_ref().unwrap().id().to_string()).collect();
         let added = std::thread::scope(|scope| {
             let killing = scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(700));
@@ -296,7 +298,8 @@ fn nodes_that_were_cut_off_agree_again() {
         std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
     };
     let (cut_s, count) = (number("EDGEFAAS_CUT_SECONDS", 7), number("EDGEFAAS_CLUSTER_NODES", 3));
-    let Some(network) = Network::make(&std::process::id().to_string()[..].chars().rev().take(4).collect::<String>())
+    let Some(network) =
+        Network::make(&std::process::id().to_string()[..].chars().rev().take(4).collect::<String>())
     else {
         eprintln!("skipped: this system does not let us make networks (`ip link add`, `ip netns add`)");
         return;
@@ -306,7 +309,12 @@ fn nodes_that_were_cut_off_agree_again() {
         .map(|number| {
             let name = format!("n{number}");
             let host = network.host(number, "delay 40ms 5ms loss 2%");
-            Member::start(home.path().join(&name), Some(host), format!("10.77.0.{}:7071", number + 1), &name)
+            Member::start(
+                home.path().join(&name),
+                Some(host),
+                format!("10.77.0.{}:7071", number + 1),
+                &name,
+            )
         })
         .collect();
     unite(&members, home.path());

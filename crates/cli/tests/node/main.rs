@@ -6,6 +6,7 @@ mod assets;
 mod bridging;
 mod brokering;
 mod clients;
+mod clusters;
 mod components;
 mod crash;
 mod disk;

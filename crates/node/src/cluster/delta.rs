@@ -43,11 +43,6 @@ struct Entry<'a> {
 }
 
 impl ObjectDelta {
-    /// A change of one field.
-    pub fn of(field: &str, delta: FieldDelta) -> Self {
-        Self { fields: BTreeMap::from([(field.into(), delta)]) }
-    }
-
     /// Adds a field.
     pub fn add(&mut self, field: &str, delta: FieldDelta) {
         match self.fields.get_mut(field) {
@@ -90,7 +85,8 @@ pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, Field
     if entries.is_empty() || entries.len() > MAX_FIELDS_PER_OBJECT {
         return Err(PayloadError::Count(entries.len()));
     }
-    if let Some(reason) = name_error("app's", &object.app).or_else(|| name_error("object", &object.object)) {
+    if let Some(reason) = name_error("app's", &object.app).or_else(|| name_error("object", &object.object))
+    {
         return Err(PayloadError::Name(reason));
     }
     let field = |entry: Entry<'_>| {
@@ -109,6 +105,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl ObjectDelta {
+        fn of(field: &str, delta: FieldDelta) -> Self {
+            Self { fields: BTreeMap::from([(field.into(), delta)]) }
+        }
+    }
 
     fn delta(amount: i64) -> FieldDelta {
         let mut field = Field::empty(FieldType::Counter);

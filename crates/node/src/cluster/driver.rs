@@ -87,7 +87,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 while group.len() < GROUP_FRAMES && let Ok(event) = events.try_recv() {
                     group.push(event);
                 }
-                let changed = group.iter().any(|event| *event == TransportEvent::MembershipChanged);
+                let changed = group.contains(&TransportEvent::MembershipChanged);
                 running.transport(group).await;
                 if changed {
                     keep(&files, &membership).await;
@@ -112,6 +112,13 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// What a member has sent of an object.
+struct Received {
+    object: ObjectKey,
+    copies: u8,
+    fields: Vec<(FieldKey, FieldDelta)>,
 }
 
 struct Running {
@@ -141,7 +148,8 @@ impl Running {
     }
 
     async fn set_members(&mut self, membership: &Mutex<Membership>) {
-        let members = membership.lock().members().map(|member| NodeId(member.certificate.node_id())).collect();
+        let members =
+            membership.lock().members().map(|member| NodeId(member.certificate.node_id())).collect();
         self.handle([Event::Members(members)]).await;
     }
 
@@ -201,7 +209,7 @@ impl Running {
     /// Handles events and does what comes of them. What is to be merged is committed together at the end: a frame that is
     /// handled before that may see an object without it, which costs a message and no more.
     async fn handle(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
-        let mut merges: Vec<(ObjectKey, u8, Vec<(FieldKey, FieldDelta)>)> = Vec::new();
+        let mut merges = Vec::new();
         let mut synced = Vec::new();
         let mut events: std::collections::VecDeque<_> = events.into_iter().collect();
         while let Some(event) = events.pop_front() {
@@ -212,13 +220,15 @@ impl Running {
                             events.push_front(refused);
                         }
                     }
-                    Output::Merge { node, object, copies, payload } => match delta::decode(&object, &payload) {
-                        Ok(fields) => merges.push((object, copies, fields)),
-                        Err(error) => {
-                            tracing::warn!(%node, %object, %error, "a member sent what is no object");
-                            events.push_front(Event::BadPayload { node });
+                    Output::Merge { node, object, copies, payload } => {
+                        match delta::decode(&object, &payload) {
+                            Ok(fields) => merges.push(Received { object, copies, fields }),
+                            Err(error) => {
+                                tracing::warn!(%node, %object, %error, "a member sent what is no object");
+                                events.push_front(Event::BadPayload { node });
+                            }
                         }
-                    },
+                    }
                     Output::Synced { interest } => synced.push(interest),
                     Output::Disconnect { node, reason, back_off } => {
                         tracing::warn!(%node, %reason, ?back_off, "a member is disconnected");
@@ -248,11 +258,11 @@ impl Running {
         }
     }
 
-    async fn merge(&mut self, merges: Vec<(ObjectKey, u8, Vec<(FieldKey, FieldDelta)>)>) {
+    async fn merge(&mut self, merges: Vec<Received>) {
         let mut batch = Batch::default();
         let mut bounded = Vec::new();
         let mut objects = Vec::with_capacity(merges.len());
-        for (object, copies, fields) in merges {
+        for Received { object, copies, fields } in merges {
             for (key, delta) in fields {
                 if delta.field_type() == FieldType::BoundedCounter {
                     bounded.push(key.clone());

@@ -40,7 +40,8 @@ impl Recoveries {
     pub async fn wait_for(&self, app: &str, patterns: &[String]) {
         loop {
             let changed = self.changed.notified();
-            let is_missing = |interest: &Interest| interest.app == app && patterns.contains(&interest.pattern);
+            let is_missing =
+                |interest: &Interest| interest.app == app && patterns.contains(&interest.pattern);
             if !self.missing.lock().iter().any(is_missing) {
                 return;
             }

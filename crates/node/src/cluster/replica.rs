@@ -1,10 +1,10 @@
 //! The local objects as the replication sees them.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use edgefaas_cluster::replication::{ObjectKey, Replica};
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::delta::ObjectDelta;
@@ -15,7 +15,7 @@ use crate::store::StoreError;
 pub struct LocalReplica {
     objects: Arc<Objects>,
     /// None where an object has changed since.
-    digests: RefCell<BTreeMap<ObjectKey, Option<u64>>>,
+    digests: Mutex<BTreeMap<ObjectKey, Option<u64>>>,
     /// What the peers that sent an object say of its copies, where no manifest here says so.
     copies: HashMap<ObjectKey, u8>,
 }
@@ -29,7 +29,7 @@ impl LocalReplica {
             let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
             digests.insert(ObjectKey { app, object: key.object().into() }, None);
         })?;
-        Ok(Self { objects, digests: RefCell::new(digests), copies: HashMap::new() })
+        Ok(Self { objects, digests: Mutex::new(digests), copies: HashMap::new() })
     }
 
     /// An object has changed.
@@ -78,14 +78,14 @@ impl Replica for LocalReplica {
     type Delta = ObjectDelta;
 
     fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
-        for (key, digest) in &mut *self.digests.borrow_mut() {
+        for (key, digest) in &mut *self.digests.lock() {
             let digest = *digest.get_or_insert_with(|| self.make_digest(key));
             visit(key, digest);
         }
     }
 
     fn digest(&self, object: &ObjectKey) -> Option<u64> {
-        let mut digests = self.digests.borrow_mut();
+        let mut digests = self.digests.lock();
         let digest = digests.get_mut(object)?;
         Some(*digest.get_or_insert_with(|| self.make_digest(object)))
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use edgefaas_cluster::replication::Counters;
 use edgefaas_cluster::{
     CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, JoinError, JoinRequest,
-    Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind, join,
+    Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind,
+    join,
 };
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
@@ -73,7 +74,9 @@ pub enum ClusterError {
         cluster: String,
     },
     /// The node is in no cluster.
-    #[error("this node is in no cluster; make one with `edgefaas cluster init`, or join one with `edgefaas cluster join TOKEN`")]
+    #[error(
+        "this node is in no cluster; make one with `edgefaas cluster init`, or join one with `edgefaas cluster join TOKEN`"
+    )]
     NoMember,
     /// Only the node that made the cluster says who is in it.
     #[error("this node does not have the key of the cluster; ask the node that made it ({key_path} there)")]
@@ -266,7 +269,8 @@ impl Cluster {
             let mut members = membership.members().map(|member| &member.certificate);
             let member = members.find(|certificate| is_it(certificate));
             let member = member.ok_or_else(|| ClusterError::UnknownMember { name: name.to_owned() })?;
-            let before: Vec<u64> = membership.revocations().into_iter().flat_map(|list| list.serials()).collect();
+            let before: Vec<u64> =
+                membership.revocations().into_iter().flat_map(|list| list.serials()).collect();
             let serials = before.into_iter().chain([member.serial()]);
             key.revoke(membership.revocations_version() + 1, serials)?
         };
@@ -324,7 +328,9 @@ impl Cluster {
             members: running.membership.lock().members().count() as u64,
             replication: self.counters.lock().clone(),
             refused: refused.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
-            bytes: peers.iter().fold((0, 0), |(read, sent), peer| (read + peer.bytes_in, sent + peer.bytes_out)),
+            bytes: peers
+                .iter()
+                .fold((0, 0), |(read, sent), peer| (read + peer.bytes_in, sent + peer.bytes_out)),
         }
     }
 

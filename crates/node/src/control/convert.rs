@@ -1,5 +1,6 @@
 //! Between the node's types and the messages of the control API.
 
+use crate::cluster::ClusterStatus;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -515,9 +515,9 @@ fn node_name(given: String) -> String {
     if !given.is_empty() {
         return given;
     }
-    let machine = rustix::system::uname();
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let name: String = machine.nodename().to_string_lossy().chars().filter(fits).take(63).collect();
+    let name: String = machine.chars().filter(fits).take(63).collect();
     if name.is_empty() { "node".to_owned() } else { name }
 }
 

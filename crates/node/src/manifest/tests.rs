@@ -289,7 +289,6 @@ fn bad_sources_names_and_documents() {
 fn what_is_not_there_yet_is_refused_with_its_line() {
     for (line, expected) in [
         ("triggers = [{ mqtt = \"a\", order_by = \"topic\" }]", "4:38 `order_by` needs a `qos` of 1 or 2"),
-        ("triggers = [{ object = \"room-*\", field = \"n\" }]", "4:15 `object` is not supported yet"),
         ("triggers = [{ http = \"/a\", auth = \"basic\" }]", "4:35 `auth` cannot be `basic`"),
         ("placement = \"near\"", "4:1 `placement` is not supported yet"),
         ("isolation = \"shared\"", "4:13 `isolation = \"shared\"` is not supported"),

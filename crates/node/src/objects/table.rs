@@ -59,9 +59,9 @@ impl FoldScope {
         match self {
             Self::None => false,
             Self::All => true,
-            Self::Used(patterns) => {
-                patterns.iter().any(|(app, pattern)| app == key.app() && glob_matches(pattern, key.object()))
-            }
+            Self::Used(patterns) => patterns
+                .iter()
+                .any(|(app, pattern)| app == key.app() && glob_matches(pattern, key.object())),
         }
     }
 }

@@ -373,7 +373,7 @@ impl FieldWriter {
                     Err(error) => {
                         if let ApplyError::BelowFloor { value, share, amount, .. } = &error
                             && self.objects.are_peers_wanted()
-                            && value >= amount
+                            && u64::try_from(*value).is_ok_and(|value| value >= *amount)
                         {
                             self.wants.push((key.clone(), amount.saturating_sub(*share)));
                         }

@@ -56,7 +56,10 @@ async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
                 path: Vec::new(),
             };
             let fields = node.objects().await.get(request).await.unwrap().into_inner().fields;
-            if fields.first().is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *wanted) {
+            if fields
+                .first()
+                .is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *wanted)
+            {
                 return;
             }
             changes.message().await.unwrap();
@@ -65,7 +68,12 @@ async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
     .await;
 }
 
-async fn update(node: &TestNode, object: &str, field: &str, operation: Operation) -> Result<(), tonic::Status> {
+async fn update(
+    node: &TestNode,
+    object: &str,
+    field: &str,
+    operation: Operation,
+) -> Result<(), tonic::Status> {
     let request = objects::UpdateRequest {
         app: "run".into(),
         object: object.into(),
@@ -101,7 +109,8 @@ async fn what_one_node_writes_the_others_have() {
     }
     let seen = nodes[1].control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
     assert_eq!((seen.name.as_str(), seen.has_key), ("n1", false));
-    let names: Vec<_> = seen.members.iter().map(|member| (member.name.as_str(), member.peer.is_some())).collect();
+    let names: Vec<_> =
+        seen.members.iter().map(|member| (member.name.as_str(), member.peer.is_some())).collect();
     assert_eq!(names, [("n0", true), ("n2", true)]);
 }
 
@@ -136,7 +145,8 @@ async fn only_those_who_are_asked_in_are_let_in() {
     for node in &mut nodes {
         in_time(async {
             loop {
-                let seen = node.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+                let seen =
+                    node.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
                 if seen.members.iter().all(|member| member.name != "n2") {
                     return;
                 }
@@ -192,7 +202,10 @@ async fn a_copy_is_kept_where_no_function_uses_the_object() {
         interval = "0ms"
     "#;
     nodes[0].deploy(one, &[("single", RUN)]).await;
-    assert_eq!(reply_text(&nodes[0].invoke("single", "await o.counter('n').add(1); return 'done'").await), "\"done\"");
+    assert_eq!(
+        reply_text(&nodes[0].invoke("single", "await o.counter('n').add(1); return 'done'").await),
+        "\"done\""
+    );
     update(&nodes[0], "o", "n", Operation::CounterAdd(1)).await.unwrap();
     until(&nodes[1], "o", "n", &json!(8)).await;
     let request = objects::ListRequest { app: "single".into(), ..Default::default() };
@@ -238,7 +251,9 @@ async fn shares_of_a_bounded_counter_go_to_who_needs_them() {
                 Err(status) => {
                     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
                     // It has been asked for, and the other node gives some.
-                    tokio::time::timeout(std::time::Duration::from_millis(300), changes.message()).await.ok();
+                    tokio::time::timeout(std::time::Duration::from_millis(300), changes.message())
+                        .await
+                        .ok();
                 }
             }
         }

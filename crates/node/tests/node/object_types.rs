@@ -8,7 +8,6 @@ use tonic_types::StatusExt;
 
 use crate::support::{ObjectsClient, TestNode, failure, in_time, reply_text};
 
-
 pub const PERMIT: &str = r#"permissions = { objects = ["*"] }"#;
 
 /// Runs the code that the event has, with an object.
@@ -37,17 +36,67 @@ fn update(field: &str, path: &[&str], operation: Operation) -> proto::UpdateRequ
 
 /// What a function does with each type, what it answers, and what everybody sees of it after.
 pub const EACH_TYPE: [(&str, &str, &str, &str); 12] = [
-    ("g", "await o.gCounter('g').add(3); await o.gCounter('g').add(); return o.gCounter('g').value()", "4", "4"),
-    ("b", "const b = o.boundedCounter('b'); await b.add(5); await b.subtract(2); return [await b.value(), await b.share()]", "[3,3]", "3"),
-    ("m", "await o.mvRegister('m').set({a: 1}); return o.mvRegister('m').get()", r#"[{"a":1}]"#, r#"[{"a":1}]"#),
-    ("gs", "await o.gSet('gs').add('x'); await o.gSet('gs').add('x'); return [await o.gSet('gs').has('x'), await o.gSet('gs').values()]", r#"[true,["x"]]"#, r#"["x"]"#),
-    ("s", "const s = o.set('s'); await s.add({b: 1, a: 2}); await s.add(1); await s.delete(1); return [await s.has({a: 2, b: 1}), await s.has(1)]", "[true,false]", r#"[{"a":2,"b":1}]"#),
-    ("map", "const m = o.map('map'); await m.counter('n').add(2); await m.register('r').set('v'); await m.map('in').set('s').add('deep'); await m.register('gone').set(1); await m.delete('gone'); return [await m.keys(), await m.has('gone'), await m.counter('n').value()]", r#"[["in","n","r"],false,2]"#, r#"{"in":{"s":["deep"]},"n":2,"r":"v"}"#),
+    (
+        "g",
+        "await o.gCounter('g').add(3); await o.gCounter('g').add(); return o.gCounter('g').value()",
+        "4",
+        "4",
+    ),
+    (
+        "b",
+        "const b = o.boundedCounter('b'); await b.add(5); await b.subtract(2); return [await b.value(), await b.share()]",
+        "[3,3]",
+        "3",
+    ),
+    (
+        "m",
+        "await o.mvRegister('m').set({a: 1}); return o.mvRegister('m').get()",
+        r#"[{"a":1}]"#,
+        r#"[{"a":1}]"#,
+    ),
+    (
+        "gs",
+        "await o.gSet('gs').add('x'); await o.gSet('gs').add('x'); return [await o.gSet('gs').has('x'), await o.gSet('gs').values()]",
+        r#"[true,["x"]]"#,
+        r#"["x"]"#,
+    ),
+    (
+        "s",
+        "const s = o.set('s'); await s.add({b: 1, a: 2}); await s.add(1); await s.delete(1); return [await s.has({a: 2, b: 1}), await s.has(1)]",
+        "[true,false]",
+        r#"[{"a":2,"b":1}]"#,
+    ),
+    (
+        "map",
+        "const m = o.map('map'); await m.counter('n').add(2); await m.register('r').set('v'); await m.map('in').set('s').add('deep'); await m.register('gone').set(1); await m.delete('gone'); return [await m.keys(), await m.has('gone'), await m.counter('n').value()]",
+        r#"[["in","n","r"],false,2]"#,
+        r#"{"in":{"s":["deep"]},"n":2,"r":"v"}"#,
+    ),
     ("ef", "await o.flag('ef').enable(); return o.flag('ef').value()", "true", "true"),
-    ("df", "await o.dwFlag('df').enable(); await o.dwFlag('df').disable(); return o.dwFlag('df').value()", "false", "false"),
-    ("l", "const l = o.list('l'); await l.push('a'); await l.push('c'); await l.insert(1, 'b'); await l.set(0, 'A'); await l.delete(2); return [await l.length(), await l.values()]", r#"[2,["A","b"]]"#, r#"["A","b"]"#),
-    ("t", "const t = o.text('t'); await t.insert(0, 'höllo'); await t.splice(1, 1, 'e'); return t.value()", r#""hello""#, r#""hello""#),
-    ("j", "const j = o.json('j'); await j.set({a: [1, 2], b: {}}); await j.set('/a/-', 3); await j.set('/b/c', 'x'); await j.delete('/a/0'); return j.value()", r#"{"a":[2,3],"b":{"c":"x"}}"#, r#"{"a":[2,3],"b":{"c":"x"}}"#),
+    (
+        "df",
+        "await o.dwFlag('df').enable(); await o.dwFlag('df').disable(); return o.dwFlag('df').value()",
+        "false",
+        "false",
+    ),
+    (
+        "l",
+        "const l = o.list('l'); await l.push('a'); await l.push('c'); await l.insert(1, 'b'); await l.set(0, 'A'); await l.delete(2); return [await l.length(), await l.values()]",
+        r#"[2,["A","b"]]"#,
+        r#"["A","b"]"#,
+    ),
+    (
+        "t",
+        "const t = o.text('t'); await t.insert(0, 'höllo'); await t.splice(1, 1, 'e'); return t.value()",
+        r#""hello""#,
+        r#""hello""#,
+    ),
+    (
+        "j",
+        "const j = o.json('j'); await j.set({a: [1, 2], b: {}}); await j.set('/a/-', 3); await j.set('/b/c', 'x'); await j.delete('/a/0'); return j.value()",
+        r#"{"a":[2,3],"b":{"c":"x"}}"#,
+        r#"{"a":[2,3],"b":{"c":"x"}}"#,
+    ),
     ("c", "await o.counter('c').subtract(4); return o.counter('c').value()", "-4", "-4"),
 ];
 
@@ -59,13 +108,21 @@ async fn every_type_works_in_a_function_for_others_and_after_a_restart() {
     for (field, code, answer, after) in EACH_TYPE {
         let response = node.invoke("run", code).await;
         assert_eq!(reply_text(&response), answer, "{field}");
-        assert_eq!(get(&mut objects, "o", field).await, Some(serde_json::from_str(after).unwrap()), "{field}");
+        assert_eq!(
+            get(&mut objects, "o", field).await,
+            Some(serde_json::from_str(after).unwrap()),
+            "{field}"
+        );
     }
     let dir = node.stop().await;
-    let mut node = TestNode::start_in(dir, |_| {}).await;
+    let mut node = TestNode::start_in(dir, |_| {}).await.unwrap();
     let mut objects = node.objects().await;
     for (field, _, _, after) in EACH_TYPE {
-        assert_eq!(get(&mut objects, "o", field).await, Some(serde_json::from_str(after).unwrap()), "{field}");
+        assert_eq!(
+            get(&mut objects, "o", field).await,
+            Some(serde_json::from_str(after).unwrap()),
+            "{field}"
+        );
     }
     // A field of another type is an error in a function, whatever it is used as, and changes nothing.
     for (field, ..) in EACH_TYPE {
@@ -113,7 +170,11 @@ async fn operations_over_grpc_are_those_of_functions_and_refused_with_a_reason()
         ("ef", Operation::EwFlagSet(true), json!(true)),
         ("df", Operation::DwFlagSet(true), json!(true)),
         ("l", Operation::ListInsert(ListElement { index: 0, value: bytes("1") }), json!([1])),
-        ("t", Operation::TextSplice(proto::TextSplice { at: 0, delete: 0, insert: "x".into() }), json!("x")),
+        (
+            "t",
+            Operation::TextSplice(proto::TextSplice { at: 0, delete: 0, insert: "x".into() }),
+            json!("x"),
+        ),
         ("j", Operation::JsonSet(proto::JsonSet { pointer: "".into(), value: "[1]".into() }), json!([1])),
         ("s", Operation::SetClear(Nothing {}), json!([])),
     ] {
@@ -138,7 +199,13 @@ async fn operations_over_grpc_are_those_of_functions_and_refused_with_a_reason()
         ("", &[], Operation::CounterAdd(1), Code::InvalidArgument, "BAD_NAME"),
         ("a\0b", &[], Operation::CounterAdd(1), Code::InvalidArgument, "BAD_NAME"),
         ("deep", &deep, Operation::CounterAdd(1), Code::InvalidArgument, "BAD_NAME"),
-        ("r", &[], Operation::RegisterSet(vec![0; (1 << 20) + 1]), Code::InvalidArgument, "VALUE_TOO_LARGE"),
+        (
+            "r",
+            &[],
+            Operation::RegisterSet(vec![0; (1 << 20) + 1]),
+            Code::InvalidArgument,
+            "VALUE_TOO_LARGE",
+        ),
     ] {
         let status = objects.update(update(field, path, operation)).await.unwrap_err();
         let details = status.get_error_details();
@@ -184,7 +251,7 @@ async fn a_large_set_is_written_by_its_changes_and_survives_restarts() {
     assert_eq!(size(get(&mut objects, "o", "s").await), Some(999));
     let mut dir = node.stop().await;
     for round in 0..3 {
-        let node = TestNode::start_in(dir, |_| {}).await;
+        let node = TestNode::start_in(dir, |_| {}).await.unwrap();
         let mut objects = node.objects().await;
         assert_eq!(size(get(&mut objects, "o", "s").await), Some(999 + round));
         objects.update(update("s", &[], element(5000 + round))).await.unwrap();
@@ -209,7 +276,8 @@ async fn an_object_has_a_quota_and_a_class() {
     node.deploy(manifest, &[("run", RUN)]).await;
     let mut objects = node.objects().await;
     objects.update(update("a", &[], Operation::RegisterSet(vec![b'1'; 1500]))).await.unwrap();
-    let status = objects.update(update("b", &[], Operation::RegisterSet(vec![b'1'; 1500]))).await.unwrap_err();
+    let status =
+        objects.update(update("b", &[], Operation::RegisterSet(vec![b'1'; 1500]))).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     let details = status.get_error_details();
     assert_eq!(details.error_info().map(|info| info.reason.as_str()), Some("QUOTA_EXCEEDED"), "{status}");
@@ -221,7 +289,8 @@ async fn an_object_has_a_quota_and_a_class() {
     objects.update(update("b", &[], Operation::RegisterSet(vec![b'1'; 1500]))).await.unwrap();
 
     // What stays in memory is seen by everybody, listed, and written when the node stops.
-    let fast = proto::UpdateRequest { object: "fast-1".into(), ..update("n", &[], Operation::CounterAdd(5)) };
+    let fast =
+        proto::UpdateRequest { object: "fast-1".into(), ..update("n", &[], Operation::CounterAdd(5)) };
     for _ in 0..3 {
         objects.update(fast.clone()).await.unwrap();
     }
@@ -231,7 +300,7 @@ async fn an_object_has_a_quota_and_a_class() {
     let metrics = crate::support::text(&node.metrics().await).to_owned();
     assert!(metrics.contains("edgefaas_object_fields_unwritten 1"), "{metrics}");
     let dir = node.stop().await;
-    let node = TestNode::start_in(dir, |_| {}).await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
     assert_eq!(get(&mut node.objects().await, "fast-1", "n").await, Some(json!(15)));
 }
 
@@ -279,7 +348,9 @@ async fn changes_are_watched_over_grpc_and_start_functions() {
     objects.update(add("hall", "people", 1)).await.unwrap();
     objects.update(add("room-7", "people", -1)).await.unwrap();
     assert_eq!(client.message().await.payload, r#"["object","room-7","people",2,1,"local"]"#);
-    for (field, previous, value) in [("people", None, "2"), ("doors", None, "1"), ("people", Some("2"), "1")] {
+    for (field, previous, value) in
+        [("people", None, "2"), ("doors", None, "1"), ("people", Some("2"), "1")]
+    {
         let change = in_time(watch.message()).await.unwrap().unwrap();
         let seen = (change.field.as_str(), change.previous_json.as_deref(), change.json.as_str());
         assert_eq!(seen, (field, previous, value));
@@ -325,7 +396,11 @@ async fn objects_are_backed_up_and_restored_while_the_node_runs() {
         assert_eq!(imported.fields, EACH_TYPE.len() as u64);
     }
     for (field, _, _, after) in EACH_TYPE {
-        assert_eq!(get(&mut others, "o", field).await, Some(serde_json::from_str(after).unwrap()), "{field}");
+        assert_eq!(
+            get(&mut others, "o", field).await,
+            Some(serde_json::from_str(after).unwrap()),
+            "{field}"
+        );
     }
     // What came since is not lost, and not counted twice.
     objects.update(update("c", &[], Operation::CounterAdd(10))).await.unwrap();
