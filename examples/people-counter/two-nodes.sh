@@ -41,6 +41,18 @@ north cluster init --name north >/dev/null
 south cluster join "$(north cluster token)" --name south
 north deploy "$app"
 south deploy "$app"
+
+# Either of the two may dial; the one whose turn it is not waits 5 s for the other.
+tries=100
+until north -o json nodes | grep -q '"peer":{'; do
+    tries=$((tries - 1))
+    if [ "$tries" = 0 ]; then
+        echo "the nodes are not connected; their logs:" >&2
+        tail "$data/north.log" "$data/south.log" >&2
+        exit 1
+    fi
+    sleep 0.2
+done
 north nodes
 
 cat <<END

@@ -15,13 +15,13 @@ walk 1981 main out 5
 walk 1982 garden out 8
 expected=$((before + 30 + 20 - 5 - 8))
 
-tries=100
+tries=300
 until [ "$(inside 8181)" = "$expected" ] && [ "$(ask 8181)" = "$(ask 8182)" ]; do
     tries=$((tries - 1))
     if [ "$tries" = 0 ]; then
         echo "north: $(ask 8181)" >&2
         echo "south: $(ask 8182)" >&2
-        echo "after 10 s they do not both have $expected" >&2
+        echo "after 30 s they do not both have $expected" >&2
         exit 1
     fi
     sleep 0.1
