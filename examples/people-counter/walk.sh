@@ -7,6 +7,10 @@ walk() { yes 1 | head -n "$4" | mosquitto_pub -p "$1" -q 1 -t "doors/$2/$3" -l; 
 ask() { curl -sf "http://127.0.0.1:$1/people"; }
 inside() { ask "$1" | sed 's/.*"inside":\(-*[0-9]*\).*/\1/'; }
 
+if ! ask 8181 >/dev/null || ! ask 8182 >/dev/null; then
+    echo "two-nodes.sh does not run: there is nobody at 127.0.0.1:8181 and 8182" >&2
+    exit 1
+fi
 before=$(inside 8181)
 walk 1981 main in 30 &
 walk 1982 garden in 20 &
