@@ -320,7 +320,9 @@ pub enum Cluster {
     /// Make this node a member of a cluster
     Join {
         /// What `cluster init` or `cluster token` has printed on another node
-        token: String,
+        // Not `token`: that is an option of every command.
+        #[arg(value_name = "TOKEN")]
+        invitation: String,
         /// The node's name in the cluster [default: the machine's]
         #[arg(long)]
         name: Option<String>,

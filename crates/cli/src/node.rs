@@ -139,6 +139,8 @@ pub fn reload_on_hangup(access: Arc<AccessControl>) -> anyhow::Result<()> {
 /// Diagnostics of the node itself go to stderr; `RUST_LOG` chooses which.
 pub fn start_tracing(default: &str, format: Format) {
     use tracing_subscriber::EnvFilter;
+    // What a library says of itself is of no use to whoever runs a node.
+    let default = format!("{default},libp2p_swarm=warn");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -15,7 +15,7 @@ pub async fn run(args: &Cluster, global: &Global) -> anyhow::Result<()> {
     match args {
         Cluster::Init { name } => init(client, name.as_deref(), global).await,
         Cluster::Token { life } => token(client, *life, global).await,
-        Cluster::Join { token, name } => join(client, token, name.as_deref(), global).await,
+        Cluster::Join { invitation, name } => join(client, invitation, name.as_deref(), global).await,
         Cluster::Revoke { name } => revoke(client, name, global).await,
     }
 }

@@ -270,7 +270,9 @@ impl Network {
         }
         let mut tc = Command::new("tc");
         tc.args(["-n", &host, "qdisc", "add", "dev", &inside, "root", "netem"]).args(netem.split(' '));
-        assert!(tc.status().expect("tc runs").success());
+        if !tc.output().is_ok_and(|output| output.status.success()) {
+            println!("{host} has a network without delay and loss: this kernel has no netem");
+        }
         host
     }
 

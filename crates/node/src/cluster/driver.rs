@@ -154,11 +154,7 @@ impl Running {
     }
 
     async fn set_interests(&mut self, interests: Vec<Interest>) {
-        let new = interests.iter().filter(|interest| !self.told.contains(interest)).cloned();
-        self.recoveries.begin(new);
-        for gone in self.told.iter().filter(|interest| !interests.contains(interest)) {
-            self.recoveries.end(gone);
-        }
+        self.recoveries.set_wanted(interests.iter().cloned());
         self.told.clone_from(&interests);
         self.handle([Event::LocalInterests(interests)]).await;
     }
@@ -241,7 +237,7 @@ impl Running {
             self.merge(merges).await;
         }
         for interest in synced {
-            self.recoveries.end(&interest);
+            self.recoveries.end(interest);
         }
     }
 
@@ -305,8 +301,12 @@ impl Running {
     }
 }
 
-/// The objects that functions of this node may use.
+/// The objects that functions of this node may use, or are started by.
 fn interests(routes: &Routes) -> Vec<Interest> {
+    let watched = routes.object_changes().iter().map(|route| Interest {
+        app: route.scope.app.clone(),
+        pattern: route.scope.object.clone(),
+    });
     let mut interests: Vec<Interest> = routes
         .functions()
         .flat_map(|function| {
@@ -314,6 +314,7 @@ fn interests(routes: &Routes) -> Vec<Interest> {
             let patterns = function.spec.permissions.objects.iter().cloned();
             patterns.map(move |pattern| Interest { app: app.clone(), pattern })
         })
+        .chain(watched)
         .collect();
     interests.sort();
     interests.dedup();

@@ -191,7 +191,27 @@ impl Cluster {
     pub async fn start(&self) -> Result<(), ClusterError> {
         let _changing = self.changing.lock().await;
         match self.files.membership()? {
-            Some(membership) => self.run(self.files.identity()?, membership).await,
+            Some(membership) => {
+                let node_id = self.store.objects().replica().node;
+                if membership.own().node_id() != node_id {
+                    // Its objects were written under another name, which others go on to count.
+                    tracing::error!(
+                        "the store is not the one with which this node joined its cluster, and the node works alone; move \
+                         `cluster/` out of its data directory and join again"
+                    );
+                    return Ok(());
+                }
+                match self.run(self.files.identity()?, membership, Vec::new()).await {
+                    Err(ClusterError::Start(StartError::Revoked)) => {
+                        tracing::error!(
+                            "this node was put out of its cluster, and works alone; move `cluster/` out of its data directory \
+                             to join again"
+                        );
+                        Ok(())
+                    }
+                    started => started,
+                }
+            }
             None => {
                 self.store.objects().fold_own_past(FoldScope::All);
                 Ok(())
@@ -220,7 +240,7 @@ impl Cluster {
         // In this order: a list of members without the key could let nobody in, the other way round it is made anew.
         self.files.keep_cluster_key(&key)?;
         self.files.keep_membership(&membership)?;
-        self.run(identity, membership).await?;
+        self.run(identity, membership, Vec::new()).await?;
         self.status()
     }
 
@@ -245,7 +265,9 @@ impl Cluster {
         self.files.keep_membership(&membership)?;
         // Others have some of the objects soon.
         self.store.objects().fold_own_past(FoldScope::None);
-        self.run(identity, membership).await?;
+        // Whoever let it in does not know where it is, so it is for this node to begin.
+        let issuer = token.addresses().iter().map(ToString::to_string).collect();
+        self.run(identity, membership, issuer).await?;
         self.status()
     }
 
@@ -360,11 +382,17 @@ impl Cluster {
         }
     }
 
-    async fn run(&self, identity: Identity, membership: Membership) -> Result<(), ClusterError> {
+    async fn run(
+        &self,
+        identity: Identity,
+        membership: Membership,
+        mut bootstrap: Vec<String>,
+    ) -> Result<(), ClusterError> {
         let membership = Arc::new(Mutex::new(membership));
         let cancel = CancellationToken::new();
+        bootstrap.extend(self.options.bootstrap.iter().cloned());
         let options = Options {
-            bootstrap: self.options.bootstrap.clone(),
+            bootstrap,
             mdns: self.options.mdns,
             max_frame_bytes: FRAME_BYTES,
             incarnation: self.store.objects().replica().incarnation,
@@ -382,6 +410,7 @@ impl Cluster {
             events,
             counters: self.counters.clone(),
         };
+        self.recoveries.begin();
         let (stop, recoveries) = (cancel.clone(), self.recoveries.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

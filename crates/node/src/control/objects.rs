@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use edgefaas_crdt::{ApplyError, Field, Operation, Value};
+use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
 use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,7 +21,7 @@ use super::{ControlParts, MAX_MESSAGE_BYTES};
 use crate::manifest::{glob_error, is_name};
 use crate::objects::{
     ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
-    MAX_VALUE_BYTES, WatchScope, json_of_value, name_error,
+    MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
 };
 use crate::store::{Batch, CommitError, Durability, StoreError};
 
@@ -231,7 +231,7 @@ impl Objects for ObjectsService {
             count += group.len() as u64;
             let mut batch = Batch::default();
             for (key, field) in group.drain(..) {
-                batch.merge(key, field.into());
+                batch.import(key, field.into());
             }
             self.commit(batch).await?;
         }
@@ -295,6 +295,9 @@ fn add(batch: &mut Batch, update: proto::UpdateRequest) -> Result<(), Status> {
             format!("field `{field}`: the value has {bytes} bytes; at most {MAX_VALUE_BYTES} are allowed");
         return Err(refused(Code::InvalidArgument, "VALUE_TOO_LARGE", message));
     }
+    if operation.field_type() == FieldType::BoundedCounter && !path.is_empty() {
+        return Err(refused(Code::InvalidArgument, "WRONG_TYPE", NO_BOUNDED_IN_MAP.to_owned()));
+    }
     let nest = |operation, key| Operation::MapUpdate(key, Box::new(operation));
     batch.operate(FieldKey::new(&app, &object, &field), path.into_iter().rev().fold(operation, nest));
     Ok(())
@@ -351,7 +354,9 @@ fn commit_status(error: CommitError) -> Status {
         CommitError::Field(FieldRefused::Apply { error, .. }) => match error {
             ApplyError::WrongType(_) => (Code::FailedPrecondition, "WRONG_TYPE"),
             ApplyError::BelowFloor { .. } => (Code::FailedPrecondition, "BELOW_FLOOR"),
-            ApplyError::CounterOverflow { .. } | ApplyError::IndexOutOfRange { .. } => {
+            ApplyError::CounterOverflow { .. }
+            | ApplyError::GCounterOverflow { .. }
+            | ApplyError::IndexOutOfRange { .. } => {
                 (Code::OutOfRange, "OUT_OF_RANGE")
             }
             ApplyError::BadPointer { .. } => (Code::InvalidArgument, "BAD_POINTER"),

@@ -375,7 +375,7 @@ impl Dispatcher {
             let permit = ticket.turn().await;
             let permit = permit.map_err(|_| InvocationError::DroppedFromQueue { function: name() })?;
             let objects = &function.spec.permissions.objects;
-            if self.recoveries.missing() > 0 && self.waits_for_objects(&function.app, objects) {
+            if self.recoveries.is_active() && self.waits_for_objects(&function.app, objects) {
                 self.recoveries.wait_for(&function.app, objects).await;
             }
             let program = function.program(&self.isolates, &self.store).await;

@@ -1,14 +1,15 @@
 //! Stateful objects as a running function sees them: the local replica, with what it has written itself.
 
 use bytes::Bytes;
-use edgefaas_crdt::{Field, FieldType, Operation, Value, WrongType};
+use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value, WrongType};
 use edgefaas_isolates::{Change, FieldType as GuestType, FieldValue, HostError, Read};
 
 use super::effects::EffectsFull;
 use super::host::{InvocationHost, full};
 use crate::objects::{
-    FieldKey, MAX_PATH, MAX_VALUE_BYTES, Pending, PendingError, json_of_value, name_error,
+    FieldKey, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, json_of_value, name_error,
 };
+use crate::store::{Batch, Durability};
 
 impl InvocationHost {
     /// Writes to a field, to be committed with the invocation.
@@ -19,6 +20,9 @@ impl InvocationHost {
         operation: Operation,
     ) -> Result<(), HostError> {
         let key = self.key(object, field)?;
+        if in_map(&operation) == Some(FieldType::BoundedCounter) {
+            return Err(HostError::Invalid(NO_BOUNDED_IN_MAP.to_owned()));
+        }
         let bytes = operation.size_bytes();
         if bytes > MAX_VALUE_BYTES {
             return Err(HostError::Invalid(format!(
@@ -27,7 +31,11 @@ impl InvocationHost {
         }
         let now_ms = self.dispatcher.clock.now_unix_ms();
         let objects = self.dispatcher.store.objects();
-        self.effects.lock().operate(objects, key, operation, now_ms).map_err(|error| match error {
+        let written = self.effects.lock().operate(objects, key.clone(), operation, now_ms);
+        if let Err(PendingError::Apply(error @ ApplyError::BelowFloor { .. })) = &written {
+            self.ask_for_share(key, error);
+        }
+        written.map_err(|error| match error {
             PendingError::Apply(error) => invalid(object, &error),
             PendingError::Store(error) => HostError::Failed(error.to_string()),
             PendingError::NoRoom => full(EffectsFull::Bytes),
@@ -36,6 +44,23 @@ impl InvocationHost {
                 super::effects::MAX_FIELDS
             )),
         })
+    }
+
+    /// Peers that have shares of a bounded counter which this node lacks give some, for the next time.
+    fn ask_for_share(&self, key: FieldKey, error: &ApplyError) {
+        let ApplyError::BelowFloor { value, share, amount, .. } = error else { return };
+        let objects = self.dispatcher.store.objects();
+        if !objects.are_peers_wanted() || u64::try_from(*value).is_ok_and(|value| value < *amount) {
+            return;
+        }
+        let store = self.dispatcher.store.clone();
+        let mut batch = Batch::default();
+        batch.operate(key, Operation::BoundedCounterWant(amount.saturating_sub(*share)));
+        tokio::spawn(async move {
+            if let Err(error) = store.committer().commit(batch, Durability::Written).await {
+                tracing::warn!(%error, "a share of a bounded counter could not be asked for");
+            }
+        });
     }
 
     /// The value of a counter.
@@ -180,6 +205,14 @@ pub(super) fn at_path(path: &[&str], operation: Operation) -> Result<Operation, 
     }
     let nest = |operation, key: &&str| Operation::MapUpdate((*key).to_owned(), Box::new(operation));
     Ok(path.iter().rev().fold(operation, nest))
+}
+
+/// The type of what an operation changes in a map; none if it changes a field as a whole.
+fn in_map(operation: &Operation) -> Option<FieldType> {
+    match operation {
+        Operation::MapUpdate(_, inner) => in_map(inner).or(Some(inner.field_type())),
+        _ => None,
+    }
 }
 
 fn value_of(read: &Read<'_>, field: &Field, node: u64) -> FieldValue {

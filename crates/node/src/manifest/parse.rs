@@ -37,7 +37,8 @@ const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
 
 const OBJECT_INTERVAL: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 const COPIES: RangeInclusive<u32> = 1..=16;
-const QUOTA_BYTES: RangeInclusive<u64> = 1024..=256 << 20;
+/// More of an object does not travel to another node at once.
+const QUOTA_BYTES: RangeInclusive<u64> = 1024..=15 << 20;
 
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
 /// Extensions of sources that people try, none of which is run.

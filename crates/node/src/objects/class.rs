@@ -45,7 +45,7 @@ pub struct ObjectClass {
     pub write_interval: Duration,
     /// On how many nodes of the cluster the object is to be. 2 by default, up to 16.
     pub copies: u8,
-    /// The most that all fields of one object may take on the disk, in bytes. 4 MiB by default, up to 256 MiB.
+    /// The most that all fields of one object may take on the disk, in bytes. 4 MiB by default, up to 15 MiB.
     pub quota_bytes: u64,
     /// See [`Recovery`].
     pub recover: Recovery,

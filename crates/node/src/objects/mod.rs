@@ -26,6 +26,9 @@ pub(crate) use writer::{FieldChange, FieldWriter};
 
 /// The largest value of a register and the largest element of a set or list, in bytes.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
+/// Why there is no bounded counter in a map: its shares are given from node to node, and whoever removes it from the map would
+/// take away what others have been given.
+pub const NO_BOUNDED_IN_MAP: &str = "a bounded counter cannot be in a map; make it a field of the object";
 /// How deep maps may be nested in a field.
 pub const MAX_PATH: usize = 16;
 /// How many fields an object may have.

@@ -384,7 +384,7 @@ impl Objects {
         self.conflicts.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn are_peers_wanted(&self) -> bool {
+    pub(crate) fn are_peers_wanted(&self) -> bool {
         self.peers.wanted.load(Relaxed)
     }
 

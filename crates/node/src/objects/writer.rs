@@ -75,8 +75,10 @@ pub enum FieldRefused {
 pub(crate) enum FieldChange {
     /// Something that was asked for here.
     Operate(Operation),
-    /// What a peer, or an archive, has.
+    /// What a peer has.
     Merge(FieldDelta),
+    /// What an archive has, which peers may not have.
+    Import(FieldDelta),
 }
 
 impl FieldChange {
@@ -84,7 +86,7 @@ impl FieldChange {
     pub fn size_bytes(&self) -> u64 {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
-            Self::Merge(delta) => FIELD_BYTES + delta.size_bytes() as u64,
+            Self::Merge(delta) | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
         }
     }
 }
@@ -314,15 +316,12 @@ impl FieldWriter {
         if let FieldChange::Operate(operation) = &change {
             self.check_quota(&key, operation, class.quota_bytes)?;
         }
-        let mut durability = match class.durability {
-            ObjectDurability::Memory | ObjectDurability::Written => Durability::Written,
-            ObjectDurability::Synced => Durability::Synced,
+        let durability = match &change {
+            // Nobody may see a share being spent that a power cut would give back.
+            FieldChange::Operate(operation) if spends_shares(operation) => Durability::Synced,
+            FieldChange::Operate(_) if class.durability == ObjectDurability::Synced => Durability::Synced,
+            _ => Durability::Written,
         };
-        // Nobody may see a share being spent that a power cut would give back.
-        if matches!(&change, FieldChange::Operate(operation) if operation.field_type() == FieldType::BoundedCounter)
-        {
-            durability = Durability::Synced;
-        }
         let lazy =
             lazy && class.durability == ObjectDurability::Memory && durability == Durability::Written;
         let working = match self.working.entry(key.clone()) {
@@ -345,7 +344,7 @@ impl FieldWriter {
                     (None, FieldChange::Operate(operation)) => {
                         Working::made(operation.field_type(), watched.then_some(None))
                     }
-                    (None, FieldChange::Merge(delta)) => {
+                    (None, FieldChange::Merge(delta) | FieldChange::Import(delta)) => {
                         Working::made(delta.field_type(), watched.then_some(None))
                     }
                 };
@@ -358,6 +357,7 @@ impl FieldWriter {
             working.whole |= working.field(|field| field.fold(node, last));
         }
         let now_ms = self.clock.now_unix_ms();
+        let imported = matches!(change, FieldChange::Import(_));
         match change {
             FieldChange::Operate(operation) => {
                 let now = self.hybrid.tick(now_ms);
@@ -385,7 +385,7 @@ impl FieldWriter {
                     }
                 }
             }
-            FieldChange::Merge(delta) => {
+            FieldChange::Merge(delta) | FieldChange::Import(delta) => {
                 let latest = Field::from(delta.clone()).latest();
                 if !self.skew_told && latest.wall_ms > now_ms + SKEW_TOLD.as_millis() as u64 {
                     self.skew_told = true;
@@ -408,10 +408,14 @@ impl FieldWriter {
                         tracing::warn!(field = ?key, %kept, %lost, "two nodes made a field with different types; one is lost");
                     }
                 }
-                if working.own.is_none() {
-                    working.origin = Origin::Remote;
+                if imported {
+                    merge_into(&mut working.own, for_log);
+                } else {
+                    if working.own.is_none() {
+                        working.origin = Origin::Remote;
+                    }
+                    merge_into(&mut working.others, for_log);
                 }
-                merge_into(&mut working.others, for_log);
             }
         }
         if !working.touched {
@@ -447,7 +451,7 @@ impl FieldWriter {
             }
         };
         let new_bytes = operation.size_bytes() as u64;
-        if new_bytes > 0 && size.bytes + new_bytes > quota_bytes {
+        if grows(operation) && size.bytes + new_bytes > quota_bytes {
             let (object, bytes) = (key.object().to_owned(), size.bytes);
             return Err(
                 FieldRefused::OverQuota { object, bytes, more_bytes: new_bytes, quota_bytes }.into()
@@ -581,6 +585,29 @@ fn write_field(objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey, w
     stored.base_bytes = base.len() as u64;
     (stored.changes_bytes, stored.next_change, stored.changes_follow) = (0, 0, large);
     batch.insert(space, key.as_bytes(), base);
+}
+
+/// Whether it changes a bounded counter, perhaps in a map.
+fn spends_shares(operation: &Operation) -> bool {
+    match operation {
+        Operation::MapUpdate(_, inner) => spends_shares(inner),
+        other => other.field_type() == FieldType::BoundedCounter,
+    }
+}
+
+/// Whether it may make its field larger: what takes something away is done however large the object is.
+fn grows(operation: &Operation) -> bool {
+    match operation {
+        Operation::MapUpdate(_, inner) => grows(inner),
+        Operation::TextSplice { insert, .. } => !insert.is_empty(),
+        Operation::SetRemove(_)
+        | Operation::SetClear
+        | Operation::MapRemove(_)
+        | Operation::MapClear
+        | Operation::ListRemove(_)
+        | Operation::JsonRemove { .. } => false,
+        _ => true,
+    }
 }
 
 fn merge_into(deltas: &mut Option<FieldDelta>, delta: FieldDelta) {

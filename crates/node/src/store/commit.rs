@@ -70,9 +70,14 @@ impl Batch {
         self.fields.push((key, FieldChange::Operate(operation)));
     }
 
-    /// Takes in what a peer, or an archive, has of a field.
+    /// Takes in what a peer has of a field.
     pub fn merge(&mut self, key: FieldKey, delta: FieldDelta) {
         self.fields.push((key, FieldChange::Merge(delta)));
+    }
+
+    /// Takes in what an archive has of a field; peers are told of it.
+    pub fn import(&mut self, key: FieldKey, delta: FieldDelta) {
+        self.fields.push((key, FieldChange::Import(delta)));
     }
 
     /// How many functions have called or triggered one another before the one that changes objects.
