@@ -630,7 +630,8 @@ async fn clusters_are_made_joined_and_shown() {
     assert_eq!(revoked, "hall is no node of the cluster any more\n");
     assert_eq!(node.run(&["cluster", "revoke", "nobody"]).await.0, 6);
     let nodes = node.run(&["nodes"]).await.1;
-    for part in ["this node, has the key", "tcp for 1m 1s, clock -90.5 s", "/ip4/10.0.0.2/tcp/7071", "away"] {
+    for part in ["this node, has the key", "tcp for 1m 1s, clock -90.5 s", "/ip4/10.0.0.2/tcp/7071", "away"]
+    {
         assert!(nodes.contains(part), "no {part:?} in {nodes}");
     }
     let json = node.json(&["nodes"]).await;

@@ -17,6 +17,7 @@ mod frameworks;
 mod isolation;
 mod kill;
 mod load;
+mod object_power;
 mod power;
 mod proxying;
 mod reaching;

@@ -79,8 +79,8 @@ fn a_power_cut_costs_messages_that_did_not_wait_for_the_disk() {
     assert!(count > 0 && !lost.is_empty(), "{count} acknowledged, and nothing is lost");
 }
 
-/// Runs a node with this configuration under strace and a load on it, until it is killed.
-fn record(data: &Path, trace: &Path, config: &str) -> (Vec<Publisher>, Recording) {
+/// A node with this configuration under strace, and what it said when it was ready.
+pub fn start_traced(data: &Path, trace: &Path, config: &str) -> (Child, String) {
     let any = "127.0.0.1:0";
     let config_file = trace.with_extension("toml");
     std::fs::write(&config_file, config).unwrap();
@@ -100,6 +100,12 @@ fn record(data: &Path, trace: &Path, config: &str) -> (Vec<Publisher>, Recording
         .expect("strace starts");
     let mut ready = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("a line");
+    (child, ready)
+}
+
+/// Runs a node with this configuration under strace and a load on it, until it is killed.
+fn record(data: &Path, trace: &Path, config: &str) -> (Vec<Publisher>, Recording) {
+    let (mut child, ready) = start_traced(data, trace, config);
     let mqtt = ready.split_whitespace().find_map(|word| word.strip_prefix("mqtt=mqtt://"));
     let port = mqtt.and_then(|address| address.rsplit_once(':')).expect("a port").1.to_owned();
     Subscriber::default().run(&port, |_| true).expect("it subscribes");
@@ -125,7 +131,7 @@ fn record(data: &Path, trace: &Path, config: &str) -> (Vec<Publisher>, Recording
 }
 
 /// `kill -9` of the node itself; strace ends with it.
-fn kill_traced(child: &mut Child, trace: &Path) {
+pub fn kill_traced(child: &mut Child, trace: &Path) {
     let text = std::fs::read_to_string(trace).expect("the trace");
     let node = text.split(' ').next().expect("the first thread");
     assert!(Command::new("kill").args(["-9", node]).status().expect("kill runs").success());

@@ -303,10 +303,10 @@ impl Running {
 
 /// The objects that functions of this node may use, or are started by.
 fn interests(routes: &Routes) -> Vec<Interest> {
-    let watched = routes.object_changes().iter().map(|route| Interest {
-        app: route.scope.app.clone(),
-        pattern: route.scope.object.clone(),
-    });
+    let watched = routes
+        .object_changes()
+        .iter()
+        .map(|route| Interest { app: route.scope.app.clone(), pattern: route.scope.object.clone() });
     let mut interests: Vec<Interest> = routes
         .functions()
         .flat_map(|function| {

@@ -51,7 +51,10 @@ impl Recoveries {
 
     /// How many are looked for and have not come.
     pub fn missing(&self) -> usize {
-        self.state.lock().as_ref().map_or(0, |state| state.wanted.len() - state.done.len().min(state.wanted.len()))
+        self.state
+            .lock()
+            .as_ref()
+            .map_or(0, |state| state.wanted.len() - state.done.len().min(state.wanted.len()))
     }
 
     /// Whether there may be anything to wait for.
@@ -65,7 +68,8 @@ impl Recoveries {
         loop {
             let changed = self.changed.notified();
             let is_done = |state: &State| {
-                let interest = |pattern: &String| Interest { app: app.to_owned(), pattern: pattern.clone() };
+                let interest =
+                    |pattern: &String| Interest { app: app.to_owned(), pattern: pattern.clone() };
                 patterns.iter().all(|pattern| state.done.contains(&interest(pattern)))
             };
             if self.state.lock().as_ref().is_none_or(is_done) {

@@ -356,9 +356,7 @@ fn commit_status(error: CommitError) -> Status {
             ApplyError::BelowFloor { .. } => (Code::FailedPrecondition, "BELOW_FLOOR"),
             ApplyError::CounterOverflow { .. }
             | ApplyError::GCounterOverflow { .. }
-            | ApplyError::IndexOutOfRange { .. } => {
-                (Code::OutOfRange, "OUT_OF_RANGE")
-            }
+            | ApplyError::IndexOutOfRange { .. } => (Code::OutOfRange, "OUT_OF_RANGE"),
             ApplyError::BadPointer { .. } => (Code::InvalidArgument, "BAD_POINTER"),
             ApplyError::BadJson { .. } => (Code::InvalidArgument, "BAD_JSON"),
             _ => (Code::InvalidArgument, "VALUE_TOO_LARGE"),

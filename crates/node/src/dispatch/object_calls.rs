@@ -7,7 +7,8 @@ use edgefaas_isolates::{Change, FieldType as GuestType, FieldValue, HostError, R
 use super::effects::EffectsFull;
 use super::host::{InvocationHost, full};
 use crate::objects::{
-    FieldKey, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, json_of_value, name_error,
+    FieldKey, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, json_of_value,
+    name_error,
 };
 use crate::store::{Batch, Durability};
 
