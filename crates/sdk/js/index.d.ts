@@ -310,7 +310,7 @@ export interface Capabilities {
    */
   call<T = any>(name: string, data?: Payload): Promise<T>;
   /** A stateful object; it exists as soon as something is written to it. */
-  object(name: string): StatefulObject;
+  object(name?: string): StatefulObject;
   /**
    * A file of the app that `assets` of the manifest names, by its path in the app folder. It is not read or copied: all
    * runs share it, and what a run writes into it is gone with the run. Throws if there is no such file.

@@ -192,6 +192,11 @@ impl Context {
         PendingFetch::start(&self.host, request)
     }
 
+    /// The function's own stateful object, for which it needs no permission. Others reach it as `@NAME`.
+    pub fn own_object(&self) -> Object {
+        self.object("")
+    }
+
     /// A stateful object; it exists as soon as something is written to it.
     pub fn object(&self, name: impl Into<String>) -> Object {
         Object { host: self.host.clone(), name: name.into() }

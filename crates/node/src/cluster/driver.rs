@@ -18,7 +18,7 @@ use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
 use super::recovery::Recoveries;
 use super::replica::LocalReplica;
-use crate::objects::{FieldKey, FoldScope};
+use crate::objects::{FieldKey, FoldScope, own_object};
 use crate::registry::{Registry, Routes};
 use crate::store::{Batch, Durability, Store, StoreError};
 
@@ -26,6 +26,11 @@ use crate::store::{Batch, Durability, Store, StoreError};
 const GROUP_FRAMES: usize = 64;
 /// Local changes are looked for this often at most: those of an object are one delta by then.
 const COLLECT: Duration = Duration::from_millis(1);
+/// So many times as long as the replication has been busy since the last due changes were sent, the next ones wait: it
+/// leaves the node to its functions, and intervals stretch under load.
+const PACE: u32 = 8;
+/// They wait no longer than that.
+const LONGEST_PACE: Duration = Duration::from_millis(250);
 /// How often the figures are brought up to date.
 const READING: Duration = Duration::from_millis(250);
 
@@ -60,6 +65,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         started: Instant::now(),
         told: Vec::new(),
         compared: None,
+        busy: Duration::ZERO,
     };
     running.set_members(&membership).await;
     let mut changes = registry.changes();
@@ -67,8 +73,9 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     running.set_interests(interests(&registry.routes())).await;
     let mut next_collect = Instant::now();
     let mut next_reading = Instant::now();
+    let mut next_tick = Instant::now();
     loop {
-        let deadline = running.machine.next_deadline().map(|due| running.started + due);
+        let deadline = running.machine.next_deadline().map(|due| (running.started + due).max(next_tick));
         let tick = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -103,7 +110,11 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 let interests = interests(&registry.routes());
                 running.set_interests(interests).await;
             }
-            () = tick => running.handle([Event::Tick]).await,
+            () = tick => {
+                running.handle([Event::Tick]).await;
+                let busy = std::mem::take(&mut running.busy);
+                next_tick = Instant::now() + (busy * PACE).min(LONGEST_PACE);
+            }
         }
         if Instant::now() >= next_reading {
             next_reading = Instant::now() + READING;
@@ -131,6 +142,8 @@ struct Running {
     told: Vec<Interest>,
     /// When every member had been compared with this node for the first time.
     compared: Option<Duration>,
+    /// How long events took since the last tick.
+    busy: Duration,
 }
 
 impl Running {
@@ -205,6 +218,7 @@ impl Running {
     /// Handles events and does what comes of them. What is to be merged is committed together at the end: a frame that is
     /// handled before that may see an object without it, which costs a message and no more.
     async fn handle(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
+        let since = Instant::now();
         let mut merges = Vec::new();
         let mut synced = Vec::new();
         let mut events: std::collections::VecDeque<_> = events.into_iter().collect();
@@ -239,6 +253,7 @@ impl Running {
         for interest in synced {
             self.recoveries.end(interest);
         }
+        self.busy += since.elapsed();
     }
 
     fn send(&self, node: NodeId, frame: Bytes) -> Option<Event<ObjectDelta>> {
@@ -311,7 +326,8 @@ fn interests(routes: &Routes) -> Vec<Interest> {
         .functions()
         .flat_map(|function| {
             let app = function.app.to_string();
-            let patterns = function.spec.permissions.objects.iter().cloned();
+            let own = own_object(&function.name);
+            let patterns = function.spec.permissions.objects.iter().cloned().chain([own]);
             patterns.map(move |pattern| Interest { app: app.clone(), pattern })
         })
         .chain(watched)

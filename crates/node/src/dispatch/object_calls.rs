@@ -8,7 +8,7 @@ use super::effects::EffectsFull;
 use super::host::{InvocationHost, full};
 use crate::objects::{
     FieldKey, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, json_of_value,
-    name_error,
+    name_error, own_object,
 };
 use crate::store::{Batch, Durability};
 
@@ -137,6 +137,13 @@ impl InvocationHost {
     }
 
     fn key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
+        // Without a name it is the function's own, for which it needs no permission.
+        if object.is_empty() {
+            return match name_error("field", field) {
+                Some(reason) => Err(HostError::Invalid(reason)),
+                None => Ok(FieldKey::new(&self.function.app, &own_object(&self.function.name), field)),
+            };
+        }
         if let Some(reason) = name_error("object", object).or_else(|| name_error("field", field)) {
             return Err(HostError::Invalid(reason));
         }

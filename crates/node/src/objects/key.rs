@@ -70,6 +70,11 @@ impl fmt::Debug for FieldKey {
     }
 }
 
+/// The name of the object that a function has for itself.
+pub fn own_object(function: &str) -> String {
+    format!("@{function}")
+}
+
 /// What the keys of all fields of an object begin with.
 pub fn object_prefix(app: &str, object: &str) -> String {
     format!("{app}\0{object}\0")

@@ -17,7 +17,7 @@ mod writer;
 pub use archive::{ArchiveError, ArchiveReader, ArchiveWriter};
 pub use class::{Classes, ObjectClass, ObjectDurability, Recovery};
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
-pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix};
+pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix, own_object};
 pub use pending::{Pending, PendingError, PendingFields};
 pub use table::{FoldScope, ObjectSummary, Objects, ObjectsReading};
 pub use watch::{ChangeNotice, Origin, Watch, WatchScope};

@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 use edgefaas_crdt::{Field, FieldDelta, FieldType, ReplicaId};
 use fjall::{Database, Keyspace, Readable};
 use parking_lot::{Mutex, RwLock};
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::Notify;
 
 use super::class::{Classes, ObjectClass};
@@ -101,6 +101,22 @@ impl Weighter<FieldKey, Arc<Slot>> for SlotWeight {
     }
 }
 
+fn cache(bytes: u64) -> Cache<FieldKey, Arc<Slot>, SlotWeight> {
+    let options = OptionsBuilder::new()
+        .estimated_items_capacity(EXPECTED_FIELDS)
+        .weight_capacity(bytes)
+        // The cache divides its memory among its shards, and a field that is too large for one would be read from the disk
+        // each time.
+        .shards(1)
+        .build();
+    match options {
+        Ok(options) => {
+            Cache::with_options(options, SlotWeight, Default::default(), DefaultLifecycle::default())
+        }
+        Err(_) => Cache::with_weighter(EXPECTED_FIELDS, bytes, SlotWeight),
+    }
+}
+
 /// An object as a list shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
@@ -135,7 +151,7 @@ impl Objects {
             database,
             space,
             replica,
-            cache: Cache::with_weighter(EXPECTED_FIELDS, cache_bytes, SlotWeight),
+            cache: cache(cache_bytes),
             unwritten: Mutex::default(),
             classes: ArcSwap::default(),
             watches: Watches::default(),

@@ -162,6 +162,11 @@ impl FieldWriter {
         }
     }
 
+    /// Whether any of these changes has to be on the disk before it is acknowledged.
+    pub fn needs_sync(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
+        changes.iter().any(|(key, change)| self.durability(key, change) == Durability::Synced)
+    }
+
     /// Carries out all of a batch's changes, or none of them. `lazy`: what is of durability `memory` may be written later.
     /// `depth` is that of the function that asks. Tells how durable the batch has to be for the sake of its fields.
     pub fn apply(
@@ -316,12 +321,7 @@ impl FieldWriter {
         if let FieldChange::Operate(operation) = &change {
             self.check_quota(&key, operation, class.quota_bytes)?;
         }
-        let durability = match &change {
-            // Nobody may see a share being spent that a power cut would give back.
-            FieldChange::Operate(operation) if spends_shares(operation) => Durability::Synced,
-            FieldChange::Operate(_) if class.durability == ObjectDurability::Synced => Durability::Synced,
-            _ => Durability::Written,
-        };
+        let durability = self.durability(&key, &change);
         let lazy =
             lazy && class.durability == ObjectDurability::Memory && durability == Durability::Written;
         let working = match self.working.entry(key.clone()) {
@@ -426,6 +426,14 @@ impl FieldWriter {
         working.touched = true;
         working.depth = working.depth.max(depth);
         Ok(durability)
+    }
+
+    fn durability(&self, key: &FieldKey, change: &FieldChange) -> Durability {
+        let FieldChange::Operate(operation) = change else { return Durability::Written };
+        // Nobody may see a share being spent that a power cut would give back.
+        let synced = spends_shares(operation)
+            || self.objects.class(key.app(), key.object()).durability == ObjectDurability::Synced;
+        if synced { Durability::Synced } else { Durability::Written }
     }
 
     fn check_quota(

@@ -26,6 +26,9 @@ const QUEUE_BATCHES: usize = 1024;
 /// Batches that are written as one.
 const GROUP_BATCHES: usize = 512;
 
+/// Larger batches are for the writer's thread.
+const WRITTEN_HERE_BYTES: u64 = 64 << 10;
+
 /// Longer keys the store can't have.
 const MAX_KEY_BYTES: usize = 65_536;
 /// What the broker may write at a time, commonly less.
@@ -152,7 +155,11 @@ enum Job {
 }
 
 /// The way to the writer.
+///
+/// A batch that need not reach the disk is written by whoever brings it, if nobody else writes or waits: that saves two
+/// changes of thread. Everything else is for the writer's thread.
 pub struct Committer {
+    writer: Arc<Mutex<Writer>>,
     jobs: mpsc::Sender<Job>,
     journal: Arc<JournalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -224,12 +231,16 @@ impl Committer {
             unsynced_since: None,
             failure: failure.clone(),
             counters: counters.clone(),
+            closed: false,
         };
         // Waiting with a time limit needs a timer; this runtime has nothing else to do.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let thread =
-            std::thread::Builder::new().name("commit".into()).spawn(move || writer.run(&runtime, inbox))?;
-        Ok(Self { jobs, journal, thread: Mutex::new(Some(thread)), failure, counters })
+        let writer = Arc::new(Mutex::new(writer));
+        let shared = writer.clone();
+        let thread = std::thread::Builder::new()
+            .name("commit".into())
+            .spawn(move || Writer::run(&shared, &runtime, inbox))?;
+        Ok(Self { writer, jobs, journal, thread: Mutex::new(Some(thread)), failure, counters })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -238,10 +249,34 @@ impl Committer {
         if batch.is_empty() && durability == Durability::Written {
             return Ok(());
         }
+        let batch = match self.commit_here(batch, durability) {
+            Ok(answer) => return answer,
+            Err(batch) => batch,
+        };
         let (answer, answered) = oneshot::channel();
         let job = Job::Commit(batch, durability, answer);
         self.jobs.send(job).await.map_err(|_| CommitError::Closed)?;
         answered.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// Writes `batch` at once, or gives it back: it has to wait for the disk, or for others.
+    fn commit_here(&self, batch: Batch, durability: Durability) -> Result<Answer, Batch> {
+        let others_wait = self.jobs.capacity() < QUEUE_BATCHES;
+        if durability == Durability::Synced || others_wait || batch.size_bytes() > WRITTEN_HERE_BYTES {
+            return Err(batch);
+        }
+        let Some(mut writer) = self.writer.try_lock() else { return Err(batch) };
+        if writer.closed || writer.fields.needs_sync(&batch.fields) {
+            return Err(batch);
+        }
+        let (answer, mut answered) = oneshot::channel();
+        let before = (writer.unsynced_since, writer.fields.due());
+        writer.write_guarded(vec![Job::Commit(batch, durability, answer)], false);
+        if before != (writer.unsynced_since, writer.fields.due()) {
+            // It has to sync, or to write what may wait, sooner than it knew.
+            self.journal.wake.notify_one();
+        }
+        Ok(answered.try_recv().unwrap_or(Err(CommitError::Closed)))
     }
 
     /// Writes what is in the broker's journal, soon. Never waits.
@@ -293,17 +328,21 @@ struct Writer {
     unsynced_since: Option<Instant>,
     failure: Arc<Mutex<Option<String>>>,
     counters: Arc<Counters>,
+    closed: bool,
 }
 
 impl Writer {
-    fn run(mut self, runtime: &tokio::runtime::Runtime, mut inbox: mpsc::Receiver<Job>) {
+    fn run(shared: &Mutex<Self>, runtime: &tokio::runtime::Runtime, mut inbox: mpsc::Receiver<Job>) {
         let mut group = Vec::with_capacity(GROUP_BATCHES);
         let mut open = true;
         while open {
-            let wait = self.unsynced_since.map(|since| self.sync_interval.saturating_sub(since.elapsed()));
-            let lazy = self.fields.due().map(|due| due.saturating_duration_since(Instant::now()));
-            let wait = [wait, lazy].into_iter().flatten().min();
-            let journal = self.journal.clone();
+            let (wait, journal) = {
+                let writer = shared.lock();
+                let since = writer.unsynced_since;
+                let wait = since.map(|since| writer.sync_interval.saturating_sub(since.elapsed()));
+                let lazy = writer.fields.due().map(|due| due.saturating_duration_since(Instant::now()));
+                ([wait, lazy].into_iter().flatten().min(), writer.journal.clone())
+            };
             let closed = runtime.block_on(async {
                 let due = async {
                     match wait {
@@ -324,26 +363,33 @@ impl Writer {
                 group.push(job);
             }
             let jobs = std::mem::take(&mut group);
-            open = match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter()))) {
-                Ok(open) => open && !closed,
-                // Whoever waited learns it by its answer being dropped, the broker by the group that is never stored.
-                Err(_) => {
-                    self.fail("the writer panicked".into());
-                    if let Some(journal) = self.journal.journal.get().and_then(Weak::upgrade) {
-                        journal.fail();
-                    }
-                    !closed
-                }
-            };
-            let due = self.unsynced_since.is_some_and(|since| since.elapsed() >= self.sync_interval);
+            let mut writer = shared.lock();
+            open = writer.write_guarded(jobs, true) && !closed;
+            writer.closed = !open;
+            let due = writer.unsynced_since.is_some_and(|since| since.elapsed() >= writer.sync_interval);
             if due || !open {
-                self.sync();
+                writer.sync();
             }
         }
     }
 
-    /// Writes a group; false if it held the order to close.
-    fn write(&mut self, group: impl Iterator<Item = Job>) -> bool {
+    /// As [`write`](Self::write), whatever happens in it.
+    fn write_guarded(&mut self, jobs: Vec<Job>, with_journal: bool) -> bool {
+        match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter(), with_journal))) {
+            Ok(open) => open,
+            // Whoever waited learns it by its answer being dropped, the broker by the group that is never stored.
+            Err(_) => {
+                self.fail("the writer panicked".into());
+                if let Some(journal) = self.journal.journal.get().and_then(Weak::upgrade) {
+                    journal.fail();
+                }
+                true
+            }
+        }
+    }
+
+    /// Writes a group, with what the broker has to store if `with_journal`; false if it held the order to close.
+    fn write(&mut self, group: impl Iterator<Item = Job>, with_journal: bool) -> bool {
         let mut writes = Vec::new();
         let mut answers = Vec::new();
         let mut durability = Durability::Written;
@@ -373,7 +419,7 @@ impl Writer {
             }
         }
         self.fields.ask_for_shares();
-        let taken = self.take_journal(&mut writes);
+        let taken = if with_journal { self.take_journal(&mut writes) } else { None };
         if let Some(taken) = &taken
             && taken.awaited
             && self.spaces.sync == JournalSync::Commit

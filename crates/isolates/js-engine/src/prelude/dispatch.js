@@ -212,7 +212,8 @@
     }
   }
 
-  const object = (name) => new StatefulObject(String(name));
+  // Without a name it is the function's own.
+  const object = (name) => new StatefulObject(name === undefined ? "" : String(name));
 
   const asset = (name) => native.asset(String(name));
 
