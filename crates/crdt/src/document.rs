@@ -18,11 +18,12 @@ use postcard::Error;
 use crate::wire::{Reader, Wire};
 use crate::{FieldType, ReplicaId};
 
-/// How large a document may be to be edited: the sum of its changes, in bytes.
-pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+/// How large a document may be to be edited: the sum of its changes, in bytes. An edit takes the longer the larger the
+/// document is, about a second for a text of so many characters, and everybody waits for it.
+pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
 /// How large a document may be to be read; above what may be edited, since replicas apart from one another add up.
-const MAX_READ_BYTES: usize = 4 * MAX_DOCUMENT_BYTES;
+const MAX_READ_BYTES: usize = 64 << 20;
 
 /// A list of byte strings, a text or a JSON document.
 #[derive(Clone)]

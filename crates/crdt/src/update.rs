@@ -220,7 +220,7 @@ pub(crate) fn edit(
     replica: ReplicaId,
     number: u64,
 ) -> Result<Document, ApplyError> {
-    let (bytes, limit_bytes) = (document.change_bytes(), MAX_DOCUMENT_BYTES);
+    let (bytes, limit_bytes) = (document.change_bytes() + operation.size_bytes(), MAX_DOCUMENT_BYTES);
     if bytes > limit_bytes {
         return Err(ApplyError::TooLarge { field: name.to_owned(), bytes, limit_bytes });
     }

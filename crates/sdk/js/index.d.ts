@@ -309,7 +309,10 @@ export interface Capabilities {
    * or `undefined`. Calls that are started together run side by side.
    */
   call<T = any>(name: string, data?: Payload): Promise<T>;
-  /** A stateful object; it exists as soon as something is written to it. */
+  /**
+   * A stateful object; it exists as soon as something is written to it. Without a name it is the function's own, for which it
+   * needs no permission; others reach it as `@NAME`.
+   */
   object(name?: string): StatefulObject;
   /**
    * A file of the app that `assets` of the manifest names, by its path in the app folder. It is not read or copied: all

@@ -31,6 +31,8 @@ const COLLECT: Duration = Duration::from_millis(1);
 const PACE: u32 = 8;
 /// They wait no longer than that.
 const LONGEST_PACE: Duration = Duration::from_millis(250);
+/// How long nothing may happen.
+const IDLE: Duration = Duration::from_secs(1);
 /// How often the figures are brought up to date.
 const READING: Duration = Duration::from_millis(250);
 
@@ -110,6 +112,8 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 let interests = interests(&registry.routes());
                 running.set_interests(interests).await;
             }
+            // So that figures are true and folding is thought of where nothing happens.
+            () = tokio::time::sleep(IDLE) => {}
             () = tick => {
                 running.handle([Event::Tick]).await;
                 let busy = std::mem::take(&mut running.busy);

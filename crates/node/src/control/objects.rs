@@ -237,7 +237,10 @@ impl Objects for ObjectsService {
         }
         let ended = reading.await.map_err(|error| Status::internal(error.to_string()))?;
         ended.map_err(|error| {
-            let message = format!("{error}; the {count} fields before that were taken in");
+            let message = match count {
+                0 => error.to_string(),
+                count => format!("{error}; the {count} fields before that were taken in"),
+            };
             refused(Code::InvalidArgument, "BAD_ARCHIVE", message)
         })?;
         self.parts

@@ -45,6 +45,12 @@ pub enum ArchiveError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Something follows the end.
+    #[error("there is more behind the end of the archive, after {records} records; import archives one by one")]
+    More {
+        /// How many were read.
+        records: u64,
+    },
     /// The end is missing.
     #[error(
         "the archive ends after {records} records without its end: it was not written whole; use another copy of it"
@@ -136,6 +142,9 @@ impl<R: Read> ArchiveReader<R> {
                 self.check()?;
                 if records != self.records {
                     return Err(self.damaged(format!("{records} were written")));
+                }
+                if self.from.read(&mut [0])? > 0 {
+                    return Err(ArchiveError::More { records });
                 }
                 self.ended = true;
                 Ok(None)
@@ -233,6 +242,12 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         assert_eq!(read(&archive()).unwrap(), [3, -4]);
+    }
+
+    #[test]
+    fn nothing_follows_the_end() {
+        let twice = [archive(), archive()].concat();
+        assert!(matches!(read(&twice), Err(ArchiveError::More { records: 2 })));
     }
 
     #[test]

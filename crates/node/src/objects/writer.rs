@@ -5,7 +5,7 @@
 //! to the disk.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -100,8 +100,9 @@ pub(crate) struct FieldWriter {
     hybrid: HybridClock,
     working: HashMap<FieldKey, Working>,
     sizes: HashMap<Arc<str>, ObjectSize>,
-    /// Fields that are newer than the disk, and when the first of them is to be written.
-    unwritten: HashSet<FieldKey>,
+    /// Fields that are newer than the disk with what they count for beyond what is there, and when the first of them is to be
+    /// written.
+    unwritten: HashMap<FieldKey, u64>,
     write_due: Option<Instant>,
     /// Bounded counters of which this node lacks a share that others have, and how much.
     wants: Vec<(FieldKey, u64)>,
@@ -129,6 +130,11 @@ struct Working {
     is_new: bool,
     /// By how much it grew on the disk.
     grown_bytes: i64,
+    /// What it is counted for before that is known: what it was counted for before the group, and by how much it grew since
+    /// it had so many bytes in memory.
+    counted_bytes: u64,
+    carried_bytes: u64,
+    start_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -155,16 +161,24 @@ impl FieldWriter {
             hybrid: HybridClock::default(),
             working: HashMap::new(),
             sizes: HashMap::new(),
-            unwritten: HashSet::new(),
+            unwritten: HashMap::new(),
             write_due: None,
             wants: Vec::new(),
             skew_told: false,
         }
     }
 
-    /// Whether any of these changes has to be on the disk before it is acknowledged.
-    pub fn needs_sync(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
-        changes.iter().any(|(key, change)| self.durability(key, change) == Durability::Synced)
+    /// Whether any of these changes takes long: it has to be on the disk before it is acknowledged, or is of a document.
+    pub fn takes_long(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
+        changes.iter().any(|(key, change)| {
+            let is_document = match change {
+                FieldChange::Operate(operation) => {
+                    matches!(operation.field_type(), FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map)
+                }
+                FieldChange::Merge(_) | FieldChange::Import(_) => true,
+            };
+            is_document || self.durability(key, change) == Durability::Synced
+        })
     }
 
     /// Carries out all of a batch's changes, or none of them. `lazy`: what is of durability `memory` may be written later.
@@ -234,14 +248,16 @@ impl FieldWriter {
         if !all {
             return;
         }
-        let rest: Vec<_> =
-            self.unwritten.iter().filter(|key| !self.working.contains_key(*key)).cloned().collect();
-        for key in rest {
+        let rest =
+            self.unwritten.iter().filter(|(key, _)| !self.working.contains_key(*key));
+        let rest: Vec<_> = rest.map(|(key, counted)| (key.clone(), *counted)).collect();
+        for (key, counted) in rest {
             // It is in memory, since the disk does not have it.
             let Ok(Some(slot)) = self.objects.slot(&key) else { continue };
             let mut working = Working::new(slot, None, None);
             working.changed = true;
             working.whole = true;
+            working.counted_bytes = counted;
             write_field(&self.objects, batch, &key, &mut working);
             self.working.insert(key, working);
         }
@@ -260,15 +276,17 @@ impl FieldWriter {
             }
             match working.lazy {
                 Some(wait) => {
-                    self.unwritten.insert(key.clone());
+                    self.unwritten.insert(key.clone(), working.counted_bytes);
                     let due = now + wait;
                     self.write_due = Some(self.write_due.map_or(due, |before| before.min(due)));
                 }
                 None => drop(self.unwritten.remove(&key)),
             }
-            if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
-                size.fields += usize::from(working.is_new);
-                size.bytes = size.bytes.saturating_add_signed(working.grown_bytes);
+            if let Some(size) = self.sizes.get_mut(key.object_prefix())
+                && working.lazy.is_none()
+            {
+                let counted = size.bytes.saturating_sub(working.counted_bytes);
+                size.bytes = counted.saturating_add_signed(working.grown_bytes);
             }
             if let Some(previous) = working.previous.take() {
                 let stored = working.slot.0.read();
@@ -331,15 +349,20 @@ impl FieldWriter {
                 let slot = self.objects.slot(&key).map_err(failed)?;
                 let working = match (slot, &change) {
                     (Some(slot), _) => {
-                        let whole = self.unwritten.contains(&key);
+                        let counted_bytes = self.unwritten.get(&key).copied();
+                        let whole = counted_bytes.is_some();
                         let stored = slot.0.read();
                         self.hybrid.observe(stored.field.latest(), 0);
                         // What the disk does not have could not be read back if a batch fails.
                         let is_small = whole || stored.field.size_bytes() < LARGE_FIELD_BYTES;
                         let copy = is_small.then(|| stored.field.clone());
                         let previous = watched.then(|| Some(stored.field.value()));
+                        let start_bytes = stored.field.size_bytes() as u64;
                         drop(stored);
-                        Working { whole, ..Working::new(slot, copy, previous) }
+                        let carried_bytes = counted_bytes.unwrap_or(0);
+                        let counted_bytes = carried_bytes;
+                        let new = Working::new(slot, copy, previous);
+                        Working { whole, counted_bytes, carried_bytes, start_bytes, ..new }
                     }
                     (None, FieldChange::Operate(operation)) => {
                         Working::made(operation.field_type(), watched.then_some(None))
@@ -423,6 +446,15 @@ impl FieldWriter {
         } else if !lazy {
             working.lazy = None;
         }
+        if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
+            // What is still to be written counts already, by what it takes in memory, or a group would be let over the quota
+            // as a whole.
+            let bytes = working.field(|field| field.size_bytes()) as u64;
+            let counted = working.carried_bytes + bytes.saturating_sub(working.start_bytes);
+            size.fields += usize::from(working.is_new && !working.touched);
+            size.bytes = size.bytes.saturating_sub(working.counted_bytes) + counted;
+            working.counted_bytes = counted;
+        }
         working.touched = true;
         working.depth = working.depth.max(depth);
         Ok(durability)
@@ -475,6 +507,8 @@ impl FieldWriter {
 
     /// Makes a field what it was before a batch that is refused.
     fn take_back(&mut self, key: FieldKey, before: Before) -> Result<(), CommitError> {
+        // It is added up anew.
+        self.sizes.remove(key.object_prefix());
         let Some(working) = self.working.get_mut(&key) else { return Ok(()) };
         match before {
             Before::Untouched => {
@@ -533,6 +567,9 @@ impl Working {
             touched: false,
             is_new: false,
             grown_bytes: 0,
+            counted_bytes: 0,
+            carried_bytes: 0,
+            start_bytes: 0,
         }
     }
 

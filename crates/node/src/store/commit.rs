@@ -1,4 +1,4 @@
-//! Group commit: one thread writes for everybody.
+//! Group commit: one writer at a time writes for everybody.
 //!
 //! Batches that arrive while one is being written are written together with the next, so that the cost
 //! of reaching the operating system, or the disk, is shared by all who wait for it. Field operations are
@@ -266,7 +266,7 @@ impl Committer {
             return Err(batch);
         }
         let Some(mut writer) = self.writer.try_lock() else { return Err(batch) };
-        if writer.closed || writer.fields.needs_sync(&batch.fields) {
+        if writer.closed || writer.fields.takes_long(&batch.fields) {
             return Err(batch);
         }
         let (answer, mut answered) = oneshot::channel();

@@ -284,6 +284,28 @@ async fn an_object_has_a_quota_and_a_class() {
     assert_eq!(get(&mut objects, "o", "b").await, None);
     let failed = node.invoke("run", "await o.register('b').set('x'.repeat(1500))").await;
     assert!(failure(&failed).detail.contains("over its quota"), "{}", failure(&failed).detail);
+    // Nor as a group, in memory, or by many fields at once.
+    for (object, size) in [("group", 1500), ("fast-2", 900)] {
+        let updates = (0..20).map(|number| proto::UpdateRequest {
+            object: object.into(),
+            ..update(&format!("f{number}"), &[], Operation::RegisterSet(vec![b'1'; size]))
+        });
+        let updates: Vec<_> = updates.collect();
+        let mut refused = objects.update_all(proto::UpdateAllRequest { updates: updates.clone() }).await.is_err();
+        for one in updates {
+            refused |= objects.update(one).await.is_err();
+        }
+        assert!(refused, "{object}");
+        let request =
+            proto::GetRequest { app: "run".into(), object: object.into(), field: "".into(), path: vec![] };
+        let fields = objects.get(request).await.unwrap().into_inner().fields.len();
+        assert!(fields <= 4, "{object} has {fields} fields");
+    }
+    // A counter that is added to often is no larger for that.
+    for _ in 0..200 {
+        let often = proto::UpdateRequest { object: "fast-3".into(), ..update("n", &[], Operation::CounterAdd(1)) };
+        objects.update(often).await.unwrap();
+    }
     // Smaller is fine, and so is another object.
     objects.update(update("a", &[], Operation::RegisterSet(vec![b'1']))).await.unwrap();
     objects.update(update("b", &[], Operation::RegisterSet(vec![b'1'; 1500]))).await.unwrap();
@@ -296,9 +318,11 @@ async fn an_object_has_a_quota_and_a_class() {
     }
     assert_eq!(get(&mut objects, "fast-1", "n").await, Some(json!(15)));
     let listed = objects.list(proto::ListRequest::default()).await.unwrap().into_inner().objects;
-    assert_eq!(listed.iter().map(|object| object.object.as_str()).collect::<Vec<_>>(), ["fast-1", "o"]);
+    let names: Vec<_> = listed.iter().map(|object| object.object.as_str()).collect();
+    assert_eq!(names, ["fast-1", "fast-2", "fast-3", "group", "o"]);
     let metrics = crate::support::text(&node.metrics().await).to_owned();
-    assert!(metrics.contains("edgefaas_object_fields_unwritten 1"), "{metrics}");
+    let unwritten = metrics.lines().find_map(|line| line.strip_prefix("edgefaas_object_fields_unwritten "));
+    assert!(unwritten.is_some_and(|count| count.parse::<u32>().unwrap() >= 3), "{unwritten:?}");
     let dir = node.stop().await;
     let node = TestNode::start_in(dir, |_| {}).await.unwrap();
     assert_eq!(get(&mut node.objects().await, "fast-1", "n").await, Some(json!(15)));
@@ -406,4 +430,22 @@ async fn objects_are_backed_up_and_restored_while_the_node_runs() {
     objects.update(update("c", &[], Operation::CounterAdd(10))).await.unwrap();
     objects.import(import(&archive)).await.unwrap();
     assert_eq!(get(&mut objects, "o", "c").await, Some(json!(6)));
+}
+
+#[tokio::test]
+async fn what_earlier_boots_have_counted_is_put_together() {
+    let mut dir = tempfile::tempdir().unwrap();
+    let mut sizes = Vec::new();
+    for boot in 1..=8 {
+        let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+        let mut objects = node.objects().await;
+        objects.update(update("n", &[], Operation::CounterAdd(1))).await.unwrap();
+        objects.update(update("s", &[], Operation::SetAdd(b"1".to_vec()))).await.unwrap();
+        assert_eq!(get(&mut objects, "o", "n").await, Some(json!(boot)));
+        let listed = objects.list(proto::ListRequest::default()).await.unwrap().into_inner().objects;
+        sizes.push(listed[0].bytes);
+        dir = node.stop().await;
+    }
+    // Not one entry more for each boot: what the third boot has takes as much as what the last one has.
+    assert!(sizes[7] <= sizes[2] + 2, "{sizes:?}");
 }

@@ -213,7 +213,7 @@
   }
 
   // Without a name it is the function's own.
-  const object = (name) => new StatefulObject(name === undefined ? "" : String(name));
+  const object = (name) => new StatefulObject(name === undefined ? "" : nameOf("object", name));
 
   const asset = (name) => native.asset(String(name));
 
