@@ -37,6 +37,16 @@ impl App {
         Ok(app)
     }
 
+    /// A JavaScript function that uses no objects. Once it is there, the engine has been compiled.
+    pub fn other() -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("other.js"), "export default () => 0;\n")?;
+        let manifest = "app = \"other\"\n[functions.other]\nmain = \"other.js\"\n".to_owned();
+        let app = Self { folder, manifest };
+        app.write()?;
+        Ok(app)
+    }
+
     /// The same function in Rust beside it, which reaches a Redis server.
     pub fn with_rust(mut self, redis: Option<SocketAddr>) -> anyhow::Result<Self> {
         std::fs::copy(Guest::Objects.build()?, self.folder.path().join("objects.wasm"))?;

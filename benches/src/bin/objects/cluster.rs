@@ -34,8 +34,13 @@ pub struct Cluster {
 impl Member {
     /// Starts a node that is in no cluster.
     pub fn start(binary: &Path) -> anyhow::Result<Self> {
+        Self::start_again(binary, tempfile::tempdir()?)
+    }
+
+    /// The same with more settings of a configuration file.
+    pub fn start_with(binary: &Path, settings: &str) -> anyhow::Result<Self> {
         let data = tempfile::tempdir()?;
-        let node = Node::start_with(binary, data.path(), SETTINGS)?;
+        let node = Node::start_with(binary, data.path(), &format!("{SETTINGS}\n{settings}"))?;
         Ok(Self { node, data })
     }
 

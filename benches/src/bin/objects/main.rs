@@ -81,6 +81,7 @@ enum Command {
 
 /// How long, how often and how much to measure.
 struct Plan {
+    quick: bool,
     binary: PathBuf,
     rounds: usize,
     /// Of one contestant's turn.
@@ -162,6 +163,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     };
     let plan = match arguments.quick {
         true => Plan {
+            quick: true,
             binary,
             rounds: 2,
             turn: seconds(2),
@@ -176,6 +178,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
             seed,
         },
         false => Plan {
+            quick: false,
             binary,
             rounds: 3,
             turn: seconds(10),

@@ -46,8 +46,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
             "{} objects with a counter and a register of {REGISTER_BYTES} bytes each, written over gRPC on a node with default settings \
              (16 MiB of memory for fields). Memory is what the node's resident memory grew by, disk what its data directory grew by. \
              Then a second node joins and gets the function, with `recover = \"before\"`; its first invocation reads the last object. \
-             Times are from the command to join; the command line's own time is part of them. At last the first node is started \
-             again, after it was asked to end and after kill -9. The last table has what the node's process handed to the system \
+             Times are from the command to join; the command line's own time is part of them, the engine's compilation is not. At last the first node is started \
+             again, after it was asked to end and after kill -9: without its peer, for which it waits 2 s before the first answer. The last table has what the node's process handed to the system \
              (`wchar` of /proc, answers over the network among it) and what was for the disk (`write_bytes`, in pages) for \
              each of {} updates, one after another over gRPC, until everything is on the disk.",
             plan.objects, plan.updates
@@ -152,6 +152,8 @@ fn join(
     objects: Option<usize>,
 ) -> anyhow::Result<[f64; JOINED.len()]> {
     let second = Member::start(&plan.binary)?;
+    // Whoever deploys JavaScript for the first time waits for the engine to be compiled.
+    second.deploy(&plan.binary, &App::other()?)?;
     let begun = Instant::now();
     let ms = || begun.elapsed().as_secs_f64() * 1e3;
     second.join(&plan.binary, first, if objects.is_some() { "full" } else { "empty" })?;

@@ -11,11 +11,11 @@ use edgefaas_node::control::objects_proto::update_request::Operation;
 use crate::Plan;
 use crate::apps::{App, FIELD};
 use crate::client::{Client, runtime, update, update_all, value};
-use crate::cluster::Cluster;
+use crate::cluster::Member;
 
 /// How large the set is that gets one more element.
 const ELEMENTS: usize = 10_000;
-const ROWS: [&str; 7] = [
+const ROWS: [&str; 8] = [
     "a read, for comparison",
     "small counter, memory",
     "small counter, written",
@@ -23,6 +23,7 @@ const ROWS: [&str; 7] = [
     "one more in a set of 100 elements, written",
     "one more in a set of 10,000 elements, written",
     "one more in a set of 10,000 elements, synced",
+    "one more in a set of 10,000 elements, written, 512 MiB for fields",
 ];
 const FIGURES: [(&str, &str); 3] = [("handed to the system", "B"), ("for the disk", "B"), ("p50", "us")];
 const CLASSES: [(&str, &str); 2] =
@@ -38,19 +39,25 @@ struct Written {
 
 pub fn table(plan: &Plan) -> anyhow::Result<Table> {
     let app = App::new(&CLASSES)?;
-    let cluster = Cluster::start(&plan.binary, 1, &app)?;
-    let node = &cluster.members[0];
-    let endpoint = node.endpoint()?;
-    let process = node.node.process.id();
+    // The second one has all fields in memory, however large they are.
+    let nodes = ["", "[objects]\ncache = \"512MiB\"\n"]
+        .map(|settings| Member::start_with(&plan.binary, settings))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    for node in &nodes {
+        node.deploy(&plan.binary, &app)?;
+    }
     let mut table = Table::new("One update writes", &ROWS, &FIGURES);
     let mut next_element = ELEMENTS;
     for round in 0..plan.rounds {
         for row in 0..ROWS.len() {
+            let node = &nodes[usize::from(row == 7)];
+            let (endpoint, process) = (node.endpoint()?, node.node.process.id());
             let object = match row {
                 1 => "memory".to_owned(),
                 3 => "synced".to_owned(),
                 4 => format!("few-{round}"),
-                5 => "many".to_owned(),
+                5 | 7 => "many".to_owned(),
                 6 => "synced-many".to_owned(),
                 _ => "written".to_owned(),
             };
@@ -59,7 +66,7 @@ pub fn table(plan: &Plan) -> anyhow::Result<Table> {
                 // The sets are there before, and what they took is on the disk.
                 let elements = match (row, round) {
                     (4, _) => 100,
-                    (5 | 6, 0) => ELEMENTS,
+                    (5..=7, 0) => ELEMENTS,
                     _ => 0,
                 };
                 update_all(&mut client, (0..elements).map(|number| insert(&object, number))).await?;
