@@ -23,6 +23,9 @@ pub const WORKER_JS: &str = include_str!("../guests/worker.js");
 /// A JavaScript function that answers after `?ms=` milliseconds.
 pub const WAIT_JS: &str = include_str!("../guests/wait.js");
 
+/// A JavaScript function that works on stateful objects.
+pub const OBJECTS_JS: &str = include_str!("../guests/objects.js");
+
 /// A Rust function of `guests/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guest {
@@ -32,6 +35,8 @@ pub enum Guest {
     Proxy,
     /// Answers after `?ms=` milliseconds; with the SDK.
     Wait,
+    /// Works on stateful objects, or on a hash of Redis; with the SDK.
+    Objects,
 }
 
 impl Guest {
@@ -40,6 +45,7 @@ impl Guest {
             Self::Echo => "echo",
             Self::Proxy => "proxy",
             Self::Wait => "wait",
+            Self::Objects => "objects",
         }
     }
 

@@ -1,5 +1,6 @@
 //! The real binary as a child process.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -157,12 +158,26 @@ impl Node {
 
     /// The figure of `/metrics` with this name, without labels.
     pub fn metric(&self, data_dir: &Path, name: &str) -> anyhow::Result<f64> {
-        let token = std::fs::read_to_string(data_dir.join("token"))?;
+        let figure = self.metrics(data_dir)?.remove(name);
+        figure.with_context(|| format!("the node has no metric {name}"))
+    }
+
+    /// All figures of `/metrics` without labels.
+    pub fn metrics(&self, data_dir: &Path) -> anyhow::Result<HashMap<String, f64>> {
+        let token = token(data_dir)?;
         let mut stream = TcpStream::connect(self.control)?;
-        write!(stream, "GET /metrics HTTP/1.0\r\nauthorization: Bearer {}\r\n\r\n", token.trim())?;
+        write!(stream, "GET /metrics HTTP/1.0\r\nauthorization: Bearer {token}\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.with_context(|| format!("the node has no metric {name}"))?.parse().context("a number")
+        let figure = |line: &str| {
+            let (name, value) = line.split_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Ok(text.lines().filter(|line| !line.starts_with('#')).filter_map(figure).collect())
     }
+}
+
+/// The admin token of a node that has been started in this folder.
+pub fn token(data_dir: &Path) -> anyhow::Result<String> {
+    Ok(std::fs::read_to_string(data_dir.join("token"))?.trim().to_owned())
 }

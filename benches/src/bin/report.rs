@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 23] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -32,6 +32,13 @@ const ORDER: [&str; 16] = [
     "workflows-inside",
     "workflows-waiting",
     "workflows-durable",
+    "objects-grpc",
+    "objects-intervals",
+    "objects-guest",
+    "objects-allreduce",
+    "objects-lag",
+    "objects-recovery",
+    "objects-simulation",
 ];
 
 const INTRODUCTION: &str = "\
@@ -48,6 +55,7 @@ target/release/end-to-end                 # --quick for a first look
 target/release/soak                       # ten minutes; the same
 target/release/photons                    # needs Node.js; the same
 target/release/workflows                  # needs redis-server; the same
+target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/report --collect           # makes this page of benches/results/*.json
 ```

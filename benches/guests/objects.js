@@ -1,0 +1,23 @@
+// Adds to a counter of an object, reads it, or adds what numbers make; objects/ does the same in Rust.
+export default async function objects(event, context) {
+  const work = event.json();
+  const counter = context.object(work.object).counter("n");
+  let value = 0;
+  switch (work.do) {
+    case "add":
+      for (let i = 0; i < work.n; i++) await counter.add(1);
+      return value;
+    case "add-unawaited":
+      for (let i = 0; i < work.n; i++) counter.add(1);
+      return value;
+    case "read":
+      for (let i = 0; i < work.n; i++) value += await counter.value();
+      return value;
+    case "reduce":
+      value = work.numbers.reduce((sum, number) => sum + number, 0);
+      await counter.add(value);
+      return value;
+    default:
+      throw new TypeError(`${work.do} is no work`);
+  }
+}
