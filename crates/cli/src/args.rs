@@ -381,6 +381,7 @@ pub enum Objects {
         #[command(flatten)]
         name: FieldName,
         /// The value as JSON; what is no JSON is a string
+        #[arg(allow_hyphen_values = true)]
         value: String,
         /// The field's type, where it is not there yet: register, mv-register, ew-flag, dw-flag, list, text, json
         #[arg(long = "type", value_name = "TYPE")]

@@ -95,7 +95,8 @@ impl Objects for ObjectsService {
             true => objects.fields(&app, &object, None, MAX_FIELDS_PER_OBJECT).map_err(store_status)?,
             false => vec![FieldKey::new(&app, &object, &field)],
         };
-        let mut answer = proto::GetResponse { fields: Vec::new(), more: false };
+        let mut answer =
+            proto::GetResponse { fields: Vec::new(), more: keys.len() >= MAX_FIELDS_PER_OBJECT };
         let mut bytes = 0;
         for key in keys {
             let node = objects.replica().node;

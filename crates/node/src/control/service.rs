@@ -529,7 +529,7 @@ fn cluster_status(error: ClusterError) -> Status {
         ClusterError::Token(_) | ClusterError::Certificate(_) => Status::invalid_argument(message),
         ClusterError::UnknownMember { .. } => Status::not_found(message),
         ClusterError::Join(error) => match error {
-            Join::WrongToken | Join::UsedToken | Join::ExpiredToken => Status::permission_denied(message),
+            Join::WrongToken | Join::UsedToken | Join::ExpiredToken => Status::failed_precondition(message),
             Join::TooManyAttempts => Status::resource_exhausted(message),
             Join::NameTaken { .. } | Join::NodeIdTaken { .. } => Status::already_exists(message),
             Join::BadName(_) => Status::invalid_argument(message),

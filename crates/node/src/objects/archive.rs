@@ -46,7 +46,9 @@ pub enum ArchiveError {
         reason: String,
     },
     /// Something follows the end.
-    #[error("there is more behind the end of the archive, after {records} records; import archives one by one")]
+    #[error(
+        "there is more behind the end of the archive, after {records} records; import archives one by one"
+    )]
     More {
         /// How many were read.
         records: u64,

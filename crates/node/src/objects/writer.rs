@@ -4,8 +4,8 @@
 //! in place, since copying them would cost more than anything else: readers may see such a change while it is on its way
 //! to the disk.
 
-use std::collections::hash_map::Entry;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -173,7 +173,10 @@ impl FieldWriter {
         changes.iter().any(|(key, change)| {
             let is_document = match change {
                 FieldChange::Operate(operation) => {
-                    matches!(operation.field_type(), FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map)
+                    matches!(
+                        operation.field_type(),
+                        FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map
+                    )
                 }
                 FieldChange::Merge(_) | FieldChange::Import(_) => true,
             };
@@ -248,8 +251,7 @@ impl FieldWriter {
         if !all {
             return;
         }
-        let rest =
-            self.unwritten.iter().filter(|(key, _)| !self.working.contains_key(*key));
+        let rest = self.unwritten.iter().filter(|(key, _)| !self.working.contains_key(*key));
         let rest: Vec<_> = rest.map(|(key, counted)| (key.clone(), *counted)).collect();
         for (key, counted) in rest {
             // It is in memory, since the disk does not have it.
@@ -269,6 +271,7 @@ impl FieldWriter {
         let peers = self.objects.are_peers_wanted();
         for (key, mut working) in self.working.drain() {
             if !working.changed {
+                uncount(&mut self.sizes, &key, &working);
                 continue;
             }
             if let Some(field) = working.copy.take() {
@@ -486,12 +489,23 @@ impl FieldWriter {
                     size.bytes += (key.len() + value.len()) as u64;
                     size.fields += usize::from(record::split_change_key(&key).is_none());
                 }
-                self.sizes.insert(key.object_prefix().into(), size);
+                // What is not written yet counts as well.
+                let prefix = key.object_prefix();
+                let unwritten = self.unwritten.iter().filter(|(key, _)| key.object_prefix() == prefix);
+                let of_group = self.working.iter().filter(|(key, _)| key.object_prefix() == prefix);
+                for (key, counted) in unwritten {
+                    size.bytes += if self.working.contains_key(key) { 0 } else { *counted };
+                }
+                for (_, working) in of_group {
+                    size.bytes += working.counted_bytes;
+                    size.fields += usize::from(working.is_new && working.touched);
+                }
+                self.sizes.insert(prefix.into(), size);
                 size
             }
         };
         let new_bytes = operation.size_bytes() as u64;
-        if grows(operation) && size.bytes + new_bytes > quota_bytes {
+        if self.grows(key, operation) && size.bytes + new_bytes > quota_bytes {
             let (object, bytes) = (key.object().to_owned(), size.bytes);
             return Err(
                 FieldRefused::OverQuota { object, bytes, more_bytes: new_bytes, quota_bytes }.into()
@@ -505,9 +519,19 @@ impl FieldWriter {
         Ok(())
     }
 
+    /// Whether an operation may make its field larger: what does not is done however large the object is.
+    fn grows(&self, key: &FieldKey, operation: &Operation) -> bool {
+        let Operation::RegisterSet(value) = operation else { return grows(operation) };
+        let length = |field: Option<&Field>| {
+            let register = field.and_then(|field| field.register(key.field()).ok());
+            register.and_then(|register| register.get()).map_or(0, |value| value.len())
+        };
+        value.len() > self.objects.read(key, length).unwrap_or(0)
+    }
+
     /// Makes a field what it was before a batch that is refused.
     fn take_back(&mut self, key: FieldKey, before: Before) -> Result<(), CommitError> {
-        // It is added up anew.
+        // It is added up anew, when the batch is out of the way.
         self.sizes.remove(key.object_prefix());
         let Some(working) = self.working.get_mut(&key) else { return Ok(()) };
         match before {
@@ -652,6 +676,14 @@ fn grows(operation: &Operation) -> bool {
         | Operation::ListRemove(_)
         | Operation::JsonRemove { .. } => false,
         _ => true,
+    }
+}
+
+/// A field that is as it was before the group is counted as before.
+fn uncount(sizes: &mut HashMap<Arc<str>, ObjectSize>, key: &FieldKey, working: &Working) {
+    if let Some(size) = sizes.get_mut(key.object_prefix()) {
+        size.fields -= usize::from(working.is_new && working.touched).min(size.fields);
+        size.bytes = size.bytes.saturating_sub(working.counted_bytes) + working.carried_bytes;
     }
 }
 

@@ -122,7 +122,7 @@ async fn only_those_who_are_asked_in_are_let_in() {
     let good = token(&mut nodes[0]).await;
     join(&mut third, &good, "n2").await.unwrap();
     let mut fourth = TestNode::start_with(member).await;
-    assert_eq!(join(&mut fourth, &good, "n3").await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(join(&mut fourth, &good, "n3").await.unwrap_err().code(), Code::FailedPrecondition);
     let fresh = token(&mut nodes[0]).await;
     assert_eq!(join(&mut fourth, &fresh, "n2").await.unwrap_err().code(), Code::AlreadyExists);
     assert_eq!(join(&mut fourth, "nonsense", "n3").await.unwrap_err().code(), Code::InvalidArgument);

@@ -291,7 +291,8 @@ async fn an_object_has_a_quota_and_a_class() {
             ..update(&format!("f{number}"), &[], Operation::RegisterSet(vec![b'1'; size]))
         });
         let updates: Vec<_> = updates.collect();
-        let mut refused = objects.update_all(proto::UpdateAllRequest { updates: updates.clone() }).await.is_err();
+        let mut refused =
+            objects.update_all(proto::UpdateAllRequest { updates: updates.clone() }).await.is_err();
         for one in updates {
             refused |= objects.update(one).await.is_err();
         }
@@ -303,7 +304,8 @@ async fn an_object_has_a_quota_and_a_class() {
     }
     // A counter that is added to often is no larger for that.
     for _ in 0..200 {
-        let often = proto::UpdateRequest { object: "fast-3".into(), ..update("n", &[], Operation::CounterAdd(1)) };
+        let often =
+            proto::UpdateRequest { object: "fast-3".into(), ..update("n", &[], Operation::CounterAdd(1)) };
         objects.update(often).await.unwrap();
     }
     // Smaller is fine, and so is another object.
