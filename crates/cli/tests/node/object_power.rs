@@ -5,20 +5,20 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::load::Random;
 use crate::power::{kill_traced, start_traced};
 use crate::recording::Recording;
-use crate::support::{Running, edgefaas, has, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, has, skipped};
 
 /// What a CI run has time for.
 const CUTS: u64 = 8;
 /// How long the load is recorded.
-const LOAD: Duration = Duration::from_millis(500);
+const LOAD: Duration = Duration::from_millis(300);
 
 const SOURCE: &str = r#"
     export default async function handler(event, context) {
@@ -101,17 +101,25 @@ fn record(home: &Path, durability: &str) -> Recording {
     let deployed = edgefaas(&data).args(["--node", control, "deploy"]).arg(&app).output().expect("it runs");
     assert!(deployed.status.success(), "{}", String::from_utf8_lossy(&deployed.stderr));
     let finish = AtomicBool::new(false);
+    let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for client in 0..3_u64 {
-            let finish = &finish;
+            let (finish, answered) = (&finish, &answered);
             scope.spawn(move || {
                 for number in client * 1_000_000.. {
                     // Cut off by the kill, or done.
                     if finish.load(Relaxed) || post(http, number).is_err() {
                         return;
                     }
+                    answered.fetch_add(1, Relaxed);
                 }
             });
+        }
+        // A node that is traced takes its time to begin.
+        let since = Instant::now();
+        while answered.load(Relaxed) < 60 {
+            assert!(since.elapsed() < PATIENCE, "{} answers", answered.load(Relaxed));
+            std::thread::yield_now();
         }
         std::thread::sleep(LOAD);
         kill_traced(&mut child, &trace);
