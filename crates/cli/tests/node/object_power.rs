@@ -133,7 +133,7 @@ fn post(http: &str, number: u64) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(http)?;
     let body = number.to_string();
     let head = format!(
-        "POST /fn/add HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        "POST /fn/add HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(format!("{head}{body}").as_bytes())?;
