@@ -25,7 +25,8 @@ const GATE: &str = r#"
 pub async fn deploy_work(node: &mut TestNode, extra: &str) {
     let manifest = format!(
         "app = \"a\"\n[functions.work]\nmain = \"work.js\"\npermissions = {{ objects = [\"o\"] }}\n{extra}\n\
-         [functions.gate]\nmain = \"gate.js\"\npermissions = {{ objects = [\"o\"] }}\n"
+         [functions.gate]\nmain = \"gate.js\"\npermissions = {{ objects = [\"o\"] }}\n\
+         # By the writer's thread, which tests can hold.\n[objects.o]\ndurability = \"synced\"\n"
     );
     node.deploy(&manifest, &[("work", WORK), ("gate", GATE)]).await;
 }

@@ -46,7 +46,8 @@ impl WriterGate {
         }
     }
 
-    /// From here on nothing is written. `write` is a request that changes a field of an object.
+    /// From here on nothing is written. `write` is a request that changes a field of an object of durability `synced`, which is
+    /// for the writer's thread to write.
     async fn shut(&self, write: impl Future<Output = Response<Bytes>> + Send + 'static) {
         self.0.0.lock().shut = true;
         tokio::spawn(write);

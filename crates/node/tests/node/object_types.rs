@@ -271,6 +271,7 @@ async fn an_object_has_a_quota_and_a_class() {
         quota = "2KiB"
         [objects."fast-*"]
         durability = "memory"
+        quota = "2KiB"
         write_interval = "1h"
     "#;
     node.deploy(manifest, &[("run", RUN)]).await;
