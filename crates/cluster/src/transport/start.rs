@@ -92,6 +92,8 @@ pub(super) async fn start(
         .map(|text| text.parse().map_err(|reason| StartError::Bootstrap { text: text.clone(), reason }))
         .collect::<Result<Vec<Bootstrap>, _>>()?;
     let (event_sender, events) = mpsc::channel(options.event_capacity.max(1));
+    // Bounded by what may send: one end per connection, one answer per bootstrap address, one look per change of the
+    // membership, which goes through the bounded events first, or per call of the node.
     let (commands, command_receiver) = mpsc::unbounded_channel::<Command>();
     let serves_joins = ServesJoins::default();
     let limits = Limits {
