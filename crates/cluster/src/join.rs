@@ -3,6 +3,7 @@
 //! The token names the issuer's peer id, so the newcomer knows whom it talks to, and a secret that goes over
 //! the encrypted channel, so the issuer knows that the newcomer was asked in.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -14,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::certificate::check_name;
 use crate::membership::{Member, MemberWire, encode_addresses};
-use crate::transport::{Channels, Event, Shared, count, frame, swarm, unix_ms};
+use crate::transport::{Channels, Event, Shared, count, frame, swarm};
 use crate::{
     Certificate, CertificateError, ClusterPublicKey, Identity, Membership, NewCertificate, RevocationList,
 };
@@ -124,7 +125,7 @@ async fn ask(identity: &Identity, token: &Token, request: &JoinRequest) -> Resul
         addresses: addresses.clone(),
         reason,
     };
-    let mut swarm = swarm(identity, |_| Ok(Channels::newcomer())).map_err(unreachable)?;
+    let mut swarm = swarm(identity, Arc::default(), |_| Ok(Channels::newcomer())).map_err(unreachable)?;
     let options = DialOpts::peer_id(issuer).addresses(addresses.clone()).allocate_new_port().build();
     swarm.dial(options).map_err(|error| unreachable(error.to_string()))?;
     let stream = loop {
@@ -255,7 +256,7 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
     };
     // A newer certificate is the one that counts, whatever the clock was set to meanwhile.
     let before_ms = membership.member(&peer).map_or(0, |member| member.certificate.issued_unix_ms());
-    let issued_unix_ms = unix_ms().max(before_ms.saturating_add(1));
+    let issued_unix_ms = shared.unix_ms().max(before_ms.saturating_add(1));
     let new = NewCertificate {
         peer_id: peer,
         node_id,

@@ -60,4 +60,5 @@ pub use membership::{Member, Membership, MembershipError};
 pub use revocation::RevocationList;
 pub use transport::{
     Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport, TransportKind,
+    WallClock,
 };

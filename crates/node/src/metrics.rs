@@ -100,6 +100,7 @@ struct NodeGauges {
     object_conflicts: Counter,
     cluster_members: Gauge,
     cluster_peers: Gauge,
+    cluster_clock_skew: Gauge,
     cluster_bytes_sent: Counter,
     cluster_bytes_received: Counter,
     cluster_messages_sent: Counter,
@@ -111,6 +112,7 @@ struct NodeGauges {
     cluster_rounds: Counter,
     cluster_rounds_exchanged: Counter,
     cluster_bad_messages: Counter,
+    cluster_too_large: Counter,
     cluster_stale: Counter,
     cluster_refused: Family<ReasonLabel, Counter>,
     bridge_connected: Family<BridgeLabel, Gauge>,
@@ -291,6 +293,7 @@ impl Default for Metrics {
             ("cluster_rounds", "Comparisons with a peer", &node.cluster_rounds),
             ("cluster_rounds_exchanged", "Those that found a difference", &node.cluster_rounds_exchanged),
             ("cluster_bad_messages", "Messages of peers that were garbage", &node.cluster_bad_messages),
+            ("cluster_too_large", "Objects too large to be sent as a whole", &node.cluster_too_large),
             ("cluster_stale", "Objects that a slow peer was not sent in time", &node.cluster_stale),
             ("mqtt_sessions_expired", "Sessions whose expiry interval ran out", &node.mqtt_expired),
             ("mqtt_connections_refused", "Connections that got no session", &node.mqtt_refused),
@@ -304,6 +307,7 @@ impl Default for Metrics {
             ("object_fields_unwritten", "Fields newer than the disk", &node.object_fields_unwritten),
             ("cluster_members", "Other members of the cluster", &node.cluster_members),
             ("cluster_peers", "Those that are connected", &node.cluster_peers),
+            ("cluster_clock_skew_seconds", "The most that a peer's clock is off", &node.cluster_clock_skew),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -417,6 +421,7 @@ impl Metrics {
         let cluster = &reading.cluster;
         set(&gauges.cluster_members, cluster.members);
         set(&gauges.cluster_peers, cluster.peers);
+        set(&gauges.cluster_clock_skew, cluster.clock_skew_ms / 1000);
         let replication = &cluster.replication;
         show(&gauges.cluster_bytes_sent, replication.bytes_sent);
         show(&gauges.cluster_bytes_received, replication.bytes_received);
@@ -429,6 +434,7 @@ impl Metrics {
         show(&gauges.cluster_rounds, replication.rounds);
         show(&gauges.cluster_rounds_exchanged, replication.rounds_exchanged);
         show(&gauges.cluster_bad_messages, replication.bad_messages);
+        show(&gauges.cluster_too_large, replication.payloads_too_long);
         show(&gauges.cluster_stale, replication.stale);
         for (reason, count) in &cluster.refused {
             let label = ReasonLabel { reason: reason.clone() };

@@ -42,6 +42,9 @@ struct Arguments {
     /// Keep what was measured in benches/results
     #[arg(long)]
     results: bool,
+    /// How many nodes the clusters of the load over gRPC have
+    #[arg(long, value_delimiter = ',')]
+    nodes: Option<Vec<usize>>,
     /// How often every contestant has its turn
     #[arg(long)]
     rounds: Option<usize>,
@@ -193,7 +196,9 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
             seed,
         },
     };
-    Ok(Plan { rounds: arguments.rounds.unwrap_or(plan.rounds).max(1), ..plan })
+    let rounds = arguments.rounds.unwrap_or(plan.rounds).max(1);
+    let nodes = arguments.nodes.clone().unwrap_or(plan.nodes);
+    Ok(Plan { rounds, nodes, ..plan })
 }
 
 fn command(part: &str) -> String {

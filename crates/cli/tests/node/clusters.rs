@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::network::{Conditions, Network};
 use crate::support::{PATIENCE, edgefaas};
 
 /// What a function adds, and that it says so only once it is committed.
@@ -121,9 +122,6 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.kill();
-        if let Some(network) = &self.network {
-            let _ = Command::new("ip").args(["netns", "del", network]).output();
-        }
     }
 }
 
@@ -191,7 +189,7 @@ fn check(members: &[Member], acknowledged: &[BTreeSet<u64>]) {
 }
 
 /// A port that is free for TCP and UDP.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -238,85 +236,29 @@ fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_at_once() {
     }
 }
 
-/// Hosts on one network, which this machine is a part of.
-struct Network {
-    bridge: String,
-}
-
-impl Network {
-    /// None where the system does not let us.
-    fn make(name: &str) -> Option<Self> {
-        let bridge = format!("efb{name}");
-        ip(&format!("link add {bridge} type bridge")).then_some(())?;
-        let made = Self { bridge };
-        (ip(&format!("link set {} up", made.bridge)) && ip("netns add efprobe") && ip("netns del efprobe"))
-            .then_some(made)
-    }
-
-    /// A host with the address 10.77.0.NUMBER, whose packets take a while or get lost.
-    fn host(&self, number: usize, netem: &str) -> String {
-        let host = format!("{}{number}", self.bridge);
-        let (inside, outside) = (format!("{host}i"), format!("{host}o"));
-        for command in [
-            format!("netns add {host}"),
-            format!("link add {outside} type veth peer name {inside}"),
-            format!("link set {inside} netns {host}"),
-            format!("link set {outside} master {} up", self.bridge),
-            format!("-n {host} link set lo up"),
-            format!("-n {host} addr add 10.77.0.{}/24 dev {inside}", number + 1),
-            format!("-n {host} link set {inside} up"),
-        ] {
-            assert!(ip(&command), "ip {command}");
-        }
-        let mut tc = Command::new("tc");
-        tc.args(["-n", &host, "qdisc", "add", "dev", &inside, "root", "netem"]).args(netem.split(' '));
-        if !tc.output().is_ok_and(|output| output.status.success()) {
-            println!("{host} has a network without delay and loss: this kernel has no netem");
-        }
-        host
-    }
-
-    fn cut(&self, number: usize, off: bool) {
-        let state = if off { "down" } else { "up" };
-        assert!(ip(&format!("link set {}{number}o {state}", self.bridge)));
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        ip(&format!("link del {}", self.bridge));
-    }
-}
-
-fn ip(arguments: &str) -> bool {
-    let output = Command::new("ip").args(arguments.split(' ')).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
 /// `EDGEFAAS_CUT_SECONDS` says for how long, and `EDGEFAAS_CLUSTER_NODES` of how many nodes one is cut off.
 #[test]
-fn nodes_that_were_cut_off_agree_again() {
+fn nodes_on_a_bad_network_agree_after_one_was_cut_off() {
     let number = |name: &str, default: u64| {
         std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
     };
-    let (cut_s, count) = (number("EDGEFAAS_CUT_SECONDS", 7), number("EDGEFAAS_CLUSTER_NODES", 3));
-    let Some(network) =
-        Network::make(&std::process::id().to_string()[..].chars().rev().take(4).collect::<String>())
-    else {
-        eprintln!("skipped: this system does not let us make networks (`ip link add`, `ip netns add`)");
+    let (cut_s, count) = (number("EDGEFAAS_CUT_SECONDS", 7), number("EDGEFAAS_CLUSTER_NODES", 3) as usize);
+    let conditions = Conditions {
+        delay: Duration::from_millis(75),
+        jitter: Duration::from_millis(10),
+        lost_per_mille: 20,
+    };
+    let Some(network) = Network::make(count, conditions) else {
+        eprintln!("skipped: this system does not let us make networks (`ip netns add`, /dev/net/tun)");
         return;
     };
     let home = tempfile::tempdir().unwrap();
-    let members: Vec<_> = (0..count as usize)
+    let members: Vec<_> = (0..count)
         .map(|number| {
             let name = format!("n{number}");
-            let host = network.host(number, "delay 40ms 5ms loss 2%");
-            Member::start(
-                home.path().join(&name),
-                Some(host),
-                format!("10.77.0.{}:7071", number + 1),
-                &name,
-            )
+            let namespace = Some(network.namespace(number).to_owned());
+            let p2p = format!("{}:7071", Network::ip_of(number));
+            Member::start(home.path().join(&name), namespace, p2p, &name)
         })
         .collect();
     unite(&members, home.path());
@@ -332,6 +274,10 @@ fn nodes_that_were_cut_off_agree_again() {
         cutting.join().unwrap();
         acknowledged
     });
-    println!("cut off for {cut_s} s; equal {:?} after", settle(&members));
+    let took = settle(&members);
+    let (passed, lost) = network.frames();
+    println!("{count} nodes, {conditions:?}: {passed} frames arrived, {lost} got lost");
+    println!("cut off for {cut_s} s; equal {took:?} after");
     check(&members, &acknowledged);
+    assert!(lost > 0 && passed > 1000, "the network was bad: {lost} frames of {passed} got lost");
 }

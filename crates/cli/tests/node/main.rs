@@ -17,6 +17,7 @@ mod frameworks;
 mod isolation;
 mod kill;
 mod load;
+mod network;
 mod object_power;
 mod power;
 mod proxying;

@@ -382,11 +382,11 @@ impl Driver {
         let events = self.events.clone();
         match stream {
             Some((Purpose::Cluster, stream)) => {
-                self.tasks.spawn(async move {
+                self.tasks.spawn(self.shared.busy.clone().time(async move {
                     let outcome = channel::run(shared, events, link, stream).await;
                     // The driver is gone only when all is at its end.
                     let _ = commands.send(Command::Ended { connection, outcome });
-                });
+                }));
             }
             Some((Purpose::Join, stream)) => {
                 self.tasks.spawn(async move {

@@ -9,7 +9,7 @@ use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::channel::Outcome;
 use super::frame::{self, Kind, ReadError};
-use super::shared::{Peer, Shared, unix_ms};
+use super::shared::{Peer, Shared};
 use super::{TransportKind, address};
 use crate::handshake::{Hello, MAX_HELLO_BYTES, Refusal, Refused, Verdict};
 
@@ -121,7 +121,7 @@ async fn greet(
     let hello = Hello::decode(&body).map_err(Failure::Ours)?;
     let greeted = {
         let membership = shared.membership.lock();
-        hello.check(link.peer, &membership, &shared.limits.versions, unix_ms())
+        hello.check(link.peer, &membership, &shared.limits.versions, shared.unix_ms())
     };
     let greeted = greeted.map_err(Failure::Ours)?;
     let kind = address::kind(&link.address).unwrap_or(TransportKind::Tcp);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId};
@@ -20,6 +20,7 @@ use crate::{
 mod address;
 mod back_off;
 mod behaviour;
+mod busy;
 mod channel;
 mod counters;
 mod dial_book;
@@ -36,7 +37,7 @@ mod tests;
 pub(crate) use behaviour::Channels;
 pub use counters::Counters;
 pub(crate) use counters::add as count;
-pub(crate) use shared::{Shared, unix_ms};
+pub(crate) use shared::Shared;
 pub use start::StartError;
 pub(crate) use start::swarm;
 
@@ -69,6 +70,34 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// Versions of the protocol to offer: [`PROTOCOL_VERSIONS`] by default, fewer to hold a new one back.
     pub versions: RangeInclusive<u32>,
+    /// What the members' clocks are compared with: the system's by default.
+    pub wall_clock: WallClock,
+}
+
+/// Tells the time as milliseconds since the Unix epoch.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl WallClock {
+    /// One that asks this.
+    pub fn new(unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(unix_ms))
+    }
+
+    /// The system's; 0 while that stands before 1970.
+    pub fn system() -> Self {
+        Self::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, shared::millis))
+    }
+
+    pub(crate) fn unix_ms(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for WallClock {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("WallClock")
+    }
 }
 
 /// What happens in the cluster, in order for each member: up, frames, down.
@@ -227,6 +256,7 @@ impl Options {
             software: String::new(),
             handshake_timeout: Duration::from_secs(5),
             versions: PROTOCOL_VERSIONS,
+            wall_clock: WallClock::system(),
         }
     }
 }
@@ -276,6 +306,11 @@ impl Handle {
     /// Where this node listens, with the real port and one address per interface; loopback comes last.
     pub fn listen_addresses(&self) -> Vec<Multiaddr> {
         self.shared.addresses()
+    }
+
+    /// How long the transport was at work so far, all its tasks added up.
+    pub fn busy(&self) -> Duration {
+        self.shared.busy.read()
     }
 
     /// Figures since the start.
@@ -338,6 +373,7 @@ pub(crate) struct Limits {
     pub(crate) software: String,
     pub(crate) handshake_timeout: Duration,
     pub(crate) versions: RangeInclusive<u32>,
+    pub(crate) wall_clock: WallClock,
 }
 
 /// Held by the driver and every connection, so a flag and not a lock.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::back_off::Penalties;
+use super::busy::Busy;
 use super::counters::Cells;
 use super::driver::Command;
 use super::frame::Kind;
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) membership: Arc<Mutex<Membership>>,
     pub(crate) listening: Mutex<Vec<Multiaddr>>,
     pub(crate) counters: Cells,
+    pub(crate) busy: Arc<Busy>,
     pub(crate) penalties: Mutex<Penalties>,
     pub(crate) joins: Mutex<Desk>,
     pub(crate) serves_joins: Arc<AtomicBool>,
@@ -76,6 +78,7 @@ impl Shared {
             membership,
             listening: Mutex::default(),
             counters: Cells::default(),
+            busy: Arc::default(),
             penalties: Mutex::default(),
             joins: Mutex::default(),
             serves_joins,
@@ -96,6 +99,11 @@ impl Shared {
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
+    /// This node's wall clock.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.limits.wall_clock.unix_ms()
+    }
+
     /// Where this node listens, what is of use to other machines first.
     pub(crate) fn addresses(&self) -> Vec<Multiaddr> {
         let mut addresses = self.listening.lock().clone();
@@ -112,7 +120,7 @@ impl Shared {
             software: self.limits.software.clone(),
             certificate: membership.own().encode(),
             revocations_version: membership.revocations_version(),
-            unix_ms: unix_ms(),
+            unix_ms: self.unix_ms(),
             incarnation: self.limits.incarnation,
             addresses,
         }
@@ -280,9 +288,4 @@ impl Peer {
 
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// This node's wall clock; 0 if it stands before 1970.
-pub(crate) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis)
 }

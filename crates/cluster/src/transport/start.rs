@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,13 +11,14 @@ use futures_util::StreamExt;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::identity::Keypair;
 use libp2p::swarm::behaviour::toggle::Toggle;
-use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
+use libp2p::swarm::{self, NetworkBehaviour, SwarmEvent};
 use libp2p::{PeerId, Swarm, SwarmBuilder, TransportError, mdns, noise, tcp, yamux};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::address::{self, Bootstrap};
 use super::behaviour::{Channels, Gate, GateClosed};
+use super::busy::Busy;
 use super::driver::{Behaviour, Command, Driver};
 use super::shared::Shared;
 use super::{Event, Limits, Options, ServesJoins};
@@ -103,6 +105,7 @@ pub(super) async fn start(
         software: options.software.clone(),
         handshake_timeout: options.handshake_timeout,
         versions: options.versions.clone(),
+        wall_clock: options.wall_clock.clone(),
     };
     let shared = Arc::new(Shared::new(
         own,
@@ -113,7 +116,7 @@ pub(super) async fn start(
         cancel.child_token(),
     ));
     let gate = gate(&shared);
-    let mut swarm = swarm(&options.identity, |_| {
+    let mut swarm = swarm(&options.identity, shared.busy.clone(), |_| {
         let mdns = match options.mdns {
             true => Some(mdns::tokio::Behaviour::new(mdns::Config::default(), own)?),
             false => None,
@@ -132,13 +135,18 @@ pub(super) async fn start(
     .map_err(|reason| StartError::Setup { reason })?;
     listen(&mut swarm, options.listen)?;
     await_addresses(&mut swarm, &shared, options.listen).await?;
-    tokio::spawn(Driver::new(shared.clone(), event_sender, swarm, command_receiver, bootstrap).run());
+    let driver = Driver::new(shared.clone(), event_sender, swarm, command_receiver, bootstrap);
+    tokio::spawn(shared.busy.clone().time(driver.run()));
     Ok((shared, events))
 }
 
-/// libp2p over TCP and QUIC, with as little as possible of what it can do.
+/// What libp2p runs a connection by.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// libp2p over TCP and QUIC, with as little as possible of what it can do. `busy` counts what its connections need.
 pub(crate) fn swarm<B: NetworkBehaviour>(
     identity: &Identity,
+    busy: Arc<Busy>,
     behaviour: impl FnOnce(&Keypair) -> Result<B, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<Swarm<B>, String> {
     let yamux = || {
@@ -158,7 +166,11 @@ pub(crate) fn swarm<B: NetworkBehaviour>(
         })
         .with_behaviour(behaviour)
         .map_err(|error| error.to_string())?
-        .with_swarm_config(|config| config)
+        .with_swarm_config(|_| {
+            swarm::Config::with_executor(move |task: Task| {
+                tokio::spawn(busy.clone().time(task));
+            })
+        })
         .with_connection_timeout(CONNECT_TIMEOUT)
         .build();
     Ok(swarm)

@@ -130,6 +130,19 @@ pub fn view<'js>(ctx: &Ctx<'js>, address: u32, bytes: u32) -> rquickjs::Result<V
     TypedArray::<u8>::from_arraybuffer(buffer).map(TypedArray::into_value)
 }
 
+/// A promise that is fulfilled already. `value` must be no thenable, which would not be followed.
+pub fn fulfilled<'js>(ctx: &Ctx<'js>, value: &Value<'js>) -> rquickjs::Result<Value<'js>> {
+    // SAFETY: the value is alive for the call, which takes a reference of its own; an error is an exception that waits to
+    // be thrown.
+    unsafe {
+        let promise = qjs::JS_NewSettledPromise(ctx.as_raw().as_ptr(), false, value.as_raw());
+        if qjs::JS_IsException(promise) {
+            return Err(rquickjs::Error::Exception);
+        }
+        Ok(Value::from_raw(ctx.clone(), promise))
+    }
+}
+
 /// A file's text that is read once. It is gone from the memory then, and from every snapshot of it.
 pub trait ReadOnce: Sync {
     /// The text; empty from the second time on.

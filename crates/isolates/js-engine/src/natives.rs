@@ -90,7 +90,8 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
             ask(&ctx, &Request::CounterAdd { object: &object, field: &field, amount: amount as i64 })
         },
         "counterValue" => |ctx: Ctx<'js>, object: String, field: String| {
-            ask(&ctx, &Request::CounterValue { object: &object, field: &field })
+            let value = ask(&ctx, &Request::CounterValue { object: &object, field: &field })?;
+            boundary::fulfilled(&ctx, &value)
         },
         "registerSet" => |ctx: Ctx<'js>, object: String, field: String, json: String| {
             ask(&ctx, &Request::RegisterSet { object: &object, field: &field, value: json.as_bytes() })
@@ -377,11 +378,14 @@ fn publish<'js>(ctx: Ctx<'js>, arguments: Rest<Value<'js>>) -> rquickjs::Result<
     ask(&ctx, &Request::Publish(message))
 }
 
+/// A promise of the value.
 fn register_get<'js>(ctx: Ctx<'js>, object: String, field: String) -> rquickjs::Result<Value<'js>> {
-    match answer(&ctx, &Request::RegisterGet { object: &object, field: &field })? {
-        Answer::Bytes(json) => ctx.json_parse(json),
-        other => value_of(&ctx, &other),
-    }
+    let value = match answer(&ctx, &Request::RegisterGet { object: &object, field: &field })? {
+        Answer::Bytes(json) => ctx.json_parse(json)?,
+        other => value_of(&ctx, &other)?,
+    };
+    // What JSON can say has no `then` that could be called.
+    boundary::fulfilled(&ctx, &value)
 }
 
 fn start_call<'js>(ctx: Ctx<'js>, function: String, data: Value<'js>) -> rquickjs::Result<u32> {

@@ -26,8 +26,8 @@ use crate::store::{Batch, Durability, Store, StoreError};
 const GROUP_FRAMES: usize = 64;
 /// Local changes are looked for this often at most: those of an object are one delta by then.
 const COLLECT: Duration = Duration::from_millis(1);
-/// So many times as long as the replication has been busy since the last due changes were sent, the next ones wait: it
-/// leaves the node to its functions, and intervals stretch under load.
+/// So many times as long as the replication has been busy since the last due changes were sent, its connections included,
+/// the next ones wait: it leaves the node to its functions, and intervals stretch under load.
 const PACE: u32 = 8;
 /// They wait no longer than that.
 const LONGEST_PACE: Duration = Duration::from_millis(250);
@@ -68,6 +68,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         told: Vec::new(),
         compared: None,
         busy: Duration::ZERO,
+        transport_busy: Duration::ZERO,
     };
     running.set_members(&membership).await;
     let mut changes = registry.changes();
@@ -116,7 +117,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             () = tokio::time::sleep(IDLE) => {}
             () = tick => {
                 running.handle([Event::Tick]).await;
-                let busy = std::mem::take(&mut running.busy);
+                let busy = running.take_busy();
                 next_tick = Instant::now() + (busy * PACE).min(LONGEST_PACE);
             }
         }
@@ -148,6 +149,8 @@ struct Running {
     compared: Option<Duration>,
     /// How long events took since the last tick.
     busy: Duration,
+    /// How long the transport had been at work by then.
+    transport_busy: Duration,
 }
 
 impl Running {
@@ -162,6 +165,13 @@ impl Running {
             let used = self.told.iter().map(|interest| (interest.app.clone(), interest.pattern.clone()));
             self.store.objects().fold_own_past(FoldScope::Used(used.collect()));
         }
+    }
+
+    /// What replication has cost since the last time.
+    fn take_busy(&mut self) -> Duration {
+        let transport = self.handle.busy();
+        let before = std::mem::replace(&mut self.transport_busy, transport);
+        std::mem::take(&mut self.busy) + transport.saturating_sub(before)
     }
 
     async fn set_members(&mut self, membership: &Mutex<Membership>) {

@@ -9,7 +9,7 @@ use edgefaas_cluster::replication::Counters;
 use edgefaas_cluster::{
     CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, JoinError, JoinRequest,
     Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind,
-    join,
+    WallClock, join,
 };
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
@@ -140,6 +140,8 @@ pub struct ClusterReading {
     pub replication: Counters,
     /// Peers refused, by reason.
     pub refused: Vec<(String, u64)>,
+    /// How far the clock of a connected peer is from this node's at most, in milliseconds.
+    pub clock_skew_ms: u64,
     /// Bytes received from the peers that are connected now, and sent to them.
     pub bytes: (u64, u64),
 }
@@ -350,6 +352,7 @@ impl Cluster {
             members: running.membership.lock().members().count() as u64,
             replication: self.counters.lock().clone(),
             refused: refused.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+            clock_skew_ms: peers.iter().map(|peer| peer.skew_ms.unsigned_abs()).max().unwrap_or(0),
             bytes: peers
                 .iter()
                 .fold((0, 0), |(read, sent), peer| (read + peer.bytes_in, sent + peer.bytes_out)),
@@ -391,12 +394,14 @@ impl Cluster {
         let membership = Arc::new(Mutex::new(membership));
         let cancel = CancellationToken::new();
         bootstrap.extend(self.options.bootstrap.iter().cloned());
+        let clock = self.clock.clone();
         let options = Options {
             bootstrap,
             mdns: self.options.mdns,
             max_frame_bytes: FRAME_BYTES,
             incarnation: self.store.objects().replica().incarnation,
             software: env!("CARGO_PKG_VERSION").to_owned(),
+            wall_clock: WallClock::new(move || clock.now_unix_ms()),
             ..Options::new(identity, membership.clone(), self.options.listen)
         };
         let (handle, events) = Transport::start(options, cancel.clone()).await?;

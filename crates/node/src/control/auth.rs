@@ -2,9 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use axum::Router;
-use axum::extract::Request;
-use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -47,24 +44,27 @@ pub(crate) fn token_in(path: &Path) -> Result<String, TokenError> {
     Ok(token)
 }
 
-/// Refuses every request without the token, but those for health.
-pub(super) fn guard(routes: Router, token: &str) -> Router {
-    // Hashes are compared, which takes the same time wherever a guess goes wrong.
-    let wanted = blake3::hash(token.as_bytes());
-    routes.layer(from_fn(move |request: Request, next: Next| async move {
-        let bears = bears(request.headers(), &wanted);
-        if bears && let Some(visitor) = request.extensions().get::<Visitor>() {
+/// Knows the token, but not by heart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Guard(blake3::Hash);
+
+impl Guard {
+    pub fn new(token: &str) -> Self {
+        Self(blake3::hash(token.as_bytes()))
+    }
+
+    /// Refuses every request without the token, but those for health, by the answer it gives.
+    pub fn check<B>(&self, request: &http::Request<B>, visitor: &Visitor) -> Result<(), Box<Response>> {
+        // Hashes are compared, which takes the same time wherever a guess goes wrong.
+        let bears = bearer(request.headers()).is_some_and(|token| blake3::hash(token.as_bytes()) == self.0);
+        if bears {
             visitor.is_known();
         }
-        if bears || OPEN_PATHS.contains(&request.uri().path()) {
-            return next.run(request).await;
+        match bears || OPEN_PATHS.contains(&request.uri().path()) {
+            true => Ok(()),
+            false => Err(Box::new(refuse(request.headers()))),
         }
-        refuse(request.headers())
-    }))
-}
-
-fn bears(headers: &HeaderMap, wanted: &blake3::Hash) -> bool {
-    bearer(headers).is_some_and(|token| blake3::hash(token.as_bytes()) == *wanted)
+    }
 }
 
 /// The token in `authorization: Bearer TOKEN`; none if there are several such headers, which nobody can choose from.

@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use axum::Router;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,8 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tower_service::Service as _;
-
+use super::Services;
 use crate::shares::{Share, Shares, network_of};
 use crate::tls::{self, Service, Tls};
 
@@ -35,8 +33,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to leave a listener alone that can't accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// With each request: whose connection it came by.
-#[derive(Clone, Default)]
+/// Whose connection a request came by.
+#[derive(Default)]
 pub(super) struct Visitor(CancellationToken);
 
 impl Visitor {
@@ -83,7 +81,7 @@ impl Strangers {
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    routes: Router,
+    services: Arc<Services>,
     cancel: CancellationToken,
     grace: Duration,
 ) {
@@ -105,10 +103,10 @@ pub(super) async fn serve(
                     // Its others are closed within seconds, if it is somebody who has no token.
                     let Some(share) = shares.take(peer.ip()) else { continue };
                     let stranger = strangers.enter(peer.ip(), share);
-                    let (tls, routes, cancel) = (tls.clone(), routes.clone(), cancel.clone());
+                    let (tls, services, cancel) = (tls.clone(), services.clone(), cancel.clone());
                     connections.spawn(async move {
                         let _slot = slot;
-                        open(stream, peer, tls, routes, stranger, cancel).await;
+                        open(stream, peer, tls, services, stranger, cancel).await;
                     });
                 }
                 Err(error) => {
@@ -127,18 +125,18 @@ async fn open(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<Tls>>,
-    routes: Router,
+    services: Arc<Services>,
     stranger: Stranger,
     cancel: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
-    let Some(tls) = tls else { return talk(stream, routes, stranger, cancel).await };
+    let Some(tls) = tls else { return talk(stream, services, stranger, cancel).await };
     let shaken = tokio::select! {
         shaken = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)) => shaken,
         () = stranger.leaves.notified() => None,
     };
     match shaken {
-        Some(Ok(stream)) => Box::pin(talk(stream, routes, stranger, cancel)).await,
+        Some(Ok(stream)) => Box::pin(talk(stream, services, stranger, cancel)).await,
         Some(Err(error)) => tls::log_failure(Service::Control, peer, &error),
         None => {}
     }
@@ -151,7 +149,7 @@ async fn gives_way(stranger: &Option<Stranger>) {
     }
 }
 
-async fn talk<S>(stream: S, routes: Router, stranger: Stranger, cancel: CancellationToken)
+async fn talk<S>(stream: S, services: Arc<Services>, stranger: Stranger, cancel: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -165,10 +163,7 @@ where
         .keep_alive_timeout(PING_TIMEOUT);
     let connection = builder.serve_connection(
         TokioIo::new(stream),
-        service_fn(|mut request: http::Request<Incoming>| {
-            request.extensions_mut().insert(visitor.clone());
-            routes.clone().call(request)
-        }),
+        service_fn(|request: http::Request<Incoming>| services.call(request, &visitor)),
     );
     tokio::pin!(connection);
     let too_long = sleep(STRANGER_TIMEOUT);

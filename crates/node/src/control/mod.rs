@@ -8,14 +8,27 @@ mod http;
 mod objects;
 mod service;
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::http::{Request, Response};
+use axum::Router;
+use axum::body::Body;
+
 use edgefaas_isolates::Machine;
 use edgefaas_isolates::engine::PoolConfig;
+use http_body_util::Either;
+use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tower_service::Service;
 
+use self::auth::Guard;
+use self::connections::Visitor;
+use self::objects::ObjectsService;
+use self::objects_proto::objects_server::ObjectsServer;
 pub use auth::{TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
 pub use connections::MAX_CONNECTIONS;
@@ -50,6 +63,9 @@ pub mod objects_proto {
 
 /// The largest message that is taken, in bytes: a deploy carries all sources of an app.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// What the paths of the calls of objects begin with.
+const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
 
 /// What the control port shows and steers.
 pub struct ControlParts {
@@ -125,8 +141,47 @@ pub async fn serve(
     grace: Duration,
 ) {
     let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
-    let guarded = auth::guard(routes, &parts.token);
-    connections::serve(listener, tls, guarded, cancel, grace).await;
+    let guard = Guard::new(&parts.token);
+    let services = Services { guard, objects: objects::service(parts, cancel.clone()), routes };
+    connections::serve(listener, tls, Arc::new(services), cancel, grace).await;
+}
+
+/// Everything that answers on the port, for whoever has the token.
+struct Services {
+    guard: Guard,
+    /// Beside the routes, which cost as much as a small change of an object.
+    objects: ObjectsServer<ObjectsService>,
+    routes: Router,
+}
+
+impl Services {
+    fn call(
+        &self,
+        request: Request<Incoming>,
+        visitor: &Visitor,
+    ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<> {
+        let refused = self.guard.check(&request, visitor).err();
+        let is_of_objects = request.uri().path().starts_with(OBJECTS_PATH);
+        let answer = match (refused, is_of_objects) {
+            (Some(refusal), _) => Answer::Refused(refusal),
+            (None, true) => Answer::Objects(self.objects.clone().call(request)),
+            (None, false) => Answer::Routes(Box::pin(self.routes.clone().call(request))),
+        };
+        async move {
+            match answer {
+                Answer::Refused(refusal) => Ok(refusal.map(Either::Right)),
+                Answer::Objects(answer) => Ok(answer.await?.map(Either::Left)),
+                Answer::Routes(answer) => Ok(answer.await?.map(Either::Right)),
+            }
+        }
+    }
+}
+
+/// Who answers a request.
+enum Answer {
+    Refused(Box<Response<Body>>),
+    Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
+    Routes(Pin<Box<<Router as Service<Request<Incoming>>>::Future>>),
 }
 
 /// Resident memory of this process, in bytes; 0 where the system does not say.

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
 use super::proto::control_server::{Control, ControlServer};
-use super::{ControlParts, MAX_MESSAGE_BYTES, convert, objects, proto};
+use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 use crate::invocation::{Invocation, InvocationError, Principal};
@@ -33,15 +33,14 @@ const STREAM_LINES: usize = 64;
 /// Filters of the queue monitor that are listed unless asked otherwise.
 const DEFAULT_QUEUES: usize = 1000;
 
-/// The gRPC routes: control, health and reflection.
+/// The gRPC routes but those of objects: control, health and reflection.
 pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) -> Router {
     let (health, health_service) = tonic_health::server::health_reporter();
-    let objects = objects::service(parts.clone(), cancel.clone());
     let service = ControlServer::new(ControlService { parts, cancel })
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     health.set_serving::<ControlServer<ControlService>>().await;
-    let mut routes = tonic::service::Routes::new(service).add_service(objects).add_service(health_service);
+    let mut routes = tonic::service::Routes::new(service).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

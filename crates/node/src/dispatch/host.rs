@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::Dispatcher;
 use super::effects::{Effects, EffectsFull};
-use super::object_calls::{at_path, operation};
+use super::object_calls::{UsedKeys, at_path, operation};
 use crate::ingress::mqtt::takes_from_functions;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::outgoing;
@@ -36,6 +36,7 @@ pub struct InvocationHost {
     calls_left: u32,
     log_bytes_left: usize,
     log_is_full: bool,
+    pub(super) used_keys: UsedKeys,
 }
 
 impl InvocationHost {
@@ -57,6 +58,7 @@ impl InvocationHost {
             calls_left: limits.calls,
             log_bytes_left: limits.log_bytes,
             log_is_full: false,
+            used_keys: UsedKeys::default(),
         }
     }
 

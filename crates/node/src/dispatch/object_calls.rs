@@ -65,7 +65,7 @@ impl InvocationHost {
     }
 
     /// The value of a counter.
-    pub(super) fn counter(&self, object: &str, field: &str) -> Result<i64, HostError> {
+    pub(super) fn counter(&mut self, object: &str, field: &str) -> Result<i64, HostError> {
         let key = self.key(object, field)?;
         let effects = self.effects.lock();
         let pending = match effects.pending(&key) {
@@ -81,7 +81,7 @@ impl InvocationHost {
     }
 
     /// The value of a register.
-    pub(super) fn register(&self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
+    pub(super) fn register(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
         let key = self.key(object, field)?;
         match self.effects.lock().pending(&key) {
             Some(Pending::Set(value)) => return Ok(Some(value.clone())),
@@ -95,7 +95,7 @@ impl InvocationHost {
 
     /// Reads anything of any type.
     pub(super) fn read(
-        &self,
+        &mut self,
         object: &str,
         field: &str,
         path: &[&str],
@@ -136,7 +136,16 @@ impl InvocationHost {
         self.stored(&key, whole, answer)?
     }
 
-    fn key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
+    fn key(&mut self, object: &str, field: &str) -> Result<FieldKey, HostError> {
+        if let Some(key) = self.used_keys.get(object, field) {
+            return Ok(key.clone());
+        }
+        let key = self.new_key(object, field)?;
+        self.used_keys.add(object.is_empty(), key.clone());
+        Ok(key)
+    }
+
+    fn new_key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
         // Without a name it is the function's own, for which it needs no permission.
         if object.is_empty() {
             return match name_error("field", field) {
@@ -168,6 +177,36 @@ impl InvocationHost {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(actual)) => Err(wrong(key, actual, wanted)),
             Err(error) => Err(HostError::Failed(error.to_string())),
+        }
+    }
+}
+
+/// Keys that were looked at and found allowed: a function that uses a field mostly uses it again.
+#[derive(Default)]
+pub(super) struct UsedKeys {
+    /// With whether it is one of the function's own object, which is asked for without a name.
+    keys: Vec<(bool, FieldKey)>,
+    next: usize,
+}
+
+impl UsedKeys {
+    /// More than that are not looked through.
+    const MAX: usize = 8;
+
+    fn get(&self, object: &str, field: &str) -> Option<&FieldKey> {
+        let is_own = object.is_empty();
+        let fits = |(own, key): &&(bool, FieldKey)| {
+            *own == is_own && key.field() == field && (is_own || key.object() == object)
+        };
+        self.keys.iter().find(fits).map(|(_, key)| key)
+    }
+
+    fn add(&mut self, is_own: bool, key: FieldKey) {
+        if self.keys.len() < Self::MAX {
+            self.keys.push((is_own, key));
+        } else {
+            self.keys[self.next] = (is_own, key);
+            self.next = (self.next + 1) % Self::MAX;
         }
     }
 }

@@ -15,7 +15,7 @@ use edgefaas_crdt::{
 use fjall::OwnedWriteBatch;
 use parking_lot::RwLock;
 
-use super::class::ObjectDurability;
+use super::class::{ObjectClass, ObjectDurability};
 use super::key::FieldKey;
 use super::table::{Objects, Slot, Stored};
 use super::watch::{ChangeNotice, Origin};
@@ -168,19 +168,24 @@ impl FieldWriter {
         }
     }
 
+    /// What it changes.
+    pub fn objects(&self) -> &Arc<Objects> {
+        &self.objects
+    }
+
     /// Whether any of these changes takes long: it has to be on the disk before it is acknowledged, or is of a document.
-    pub fn takes_long(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
+    pub fn takes_long(objects: &Objects, changes: &[(FieldKey, FieldChange)]) -> bool {
         changes.iter().any(|(key, change)| {
-            let is_document = match change {
-                FieldChange::Operate(operation) => {
-                    matches!(
-                        operation.field_type(),
-                        FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map
-                    )
-                }
-                FieldChange::Merge(_) | FieldChange::Import(_) => true,
+            let class = || objects.class(key.app(), key.object());
+            let field_type = match change {
+                FieldChange::Operate(operation) => operation.field_type(),
+                FieldChange::Merge(delta) | FieldChange::Import(delta) => delta.field_type(),
             };
-            is_document || self.durability(key, change) == Durability::Synced
+            let is_document = matches!(
+                field_type,
+                FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map
+            );
+            is_document || durability(change, class) == Durability::Synced
         })
     }
 
@@ -342,7 +347,7 @@ impl FieldWriter {
         if let FieldChange::Operate(operation) = &change {
             self.check_quota(&key, operation, class.quota_bytes)?;
         }
-        let durability = self.durability(&key, &change);
+        let durability = durability(&change, || class);
         let lazy =
             lazy && class.durability == ObjectDurability::Memory && durability == Durability::Written;
         let working = match self.working.entry(key.clone()) {
@@ -461,14 +466,6 @@ impl FieldWriter {
         working.touched = true;
         working.depth = working.depth.max(depth);
         Ok(durability)
-    }
-
-    fn durability(&self, key: &FieldKey, change: &FieldChange) -> Durability {
-        let FieldChange::Operate(operation) = change else { return Durability::Written };
-        // Nobody may see a share being spent that a power cut would give back.
-        let synced = spends_shares(operation)
-            || self.objects.class(key.app(), key.object()).durability == ObjectDurability::Synced;
-        if synced { Durability::Synced } else { Durability::Written }
     }
 
     fn check_quota(
@@ -654,6 +651,14 @@ fn write_field(objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey, w
     stored.base_bytes = base.len() as u64;
     (stored.changes_bytes, stored.next_change, stored.changes_follow) = (0, 0, large);
     batch.insert(space, key.as_bytes(), base);
+}
+
+/// How durable a change has to be, of an object of this class.
+fn durability(change: &FieldChange, class: impl FnOnce() -> ObjectClass) -> Durability {
+    let FieldChange::Operate(operation) = change else { return Durability::Written };
+    // Nobody may see a share being spent that a power cut would give back.
+    let synced = spends_shares(operation) || class().durability == ObjectDurability::Synced;
+    if synced { Durability::Synced } else { Durability::Written }
 }
 
 /// Whether it changes a bounded counter, perhaps in a map.

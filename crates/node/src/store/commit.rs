@@ -6,7 +6,7 @@
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use serde::Deserialize;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::space::DiskSpace;
-use crate::objects::{FieldChange, FieldKey, FieldRefused, FieldWriter};
+use crate::objects::{FieldChange, FieldKey, FieldRefused, FieldWriter, Objects};
 
 /// Batches that wait for the writer; more of them wait at the sender.
 const QUEUE_BATCHES: usize = 1024;
 /// Batches that are written as one.
 const GROUP_BATCHES: usize = 512;
-
+/// How long somebody else's small batches take, mostly: sooner than a change of thread.
+const OTHER_WRITES: Duration = Duration::from_micros(50);
 /// Larger batches are for the writer's thread.
 const WRITTEN_HERE_BYTES: u64 = 64 << 10;
-
 /// Longer keys the store can't have.
 const MAX_KEY_BYTES: usize = 65_536;
 /// What the broker may write at a time, commonly less.
@@ -156,15 +156,47 @@ enum Job {
 
 /// The way to the writer.
 ///
-/// A batch that need not reach the disk is written by whoever brings it, if nobody else writes or waits: that saves two
-/// changes of thread. Everything else is for the writer's thread.
+/// Small batches that need not reach the disk are written by whoever brings them, if nobody else writes for long: that saves
+/// two changes of thread. Whoever brings one lets the other tasks of its thread go on first, and then writes theirs too.
+/// Everything else is for the writer's thread.
 pub struct Committer {
     writer: Arc<Mutex<Writer>>,
+    objects: Arc<Objects>,
     jobs: mpsc::Sender<Job>,
+    small: Arc<Small>,
     journal: Arc<JournalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<Mutex<Option<String>>>,
     counters: Arc<Counters>,
+}
+
+/// Small batches that wait for whoever writes next.
+#[derive(Default)]
+struct Small {
+    jobs: Mutex<Vec<Job>>,
+    /// The writer's thread takes them once more after this, and then ends.
+    closed: AtomicBool,
+}
+
+impl Small {
+    fn take(&self) -> Vec<Job> {
+        std::mem::take(&mut *self.jobs.lock())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+}
+
+/// A small batch that waits while its task does not run. If that never runs again, the writer's thread sees to it.
+struct Unwritten<'a>(Option<&'a Committer>);
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        if let Some(committer) = self.0 {
+            committer.journal.wake.notify_one();
+        }
+    }
 }
 
 /// The broker's journal, from which the writer takes a group whenever it writes.
@@ -220,6 +252,8 @@ impl Committer {
         let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
         let failure = Arc::new(Mutex::new(None));
         let journal = Arc::<JournalSlot>::default();
+        let small = Arc::<Small>::default();
+        let objects = options.fields.objects().clone();
         let counters = Arc::<Counters>::default();
         let writer = Writer {
             fields: options.fields,
@@ -231,6 +265,7 @@ impl Committer {
             unsynced_since: None,
             failure: failure.clone(),
             counters: counters.clone(),
+            small: small.clone(),
             closed: false,
         };
         // Waiting with a time limit needs a timer; this runtime has nothing else to do.
@@ -240,7 +275,8 @@ impl Committer {
         let thread = std::thread::Builder::new()
             .name("commit".into())
             .spawn(move || Writer::run(&shared, &runtime, inbox))?;
-        Ok(Self { writer, jobs, journal, thread: Mutex::new(Some(thread)), failure, counters })
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { writer, objects, jobs, small, journal, thread, failure, counters })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -249,34 +285,55 @@ impl Committer {
         if batch.is_empty() && durability == Durability::Written {
             return Ok(());
         }
-        let batch = match self.commit_here(batch, durability) {
-            Ok(answer) => return answer,
-            Err(batch) => batch,
-        };
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
+        let is_small = durability == Durability::Written
+            && batch.size_bytes() <= WRITTEN_HERE_BYTES
+            && !FieldWriter::takes_long(&self.objects, &batch.fields);
         let job = Job::Commit(batch, durability, answer);
-        self.jobs.send(job).await.map_err(|_| CommitError::Closed)?;
+        match if is_small { self.add_small(job) } else { Err(job) } {
+            Ok(()) => {
+                let mut unwritten = Unwritten(Some(self));
+                tokio::task::yield_now().await;
+                unwritten.0 = None;
+                match answered.try_recv() {
+                    // Somebody else has written it.
+                    Ok(answer) => return answer,
+                    Err(_) => self.write_small(),
+                }
+            }
+            Err(job) => self.jobs.send(job).await.map_err(|_| CommitError::Closed)?,
+        }
         answered.await.unwrap_or(Err(CommitError::Closed))
     }
 
-    /// Writes `batch` at once, or gives it back: it has to wait for the disk, or for others.
-    fn commit_here(&self, batch: Batch, durability: Durability) -> Result<Answer, Batch> {
-        let others_wait = self.jobs.capacity() < QUEUE_BATCHES;
-        if durability == Durability::Synced || others_wait || batch.size_bytes() > WRITTEN_HERE_BYTES {
-            return Err(batch);
+    /// Gives the job back if as many as may be wait already.
+    fn add_small(&self, job: Job) -> Result<(), Job> {
+        let mut jobs = self.small.jobs.lock();
+        if jobs.len() >= GROUP_BATCHES {
+            return Err(job);
         }
-        let Some(mut writer) = self.writer.try_lock() else { return Err(batch) };
-        if writer.closed || writer.fields.takes_long(&batch.fields) {
-            return Err(batch);
+        jobs.push(job);
+        Ok(())
+    }
+
+    /// Writes the small batches that wait, or has the writer's thread do so.
+    fn write_small(&self) {
+        let mut writer = match self.writer.try_lock_for(OTHER_WRITES) {
+            Some(writer) => writer,
+            // The thread looks at them once more after it has said that it ends.
+            None if !self.small.is_closed() => return self.journal.wake.notify_one(),
+            None => self.writer.lock(),
+        };
+        let jobs = self.small.take();
+        if jobs.is_empty() || writer.closed {
+            return;
         }
-        let (answer, mut answered) = oneshot::channel();
         let before = (writer.unsynced_since, writer.fields.due());
-        writer.write_guarded(vec![Job::Commit(batch, durability, answer)], false);
+        writer.write_guarded(jobs, false);
         if before != (writer.unsynced_since, writer.fields.due()) {
             // It has to sync, or to write what may wait, sooner than it knew.
             self.journal.wake.notify_one();
         }
-        Ok(answered.try_recv().unwrap_or(Err(CommitError::Closed)))
     }
 
     /// Writes what is in the broker's journal, soon. Never waits.
@@ -328,6 +385,7 @@ struct Writer {
     unsynced_since: Option<Instant>,
     failure: Arc<Mutex<Option<String>>>,
     counters: Arc<Counters>,
+    small: Arc<Small>,
     closed: bool,
 }
 
@@ -362,8 +420,12 @@ impl Writer {
             {
                 group.push(job);
             }
-            let jobs = std::mem::take(&mut group);
+            let mut jobs = std::mem::take(&mut group);
             let mut writer = shared.lock();
+            if closed || jobs.iter().any(|job| matches!(job, Job::Close)) {
+                writer.small.closed.store(true, Ordering::SeqCst);
+            }
+            jobs.append(&mut writer.small.take());
             open = writer.write_guarded(jobs, true) && !closed;
             writer.closed = !open;
             let due = writer.unsynced_since.is_some_and(|since| since.elapsed() >= writer.sync_interval);

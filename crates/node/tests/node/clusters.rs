@@ -12,12 +12,12 @@ use tonic::{Code, Streaming};
 use crate::object_types::{EACH_TYPE, PERMIT, RUN};
 use crate::support::{TestNode, in_time, reply_text};
 
-fn member(config: &mut NodeConfig) {
+pub fn member(config: &mut NodeConfig) {
     config.cluster.listen = SocketAddr::from(([127, 0, 0, 1], 0));
 }
 
 /// A cluster of so many nodes, named `n0` and so on.
-async fn cluster(count: usize) -> Vec<TestNode> {
+pub async fn cluster(count: usize) -> Vec<TestNode> {
     let mut nodes = vec![TestNode::start_with(member).await];
     let name = "n0".to_owned();
     nodes[0].control.init_cluster(proto::InitClusterRequest { name }).await.unwrap();
@@ -30,11 +30,11 @@ async fn cluster(count: usize) -> Vec<TestNode> {
     nodes
 }
 
-async fn token(node: &mut TestNode) -> String {
+pub async fn token(node: &mut TestNode) -> String {
     node.control.open_cluster(proto::OpenClusterRequest { life_ms: 0 }).await.unwrap().into_inner().token
 }
 
-async fn join(node: &mut TestNode, token: &str, name: &str) -> Result<proto::Cluster, tonic::Status> {
+pub async fn join(node: &mut TestNode, token: &str, name: &str) -> Result<proto::Cluster, tonic::Status> {
     let request = proto::JoinClusterRequest { token: token.to_owned(), name: name.to_owned() };
     in_time(node.control.join_cluster(request)).await.map(|response| response.into_inner())
 }
@@ -45,7 +45,7 @@ async fn watch(node: &TestNode, object: &str, field: &str) -> Streaming<objects:
 }
 
 /// Waits until a field has a value, which it may have already.
-async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
+pub async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
     let mut changes = watch(node, object, field).await;
     in_time(async {
         loop {
@@ -68,7 +68,7 @@ async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
     .await;
 }
 
-async fn update(
+pub async fn update(
     node: &TestNode,
     object: &str,
     field: &str,

@@ -3,6 +3,7 @@
 //! One program for all of them: every further one would link the whole node once more.
 
 mod access;
+mod bad_members;
 mod clusters;
 mod control;
 mod cron;

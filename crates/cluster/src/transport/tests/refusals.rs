@@ -19,7 +19,7 @@ struct Stranger {
 impl Stranger {
     async fn connect(identity: &Identity, to: &str) -> Self {
         let gate: behaviour::Gate = Arc::new(|_| Ok(()));
-        let mut swarm = swarm(identity, |_| Ok(Channels::member(ServesJoins::default(), gate))).unwrap();
+        let mut swarm = swarm(identity, Arc::default(), |_| Ok(Channels::member(ServesJoins::default(), gate))).unwrap();
         swarm.dial(to.parse::<Multiaddr>().unwrap()).unwrap();
         let stream = loop {
             if let SwarmEvent::Behaviour(opened) = swarm.select_next_some().await {
@@ -180,7 +180,7 @@ async fn who_says_nothing_is_cut_off() {
     let mut cluster = Cluster::start(TransportKind::Tcp).await;
     // A connection without a stream, and bytes that are not even libp2p.
     let identity = Identity::generate();
-    let mut swarm = swarm(&identity, |_| Ok(libp2p::swarm::dummy::Behaviour)).unwrap();
+    let mut swarm = swarm(&identity, Arc::default(), |_| Ok(libp2p::swarm::dummy::Behaviour)).unwrap();
     let cut = async {
         swarm.dial(cluster.at.parse::<Multiaddr>().unwrap()).unwrap();
         while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionClosed { .. }) {}

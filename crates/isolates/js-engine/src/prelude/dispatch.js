@@ -172,23 +172,58 @@
   }
   native.nameOf = nameOf;
 
+  // Promises of what is done at once. An `async` method would cost a coroutine for each call.
+  const reject = Promise.reject.bind(Promise);
+  const done = Object.freeze(Promise.resolve());
+
   class Counter {
     #object;
     #field;
     constructor(object, field) { this.#object = object; this.#field = field; }
-    async add(amount = 1) { return native.counterAdd(this.#object, this.#field, wholeNumber("counter.add", amount)); }
-    async subtract(amount = 1) {
-      return native.counterAdd(this.#object, this.#field, -wholeNumber("counter.subtract", amount));
+    add(amount = 1) {
+      try {
+        native.counterAdd(this.#object, this.#field, wholeNumber("counter.add", amount));
+        return done;
+      } catch (error) {
+        return reject(error);
+      }
     }
-    async value() { return native.counterValue(this.#object, this.#field); }
+    subtract(amount = 1) {
+      try {
+        native.counterAdd(this.#object, this.#field, -wholeNumber("counter.subtract", amount));
+        return done;
+      } catch (error) {
+        return reject(error);
+      }
+    }
+    value() {
+      try {
+        return native.counterValue(this.#object, this.#field);
+      } catch (error) {
+        return reject(error);
+      }
+    }
   }
 
   class Register {
     #object;
     #field;
     constructor(object, field) { this.#object = object; this.#field = field; }
-    async set(value) { return native.registerSet(this.#object, this.#field, jsonOf("register.set", value)); }
-    async get() { return native.registerGet(this.#object, this.#field); }
+    set(value) {
+      try {
+        native.registerSet(this.#object, this.#field, jsonOf("register.set", value));
+        return done;
+      } catch (error) {
+        return reject(error);
+      }
+    }
+    get() {
+      try {
+        return native.registerGet(this.#object, this.#field);
+      } catch (error) {
+        return reject(error);
+      }
+    }
   }
 
   class StatefulObject {

@@ -1,0 +1,267 @@
+//! A member of the cluster that is let in and then sends what it may not, and clocks that are days apart.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use edgefaas_cluster::wire::{Chunk, Deltas, InterestEntry, Interests, Kind, Message, ObjectDelta};
+use edgefaas_cluster::{
+    Event, Handle, Identity, JoinRequest, Membership, Options, Token, Transport, join as join_cluster,
+};
+use edgefaas_node::control::objects_proto as objects;
+use edgefaas_node::control::objects_proto::update_request::Operation;
+use edgefaas_node::control::proto;
+use edgefaas_node::{Clock, Platform};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::Receiver;
+use tokio_util::sync::CancellationToken;
+
+use crate::clusters::{cluster, join, member, token, until, update};
+use crate::object_types::{PERMIT, RUN};
+use crate::support::{TestNode, in_time, text};
+
+/// A member that has a certificate, and nobody's code.
+struct Rogue {
+    handle: Handle,
+    events: Receiver<Event>,
+    peer: u64,
+    _cancel: tokio_util::sync::DropGuard,
+}
+
+impl Rogue {
+    /// Joins by a token of this node, and is connected with it.
+    async fn join(node: &mut TestNode, name: &str) -> Self {
+        let token: Token = token(node).await.parse().unwrap();
+        let identity = Identity::generate();
+        let request = JoinRequest { name: name.to_owned(), node_id: None };
+        let membership: Membership =
+            join_cluster(&identity, &token, &request, Duration::from_secs(10)).await.unwrap();
+        let bootstrap = token.addresses().iter().map(|address| address.to_string()).collect();
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let options = Options {
+            bootstrap,
+            ..Options::new(identity, Arc::new(Mutex::new(membership)), listen)
+        };
+        let cancel = CancellationToken::new();
+        let (handle, events) = Transport::start(options, cancel.clone()).await.unwrap();
+        let mut rogue = Self { handle, events, peer: 0, _cancel: cancel.drop_guard() };
+        let issuer = token.issuer();
+        rogue.peer = rogue
+            .wait(|event| match event {
+                Event::PeerUp { node_id, peer_id, .. } if peer_id == issuer => Some(node_id),
+                _ => None,
+            })
+            .await;
+        rogue
+    }
+
+    async fn wait<R>(&mut self, mut wanted: impl FnMut(Event) -> Option<R>) -> R {
+        in_time(async {
+            loop {
+                let event = self.events.recv().await.expect("the transport runs");
+                if let Some(found) = wanted(event) {
+                    return found;
+                }
+            }
+        })
+        .await
+    }
+
+    fn say(&self, kind: Kind) {
+        self.send(Message { kind: Some(kind) }.encode_frame());
+    }
+
+    fn send(&self, frame: Bytes) {
+        self.handle.try_send(self.peer, frame).unwrap();
+    }
+
+    /// The node has hung up.
+    async fn is_hung_up_on(&mut self) {
+        let peer = self.peer;
+        self.wait(|event| matches!(event, Event::PeerDown { node_id, .. } if node_id == peer).then_some(()))
+            .await;
+    }
+}
+
+/// A figure of a node.
+async fn figure(node: &TestNode, name: &str) -> f64 {
+    let metrics = node.metrics().await;
+    let line = text(&metrics).lines().find_map(|line| line.strip_prefix("edgefaas_")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {}", text(&metrics))).parse().expect("a number")
+}
+
+async fn until_figure(node: &TestNode, name: &str, least: f64) {
+    in_time(async {
+        while figure(node, name).await < least {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+fn delta(payload: Vec<u8>) -> Kind {
+    let delta = ObjectDelta {
+        id: 0,
+        app: Some("run".into()),
+        object: Some("o".into()),
+        copies: 0,
+        payload: payload.into(),
+    };
+    Kind::Deltas(Deltas { deltas: vec![delta] })
+}
+
+#[tokio::test]
+async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
+    let mut nodes = cluster(2).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    update(&nodes[0], "o", "n", Operation::CounterAdd(1)).await.unwrap();
+    let piece = |offset_bytes| Chunk {
+        app: "run".into(),
+        object: "o".into(),
+        copies: 0,
+        offset_bytes,
+        last: false,
+        payload: vec![7; 100_000].into(),
+    };
+    let bad: [(&str, Vec<Message>); 5] = [
+        ("a delta that is none", vec![Message { kind: Some(delta(vec![0xff; 40])) }]),
+        ("a delta of an unknown type", vec![Message { kind: Some(delta(b"\x0a\x01n\x12\x02\x01\x63".to_vec())) }]),
+        ("a message over the limit", vec![Message { kind: Some(delta(vec![1; 400_000])) }]),
+        ("a piece without a beginning", vec![Message { kind: Some(Kind::Chunk(piece(77))) }]),
+        ("a payload without an end", (0..200).map(|at| Message { kind: Some(Kind::Chunk(piece(at * 100_000))) }).collect()),
+    ];
+    for (number, (what, messages)) in bad.into_iter().enumerate() {
+        let before = figure(&nodes[0], "cluster_bad_messages_total").await;
+        let mut rogue = Rogue::join(&mut nodes[0], &format!("rogue-{number}")).await;
+        for message in messages {
+            // It may have hung up half-way.
+            let _ = rogue.handle.try_send(rogue.peer, message.encode_frame());
+        }
+        rogue.is_hung_up_on().await;
+        until_figure(&nodes[0], "cluster_bad_messages_total", before + 1.0).await;
+        println!("{what}: refused and counted");
+        // It comes back at once, and is not let in.
+        until_figure(&nodes[0], r#"cluster_refused_total{reason="backing_off"}"#, 1.0 + number as f64).await;
+        let unlike = rogue.handle.peers().iter().any(|peer| peer.node_id == rogue.peer);
+        assert!(!unlike, "{what}: it is connected again");
+    }
+    let mut rogue = Rogue::join(&mut nodes[0], "rogue-bytes").await;
+    rogue.send(Bytes::from_static(b"\xff\xff\xff\xff no message of this protocol"));
+    rogue.is_hung_up_on().await;
+    // The good ones have noticed nothing.
+    update(&nodes[1], "o", "n", Operation::CounterAdd(1)).await.unwrap();
+    for node in &nodes {
+        until(node, "o", "n", &json!(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_member_sends_once_more_changes_nothing() {
+    let mut nodes = cluster(2).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    let mut rogue = Rogue::join(&mut nodes[0], "rogue").await;
+    let interests = vec![InterestEntry { app: "run".into(), pattern: "*".into() }];
+    rogue.say(Kind::Interests(Interests { version: 1, interests }));
+    let mut recorded = Vec::new();
+    let (add, element) = (Operation::CounterAdd(1), Operation::SetAdd(b"1".to_vec()));
+    for (field, operation) in [("n", add), ("s", element.clone())] {
+        update(&nodes[0], "o", field, operation).await.unwrap();
+        let frame = rogue
+            .wait(|event| match event {
+                Event::Frame { bytes, .. } => {
+                    let message = Message::decode_frame(bytes.clone(), bytes.len()).unwrap();
+                    matches!(message.kind, Some(Kind::Deltas(_))).then_some(bytes)
+                }
+                _ => None,
+            })
+            .await;
+        recorded.push(frame);
+    }
+    update(&nodes[0], "o", "s", Operation::SetRemove(b"1".to_vec())).await.unwrap();
+    let before = figure(&nodes[0], "cluster_messages_received_total").await;
+    for _ in 0..100 {
+        for frame in &recorded {
+            while rogue.handle.try_send(rogue.peer, frame.clone()).is_err() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    until_figure(&nodes[0], "cluster_messages_received_total", before + 200.0).await;
+    update(&nodes[1], "o", "last", Operation::CounterAdd(1)).await.unwrap();
+    for node in &nodes {
+        until(node, "o", "last", &json!(1)).await;
+        until(node, "o", "n", &json!(1)).await;
+        // What was removed does not come back.
+        until(node, "o", "s", &json!([])).await;
+    }
+}
+
+/// The system's clock, so many seconds ahead.
+fn ahead_by(seconds: u64) -> Platform {
+    let now = move || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        since.as_millis() as u64 + seconds * 1000
+    };
+    Platform { clock: Clock::new(now), ..Platform::system() }
+}
+
+#[tokio::test]
+async fn clocks_that_are_days_apart_are_told_of_and_the_last_to_write_wins_all_the_same() {
+    const DAYS_S: u64 = 3 * 24 * 3600;
+    let mut nodes = cluster(1).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut ahead = TestNode::start_on(ahead_by(DAYS_S), dir, member).await.unwrap();
+    let token = token(&mut nodes[0]).await;
+    join(&mut ahead, &token, "ahead").await.unwrap();
+    nodes.push(ahead);
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    let set = |text: &str| Operation::RegisterSet(json!(text).to_string().into());
+    update(&nodes[1], "o", "r", set("by the one that is ahead")).await.unwrap();
+    for node in &nodes {
+        until(node, "o", "r", &json!("by the one that is ahead")).await;
+    }
+    // It has seen that, so what it writes is later, whatever its clock says.
+    update(&nodes[0], "o", "r", set("by the one behind")).await.unwrap();
+    for node in &nodes {
+        until(node, "o", "r", &json!("by the one behind")).await;
+    }
+    // At the same time: everybody takes the same one.
+    let both = [("zero", &nodes[0]), ("one", &nodes[1])].map(|(text, node)| async move {
+        for round in 0..50 {
+            let value = json!(format!("{text} {round}")).to_string();
+            update(node, "o", "race", Operation::RegisterSet(value.into())).await.unwrap();
+        }
+        update(node, "o", text, Operation::CounterAdd(1)).await.unwrap();
+    });
+    futures_util::future::join_all(both).await;
+    for node in &nodes {
+        until(node, "o", "zero", &json!(1)).await;
+        until(node, "o", "one", &json!(1)).await;
+    }
+    let mut values = Vec::new();
+    for node in &nodes {
+        let request = objects::GetRequest {
+            app: "run".into(),
+            object: "o".into(),
+            field: "race".into(),
+            path: Vec::new(),
+        };
+        let fields = node.objects().await.get(request).await.unwrap().into_inner().fields;
+        values.push(serde_json::from_str::<Value>(&fields[0].json).unwrap());
+    }
+    assert_eq!(values[0], values[1]);
+    for (node, sign) in nodes.iter_mut().zip([1.0, -1.0]) {
+        let seen = node.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+        let skew_s = seen.members[0].peer.as_ref().unwrap().skew_ms as f64 / 1000.0;
+        assert!((skew_s * sign - DAYS_S as f64).abs() < 60.0, "{skew_s}");
+        assert!((figure(node, "cluster_clock_skew_seconds").await - DAYS_S as f64).abs() < 60.0);
+    }
+}
