@@ -308,13 +308,13 @@ pub enum Cluster {
     /// Make a cluster with this node as its first member, and print a token for a second one
     Init {
         /// The node's name in the cluster [default: the machine's]
-        #[arg(long)]
+        #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
         name: Option<String>,
     },
     /// Print a token with which one more node may join, once
     Token {
         /// How long it is good, such as 10m or 2h
-        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token_life)]
         life: std::time::Duration,
     },
     /// Make this node a member of a cluster
@@ -324,7 +324,7 @@ pub enum Cluster {
         #[arg(value_name = "TOKEN")]
         invitation: String,
         /// The node's name in the cluster [default: the machine's]
-        #[arg(long)]
+        #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
         name: Option<String>,
     },
     /// Put a node out of the cluster, for good
@@ -479,6 +479,15 @@ pub struct Login {
     /// The SHA-256 fingerprint that its certificate has to have; otherwise it is shown, and asked about
     #[arg(long, value_name = "SHA256")]
     pub fingerprint: Option<Fingerprint>,
+}
+
+/// How long a token is good: a second at least.
+fn token_life(text: &str) -> Result<std::time::Duration, String> {
+    let life = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match life.as_secs() {
+        0 => Err("nobody could use the token within that; give a second at least, such as 10m".to_owned()),
+        _ => Ok(life),
+    }
 }
 
 #[cfg(test)]

@@ -18,8 +18,9 @@ use postcard::Error;
 use crate::wire::{Reader, Wire};
 use crate::{FieldType, ReplicaId};
 
-/// How large a document may be to be edited: the sum of its changes, in bytes. An edit takes the longer the larger the
-/// document is, about a second for a text of so many characters, and everybody waits for it.
+/// How large a document may be to be edited: the sum of its changes, in bytes. It bounds the largest edit: a text of so many
+/// characters that comes at once takes most of a second (3 us each), and everybody waits for it. An edit of a few
+/// characters takes 0.1 to 0.3 ms in a document of that size.
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
 /// How large a document may be to be read; above what may be edited, since replicas apart from one another add up.

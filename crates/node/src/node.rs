@@ -133,7 +133,9 @@ pub enum BuildError {
         reason: std::io::Error,
     },
     /// The node can't take part in its cluster.
-    #[error("{0}; choose another address with --p2p ADDR:PORT, or mend what is wrong")]
+    #[error(
+        "it cannot take part in its cluster; mend that, or choose another address with --p2p ADDR:PORT"
+    )]
     Cluster(#[from] ClusterError),
     /// A thread can't be started.
     #[error("a worker thread could not be started: {0}")]

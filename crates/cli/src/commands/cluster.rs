@@ -39,7 +39,8 @@ async fn init(mut client: Client, name: Option<&str>, global: &Global) -> anyhow
 }
 
 async fn token(mut client: Client, life: Duration, global: &Global) -> anyhow::Result<()> {
-    let request = proto::OpenClusterRequest { life_ms: (life.as_millis() as u64).max(1) };
+    let request =
+        proto::OpenClusterRequest { life_ms: u64::try_from(life.as_millis()).unwrap_or(u64::MAX) };
     let opened = client.open_cluster(request).await.map_err(|status| client::failure(&status))?;
     let token = opened.into_inner().token;
     match global.output {

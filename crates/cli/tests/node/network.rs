@@ -59,7 +59,8 @@ impl Network {
         for number in 0..count {
             let namespace = format!("ef{id}-{number}");
             let name = format!("eft{id}n{number}");
-            let device = DeviceBuilder::new().name(&name).layer(Layer::L2).inherit_enable_state().build_sync();
+            let device =
+                DeviceBuilder::new().name(&name).layer(Layer::L2).inherit_enable_state().build_sync();
             if !ip(&format!("netns add {namespace}")) {
                 return None;
             }

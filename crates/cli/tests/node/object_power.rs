@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -97,13 +98,16 @@ fn a_cluster_survives_a_power_cut_of_all_its_nodes() {
     if !has("strace", &["-V"]) {
         return skipped("strace");
     }
-    let cuts = std::env::var("EDGEFAAS_POWER_CUTS").map_or(CLUSTER_CUTS, |cuts| cuts.parse().expect("a number"));
+    let cuts =
+        std::env::var("EDGEFAAS_POWER_CUTS").map_or(CLUSTER_CUTS, |cuts| cuts.parse().expect("a number"));
     let mut random = Random::seeded("EDGEFAAS_POWER_SEED");
     let home = tempfile::tempdir().unwrap();
     let ports = [(); 3].map(|()| free_port());
     let traced: Vec<Traced> = (ports.iter().enumerate())
         .map(|(number, port)| {
-            let config = format!("[store]\nsync_interval = \"1h\"\n[cluster]\nlisten = \"127.0.0.1:{port}\"\nmdns = false\n");
+            let config = format!(
+                "[store]\nsync_interval = \"1h\"\n[cluster]\nlisten = \"127.0.0.1:{port}\"\nmdns = false\n"
+            );
             Traced::start(&home.path().join(format!("n{number}")), &config)
         })
         .collect();
@@ -126,10 +130,14 @@ fn a_cluster_survives_a_power_cut_of_all_its_nodes() {
         let mut nodes = Vec::new();
         for (node, (recording, acks)) in recordings.iter().zip(&acks).enumerate() {
             let (at, _) = acks[random.below(acks.len() as u64) as usize];
-            println!("cut {number}: n{node} at event {at} of {}, with unsynced writes: {unsynced}", recording.len());
+            println!(
+                "cut {number}: n{node} at event {at} of {}, with unsynced writes: {unsynced}",
+                recording.len()
+            );
             expected.extend(acks.iter().filter(|(sent, _)| *sent <= at).map(|(_, number)| *number));
             let copy = home.path().join(format!("cut-{number}-{node}"));
             recording.restore(at, &copy, &mut random, unsynced);
+            close_keys(&copy);
             let listen = format!("127.0.0.1:{}", ports[node]);
             nodes.push(Running::start(&copy, &["--p2p", &listen]));
         }
@@ -229,6 +237,14 @@ fn load_and_kill(mut nodes: Vec<Traced>) -> Vec<Recording> {
         Recording::read(&std::fs::read_to_string(&node.trace).expect("the trace"), &node.data)
     };
     nodes.iter().map(read).collect()
+}
+
+/// A recording knows no modes, and a node takes no key that others can read.
+fn close_keys(copy: &Path) {
+    for file in std::fs::read_dir(copy.join("cluster")).expect("its cluster") {
+        let path = file.expect("a file").path();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("its mode is set");
+    }
 }
 
 /// Waits until all nodes have the same objects, and gives how many bytes that is.

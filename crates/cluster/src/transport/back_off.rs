@@ -9,6 +9,8 @@ const FIRST_MS: u64 = 500;
 pub(crate) const UNREACHABLE_MAX_MS: u64 = 10_000;
 /// A peer that was refused is tried, and let in to be checked, at least this often.
 pub(crate) const REFUSED_MAX_MS: u64 = 60_000;
+/// After so long without a refusal the pauses begin anew. That it was let in is no merit: what it is refused for comes later.
+const FORGIVEN_MS: u64 = 5 * 60_000;
 /// Peer ids cost nothing, so only so many that were refused are remembered.
 const MAX_PENALTIES: usize = 1_024;
 
@@ -41,11 +43,14 @@ impl Penalties {
             soonest.map(|peer| self.peers.remove(&peer));
         }
         let penalty = self.peers.entry(peer).or_insert(Penalty { failures: 0, until_ms: 0 });
+        if now_ms.saturating_sub(penalty.until_ms) > FORGIVEN_MS {
+            penalty.failures = 0;
+        }
         penalty.failures = penalty.failures.saturating_add(1);
         penalty.until_ms = now_ms.saturating_add(pause_ms(penalty.failures, REFUSED_MAX_MS, luck));
     }
 
-    /// A peer was found to be good.
+    /// Lets a peer come at once: it was let into the cluster anew.
     pub(crate) fn forgive(&mut self, peer: &PeerId) {
         self.peers.remove(peer);
     }
@@ -80,6 +85,11 @@ mod tests {
         assert_eq!(penalties.waits_until(&peer, 2_000), Some(2_500));
         penalties.forgive(&peer);
         assert_eq!(penalties.waits_until(&peer, 2_000), None);
+        // The pauses grow, unless nothing happened for long.
+        for (at_ms, pause_ms) in [(10_000, 250), (10_500, 500), (400_000, 250)] {
+            penalties.refuse(peer, at_ms, 0);
+            assert_eq!(penalties.waits_until(&peer, at_ms), Some(at_ms + pause_ms));
+        }
         for _ in 0..3_000 {
             penalties.refuse(PeerId::random(), 1_000, 0);
         }

@@ -156,7 +156,6 @@ impl Channel<'_> {
     async fn announce(&self, hello: &Hello) {
         let (shared, peer) = (self.shared, self.peer);
         let (peer_id, node_id) = (peer.certificate.peer_id(), peer.certificate.node_id());
-        shared.penalties.lock().forgive(&peer_id);
         let up = Event::PeerUp {
             node_id,
             name: peer.certificate.name().to_owned(),

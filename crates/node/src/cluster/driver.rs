@@ -29,6 +29,8 @@ const COLLECT: Duration = Duration::from_millis(1);
 /// So many times as long as the replication has been busy since the last due changes were sent, its connections included,
 /// the next ones wait: it leaves the node to its functions, and intervals stretch under load.
 const PACE: u32 = 8;
+/// A timer that fires later than this shows that others want the processor as well: they wait so many times that long, too.
+const TIMER_GRAIN: Duration = Duration::from_millis(1);
 /// They wait no longer than that.
 const LONGEST_PACE: Duration = Duration::from_millis(250);
 /// How long nothing may happen.
@@ -116,9 +118,10 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             // So that figures are true and folding is thought of where nothing happens.
             () = tokio::time::sleep(IDLE) => {}
             () = tick => {
+                let late = deadline.map_or(Duration::ZERO, |at| at.elapsed()).saturating_sub(TIMER_GRAIN);
                 running.handle([Event::Tick]).await;
-                let busy = running.take_busy();
-                next_tick = Instant::now() + (busy * PACE).min(LONGEST_PACE);
+                let cost = running.take_busy() + late;
+                next_tick = Instant::now() + (cost * PACE).min(LONGEST_PACE);
             }
         }
         if Instant::now() >= next_reading {

@@ -90,6 +90,12 @@ pub enum ClusterError {
         /// The name asked for.
         name: String,
     },
+    /// A token is to be good for too long.
+    #[error("a token is good for 30 days at most, not for {days}; whoever finds it may join until then")]
+    LongLife {
+        /// Days asked for.
+        days: u64,
+    },
     /// The node that has the key cannot be put out.
     #[error("this node has the key of the cluster and cannot be put out of it")]
     OwnKey,
@@ -251,7 +257,10 @@ impl Cluster {
         let key = self.key()?;
         let running = self.running.lock();
         let handle = &running.as_ref().ok_or(ClusterError::NoMember)?.handle;
-        let life = life.unwrap_or(TOKEN_LIFE).min(LONGEST_LIFE);
+        let life = life.unwrap_or(TOKEN_LIFE);
+        if life > LONGEST_LIFE {
+            return Err(ClusterError::LongLife { days: life.as_secs().div_ceil(24 * 3600) });
+        }
         Ok(handle.open_join(&key, life)?.to_string())
     }
 

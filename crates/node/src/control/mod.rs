@@ -159,7 +159,8 @@ impl Services {
         &self,
         request: Request<Incoming>,
         visitor: &Visitor,
-    ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<> {
+    ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
+    {
         let refused = self.guard.check(&request, visitor).err();
         let is_of_objects = request.uri().path().starts_with(OBJECTS_PATH);
         let answer = match (refused, is_of_objects) {

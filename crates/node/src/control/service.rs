@@ -525,7 +525,9 @@ fn cluster_status(error: ClusterError) -> Status {
     let message = error.to_string();
     match error {
         ClusterError::Files(_) => Status::internal(message),
-        ClusterError::Token(_) | ClusterError::Certificate(_) => Status::invalid_argument(message),
+        ClusterError::Token(_) | ClusterError::Certificate(_) | ClusterError::LongLife { .. } => {
+            Status::invalid_argument(message)
+        }
         ClusterError::UnknownMember { .. } => Status::not_found(message),
         ClusterError::Join(error) => match error {
             Join::WrongToken | Join::UsedToken | Join::ExpiredToken => Status::failed_precondition(message),

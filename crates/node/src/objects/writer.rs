@@ -181,10 +181,8 @@ impl FieldWriter {
                 FieldChange::Operate(operation) => operation.field_type(),
                 FieldChange::Merge(delta) | FieldChange::Import(delta) => delta.field_type(),
             };
-            let is_document = matches!(
-                field_type,
-                FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map
-            );
+            let is_document =
+                matches!(field_type, FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map);
             is_document || durability(change, class) == Durability::Synced
         })
     }

@@ -19,7 +19,9 @@ struct Stranger {
 impl Stranger {
     async fn connect(identity: &Identity, to: &str) -> Self {
         let gate: behaviour::Gate = Arc::new(|_| Ok(()));
-        let mut swarm = swarm(identity, Arc::default(), |_| Ok(Channels::member(ServesJoins::default(), gate))).unwrap();
+        let mut swarm =
+            swarm(identity, Arc::default(), |_| Ok(Channels::member(ServesJoins::default(), gate)))
+                .unwrap();
         swarm.dial(to.parse::<Multiaddr>().unwrap()).unwrap();
         let stream = loop {
             if let SwarmEvent::Behaviour(opened) = swarm.select_next_some().await {
