@@ -61,10 +61,10 @@ impl Network {
             let name = format!("eft{id}n{number}");
             let device =
                 DeviceBuilder::new().name(&name).layer(Layer::L2).inherit_enable_state().build_sync();
+            let device = Arc::new(device.ok()?);
             if !ip(&format!("netns add {namespace}")) {
                 return None;
             }
-            let device = Arc::new(device.ok()?);
             hosts.push(Host { namespace: namespace.clone(), device });
             for command in [
                 format!("link set {name} netns {namespace} name {INTERFACE}"),
@@ -116,12 +116,11 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for Host {
     fn drop(&mut self) {
-        for Host { namespace, .. } in &self.hosts {
-            ip(&format!("-n {namespace} link del {INTERFACE}"));
-            ip(&format!("netns del {namespace}"));
-        }
+        let Self { namespace, .. } = self;
+        ip(&format!("-n {namespace} link del {INTERFACE}"));
+        ip(&format!("netns del {namespace}"));
     }
 }
 

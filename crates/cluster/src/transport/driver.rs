@@ -26,6 +26,8 @@ use crate::{Refusal, join};
 
 /// A channel that stood for less counts as a failed attempt, so that nothing flaps at full speed.
 const STEADY: Duration = Duration::from_secs(3);
+/// A member that behaved for so long is as good as one that was never refused.
+const PROVEN: Duration = Duration::from_secs(60);
 /// How long the channels may take to say goodbye.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// A name may lead to several addresses; so many are tried.
@@ -310,6 +312,11 @@ impl Driver {
                     && refusal.is_penalised()
                 {
                     self.shared.penalise(peer);
+                }
+                let is_blamed =
+                    matches!(reason, super::DownReason::Refused(_) | super::DownReason::Disconnected);
+                if up > PROVEN && !is_blamed {
+                    self.shared.penalties.lock().forgive(&peer);
                 }
                 match target {
                     Some(target) if up < STEADY => self.fail(target),

@@ -130,7 +130,7 @@ pub fn view<'js>(ctx: &Ctx<'js>, address: u32, bytes: u32) -> rquickjs::Result<V
     TypedArray::<u8>::from_arraybuffer(buffer).map(TypedArray::into_value)
 }
 
-/// A promise that is fulfilled already. `value` must be no thenable, which would not be followed.
+/// A promise of `value`, fulfilled already unless that is a thenable.
 pub fn fulfilled<'js>(ctx: &Ctx<'js>, value: &Value<'js>) -> rquickjs::Result<Value<'js>> {
     // SAFETY: the value is alive for the call, which takes a reference of its own; an error is an exception that waits to
     // be thrown.

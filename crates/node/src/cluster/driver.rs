@@ -120,7 +120,9 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed()).saturating_sub(TIMER_GRAIN);
                 running.handle([Event::Tick]).await;
-                let cost = running.take_busy() + late;
+                let busy = running.take_busy();
+                // What made it late itself counts once.
+                let cost = busy + late.saturating_sub(busy);
                 next_tick = Instant::now() + (cost * PACE).min(LONGEST_PACE);
             }
         }

@@ -16,6 +16,7 @@ use edgefaas_crdt::{FieldDelta, Operation};
 use fjall::{Database, Keyspace, PersistMode};
 use parking_lot::Mutex;
 use serde::Deserialize;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::space::DiskSpace;
@@ -29,6 +30,8 @@ const GROUP_BATCHES: usize = 512;
 const OTHER_WRITES: Duration = Duration::from_micros(50);
 /// Larger batches are for the writer's thread.
 const WRITTEN_HERE_BYTES: u64 = 64 << 10;
+/// What small batches that wait may take in all; others are for the writer's thread.
+const SMALL_BYTES: u64 = 1 << 20;
 /// Longer keys the store can't have.
 const MAX_KEY_BYTES: usize = 65_536;
 /// What the broker may write at a time, commonly less.
@@ -173,14 +176,28 @@ pub struct Committer {
 /// Small batches that wait for whoever writes next.
 #[derive(Default)]
 struct Small {
-    jobs: Mutex<Vec<Job>>,
+    /// With what they take in all, in bytes.
+    jobs: Mutex<(Vec<Job>, u64)>,
+    /// The writer's thread writes, which may take as long as the disk does.
+    thread_writes: AtomicBool,
     /// The writer's thread takes them once more after this, and then ends.
     closed: AtomicBool,
 }
 
 impl Small {
+    /// Gives the job back if as much as may be waits already.
+    fn add(&self, job: Job, bytes: u64) -> Result<(), Job> {
+        let mut waiting = self.jobs.lock();
+        if waiting.0.len() >= GROUP_BATCHES || waiting.1 + bytes > SMALL_BYTES {
+            return Err(job);
+        }
+        waiting.0.push(job);
+        waiting.1 += bytes;
+        Ok(())
+    }
+
     fn take(&self) -> Vec<Job> {
-        std::mem::take(&mut *self.jobs.lock())
+        std::mem::take(&mut *self.jobs.lock()).0
     }
 
     fn is_closed(&self) -> bool {
@@ -286,11 +303,12 @@ impl Committer {
             return Ok(());
         }
         let (answer, mut answered) = oneshot::channel();
+        let bytes = batch.size_bytes();
         let is_small = durability == Durability::Written
-            && batch.size_bytes() <= WRITTEN_HERE_BYTES
+            && bytes <= WRITTEN_HERE_BYTES
             && !FieldWriter::takes_long(&self.objects, &batch.fields);
         let job = Job::Commit(batch, durability, answer);
-        match if is_small { self.add_small(job) } else { Err(job) } {
+        match if is_small { self.small.add(job, bytes) } else { Err(job) } {
             Ok(()) => {
                 let mut unwritten = Unwritten(Some(self));
                 tokio::task::yield_now().await;
@@ -298,7 +316,8 @@ impl Committer {
                 match answered.try_recv() {
                     // Somebody else has written it.
                     Ok(answer) => return answer,
-                    Err(_) => self.write_small(),
+                    Err(TryRecvError::Closed) => return Err(CommitError::Closed),
+                    Err(TryRecvError::Empty) => self.write_small(),
                 }
             }
             Err(job) => self.jobs.send(job).await.map_err(|_| CommitError::Closed)?,
@@ -306,19 +325,13 @@ impl Committer {
         answered.await.unwrap_or(Err(CommitError::Closed))
     }
 
-    /// Gives the job back if as many as may be wait already.
-    fn add_small(&self, job: Job) -> Result<(), Job> {
-        let mut jobs = self.small.jobs.lock();
-        if jobs.len() >= GROUP_BATCHES {
-            return Err(job);
-        }
-        jobs.push(job);
-        Ok(())
-    }
-
     /// Writes the small batches that wait, or has the writer's thread do so.
     fn write_small(&self) {
-        let mut writer = match self.writer.try_lock_for(OTHER_WRITES) {
+        let lock = match self.small.thread_writes.load(Ordering::Relaxed) {
+            true => self.writer.try_lock(),
+            false => self.writer.try_lock_for(OTHER_WRITES),
+        };
+        let mut writer = match lock {
             Some(writer) => writer,
             // The thread looks at them once more after it has said that it ends.
             None if !self.small.is_closed() => return self.journal.wake.notify_one(),
@@ -420,18 +433,23 @@ impl Writer {
             {
                 group.push(job);
             }
-            let mut jobs = std::mem::take(&mut group);
+            let closes = closed || group.iter().any(|job| matches!(job, Job::Close));
             let mut writer = shared.lock();
-            if closed || jobs.iter().any(|job| matches!(job, Job::Close)) {
-                writer.small.closed.store(true, Ordering::SeqCst);
+            let small = writer.small.clone();
+            small.thread_writes.store(true, Ordering::Relaxed);
+            if closes {
+                small.closed.store(true, Ordering::SeqCst);
             }
-            jobs.append(&mut writer.small.take());
-            open = writer.write_guarded(jobs, true) && !closed;
+            // They have waited for longer than what has just come in.
+            let mut jobs = small.take();
+            jobs.append(&mut group);
+            open = writer.write_guarded(jobs, true) && !closes;
             writer.closed = !open;
             let due = writer.unsynced_since.is_some_and(|since| since.elapsed() >= writer.sync_interval);
             if due || !open {
                 writer.sync();
             }
+            small.thread_writes.store(false, Ordering::Relaxed);
         }
     }
 
@@ -583,3 +601,6 @@ impl Writer {
         self.failure.lock().get_or_insert(reason);
     }
 }
+
+#[cfg(test)]
+mod tests;

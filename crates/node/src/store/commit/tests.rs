@@ -1,0 +1,116 @@
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use super::*;
+use crate::platform::Clock;
+use crate::store::{Store, StoreOptions};
+
+fn open(dir: &tempfile::TempDir) -> Arc<Store> {
+    let options = StoreOptions {
+        data_dir: dir.path().to_owned(),
+        sync_interval: Duration::from_secs(3600),
+        reserve_bytes: 0,
+        cache_bytes: 1 << 20,
+        objects_cache_bytes: 1 << 20,
+        broker_sync: JournalSync::Commit,
+    };
+    Arc::new(Store::open(&options, Clock::new(|| 1_800_000_000_000)).unwrap())
+}
+
+fn key() -> FieldKey {
+    FieldKey::new("app", "object", "n")
+}
+
+fn addition(amount: i64) -> Batch {
+    let mut batch = Batch::default();
+    batch.operate(key(), Operation::CounterAdd(amount));
+    batch
+}
+
+fn value(store: &Store) -> i64 {
+    let read = store.objects().read(&key(), |field| {
+        field.and_then(|field| field.counter("n").ok()).map_or(0, |counter| counter.value())
+    });
+    read.unwrap()
+}
+
+#[tokio::test]
+async fn what_the_tasks_of_a_thread_bring_is_written_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let before = store.committer().reading().commits;
+    let all = (0..100).map(|_| store.committer().commit(addition(1), Durability::Written));
+    for answer in join_all(all).await {
+        answer.unwrap();
+    }
+    assert_eq!(value(&store), 100);
+    let commits = store.committer().reading().commits - before;
+    assert!(commits <= 2, "{commits} commits of 100 batches");
+}
+
+#[tokio::test]
+async fn a_batch_whose_task_is_dropped_is_written_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let dropped = store.committer().commit(addition(5), Durability::Written).now_or_never();
+    assert_eq!(dropped, None, "it lets others go first");
+    // The thread takes what waits with whatever else it writes.
+    store.committer().commit(Batch::default(), Durability::Synced).await.unwrap();
+    assert_eq!(value(&store), 5);
+}
+
+#[tokio::test]
+async fn a_refused_batch_takes_none_of_the_others_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let mut wrong = addition(1);
+    wrong.operate(key(), Operation::RegisterSet("text".into()));
+    let batches = [addition(1), wrong, addition(2)];
+    let all = batches.map(|batch| store.committer().commit(batch, Durability::Written));
+    let answers = join_all(all).await;
+    assert!(matches!(answers[1], Err(CommitError::Field(_))), "{answers:?}");
+    assert_eq!((answers[0].clone(), answers[2].clone(), value(&store)), (Ok(()), Ok(()), 3));
+}
+
+#[tokio::test]
+async fn more_than_may_wait_is_for_the_thread_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let all = (0..3 * GROUP_BATCHES).map(|_| store.committer().commit(addition(1), Durability::Written));
+    for answer in join_all(all).await {
+        answer.unwrap();
+    }
+    assert_eq!(value(&store), 3 * GROUP_BATCHES as i64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_that_closes_answers_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let writers: Vec<_> = (0..8)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut acknowledged = 0;
+                while store.committer().commit(addition(1), Durability::Written).await.is_ok() {
+                    acknowledged += 1;
+                }
+                acknowledged
+            })
+        })
+        .collect();
+    while value(&store) < 100 {
+        tokio::task::yield_now().await;
+    }
+    let closing = store.clone();
+    tokio::task::spawn_blocking(move || closing.committer().close()).await.unwrap();
+    let mut acknowledged = 0;
+    for writer in writers {
+        acknowledged += writer.await.unwrap();
+    }
+    assert_eq!(value(&store), acknowledged);
+    drop(store);
+    assert_eq!(value(&open(&dir)), acknowledged);
+}
