@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
+use super::pace::Pace;
 use super::recovery::Recoveries;
 use super::replica::LocalReplica;
 use crate::objects::{FieldKey, FoldScope, own_object};
@@ -26,13 +27,6 @@ use crate::store::{Batch, Durability, Store, StoreError};
 const GROUP_FRAMES: usize = 64;
 /// Local changes are looked for this often at most: those of an object are one delta by then.
 const COLLECT: Duration = Duration::from_millis(1);
-/// So many times as long as the replication has been busy since the last due changes were sent, its connections included,
-/// the next ones wait: it leaves the node to its functions, and intervals stretch under load.
-const PACE: u32 = 8;
-/// A timer that fires later than this shows that others want the processor as well: they wait so many times that long, too.
-const TIMER_GRAIN: Duration = Duration::from_millis(1);
-/// They wait no longer than that.
-const LONGEST_PACE: Duration = Duration::from_millis(250);
 /// How long nothing may happen.
 const IDLE: Duration = Duration::from_secs(1);
 /// How often the figures are brought up to date.
@@ -79,6 +73,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     let mut next_collect = Instant::now();
     let mut next_reading = Instant::now();
     let mut next_tick = Instant::now();
+    let mut pace = Pace::new(next_tick);
     loop {
         let deadline = running.machine.next_deadline().map(|due| (running.started + due).max(next_tick));
         let tick = async {
@@ -107,8 +102,10 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 }
             }
             deltas = collect => {
-                next_collect = Instant::now() + COLLECT;
+                // What has waited for longer than its interval is sent now.
                 running.changed(deltas).await;
+                let now = Instant::now();
+                next_collect = now + pace.wait(running.take_busy(), Duration::ZERO, now).max(COLLECT);
             }
             _ = changes.changed() => {
                 changes.borrow_and_update();
@@ -118,12 +115,11 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             // So that figures are true and folding is thought of where nothing happens.
             () = tokio::time::sleep(IDLE) => {}
             () = tick => {
-                let late = deadline.map_or(Duration::ZERO, |at| at.elapsed()).saturating_sub(TIMER_GRAIN);
+                let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
                 running.handle([Event::Tick]).await;
-                let busy = running.take_busy();
-                // What made it late itself counts once.
-                let cost = busy + late.saturating_sub(busy);
-                next_tick = Instant::now() + (cost * PACE).min(LONGEST_PACE);
+                let now = Instant::now();
+                next_tick = now + pace.wait(running.take_busy(), late, now);
+                next_collect = next_collect.max(next_tick);
             }
         }
         if Instant::now() >= next_reading {

@@ -1,11 +1,12 @@
 //! The node as a member of a cluster: who is let in, and what becomes of objects that others have as well.
 //!
 //! `files` keeps the keys and the member list; `service` starts and stops the transport and answers the control port;
-//! `driver` joins the transport, the machine that decides who is sent what, and the local objects.
+//! `driver` joins the transport, the machine that decides who is sent what, and the local objects; `pace` says how soon.
 
 mod delta;
 mod driver;
 mod files;
+mod pace;
 mod recovery;
 mod replica;
 mod service;

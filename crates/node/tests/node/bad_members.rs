@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use edgefaas_cluster::wire::{Chunk, Deltas, InterestEntry, Interests, Kind, Message, ObjectDelta};
 use edgefaas_cluster::{
-    Event, Handle, Identity, JoinRequest, Membership, Options, Token, Transport, join as join_cluster,
+    Event, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
+    join as join_cluster,
 };
 use edgefaas_node::control::objects_proto as objects;
 use edgefaas_node::control::objects_proto::update_request::Operation;
@@ -133,14 +134,13 @@ async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
         last: false,
         payload: vec![7; 100_000].into(),
     };
-    let bad: [(&str, Vec<Message>); 5] = [
+    let bad: [(&str, Vec<Message>); 4] = [
         ("a delta that is none", vec![Message { kind: Some(delta(vec![0xff; 40])) }]),
         (
             "a delta of an unknown type",
             vec![Message { kind: Some(delta(b"\x0a\x01n\x12\x02\x01\x63".to_vec())) }],
         ),
         ("a message over the limit", vec![Message { kind: Some(delta(vec![1; 400_000])) }]),
-        ("a piece without a beginning", vec![Message { kind: Some(Kind::Chunk(piece(77))) }]),
         (
             "a payload without an end",
             (0..200).map(|at| Message { kind: Some(Kind::Chunk(piece(at * 100_000))) }).collect(),
@@ -150,8 +150,10 @@ async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
         let before = figure(&nodes[0], "cluster_bad_messages_total").await;
         let mut rogue = Rogue::join(&mut nodes[0], &format!("rogue-{number}")).await;
         for message in messages {
-            // It may have hung up half-way.
-            let _ = rogue.handle.try_send(rogue.peer, message.encode_frame());
+            let frame = message.encode_frame();
+            while let Err(SendError::Full { .. }) = rogue.handle.try_send(rogue.peer, frame.clone()) {
+                tokio::task::yield_now().await;
+            }
         }
         rogue.is_hung_up_on().await;
         until_figure(&nodes[0], "cluster_bad_messages_total", before + 1.0).await;
@@ -169,7 +171,9 @@ async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
         })
         .await;
     }
+    // A piece without a beginning may be left over from something that was lost: it is nothing, and no offence.
     let mut rogue = Rogue::join(&mut nodes[0], "rogue-bytes").await;
+    rogue.say(Kind::Chunk(piece(77)));
     rogue.send(Bytes::from_static(GARBAGE));
     rogue.is_hung_up_on().await;
     // The good ones have noticed nothing.
