@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
 
-use super::drive::{Queued, child_id};
+use super::actions::child_id;
+use super::drive::Queued;
 use super::{RunState, Running, Start};
 use crate::dispatch::Dispatcher;
 use crate::journal::AnswerTo;

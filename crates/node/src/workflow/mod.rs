@@ -8,10 +8,13 @@
 //!
 //! When a function ends, the task that ran it advances the instance and runs the next function: there is no hop through
 //! a topic or a queue between two steps. An instance that waits is data in a table and holds neither an isolate nor a
-//! task. [`drive`] does what an instance asks for, [`interests`] finds those that an event is for, [`journal`] keeps those
-//! that are durable, [`schedule`] starts what starts by itself, [`timers`] wakes.
+//! task. [`drive`] tells an instance what happened, [`actions`] does what it asks for, [`ending`] tells who waits for its end,
+//! [`interests`] finds those that an event is for, [`journal`] keeps those that are durable, [`schedule`] starts what starts
+//! by itself, [`timers`] wakes.
 
+mod actions;
 pub(crate) mod drive;
+mod ending;
 mod events;
 mod inspect;
 mod interests;

@@ -5,6 +5,7 @@
 //! instance can be rebuilt from a journal of its events.
 
 mod advance;
+mod fault;
 mod finish;
 mod listen;
 mod request;

@@ -1,0 +1,128 @@
+//! The end of an instance: who is told, and what stays of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use edgefaas_workflow::instance::FrameId;
+use edgefaas_workflow::{ErrorKind, Event, Status, WorkflowError};
+use ulid::Ulid;
+
+use super::Running;
+use super::drive::Queued;
+use crate::dispatch::Dispatcher;
+
+/// Instances that failed and are kept to be retried.
+const MAX_FAULTED: usize = 1000;
+
+impl Dispatcher {
+    /// Tells whoever waits that an instance has ended, if it has.
+    pub(super) fn ended_if(self: &Arc<Self>, running: &Arc<Running>) {
+        let coordinator = self.coordinator();
+        let (status, result, waiter, since, steps) = {
+            let mut state = running.state.lock();
+            let status = state.instance.status();
+            if !status.is_ended() || std::mem::replace(&mut state.told, true) {
+                return;
+            }
+            let cancelled =
+                || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
+            let result = state.instance.result().cloned().unwrap_or_else(|| Err(cancelled()));
+            (status, result, state.waiter.take(), state.started, state.instance.steps())
+        };
+        let figures = &running.workflow.figures;
+        let (own, all) = match status {
+            Status::Completed => (&figures.completed, &coordinator.figures.completed),
+            Status::Cancelled => (&figures.cancelled, &coordinator.figures.cancelled),
+            _ => (&figures.faulted, &coordinator.figures.faulted),
+        };
+        own.fetch_add(1, Relaxed);
+        all.fetch_add(1, Relaxed);
+        figures.duration_us.fetch_add(since.elapsed().as_micros() as u64, Relaxed);
+        // One that failed and can be retried stays; what was no input for it will be none later.
+        let stays = status == Status::Faulted && running.is_durable();
+        if stays && steps > 0 {
+            self.keep_faulted(running);
+        } else if stays {
+            self.spawn_drop(running.clone());
+        } else {
+            self.forget(running);
+        }
+        // Of many at a time nobody asks for each.
+        if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
+            let secrets = &running.workflow.program.secrets;
+            coordinator.ended.lock().add(running, &result, |text| self.secrets().mask(secrets, text));
+        }
+        if let Err(error) = &result
+            && status == Status::Faulted
+        {
+            let (name, id) = (&running.workflow.name, running.id.to_string());
+            let text = self.secrets().mask(&running.workflow.program.secrets, error.to_string());
+            self.logs().add(name, &id, edgefaas_isolates::LogLevel::Error, text);
+        }
+        let told = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());
+        self.answer_workflow(running, &result, told);
+        if let Some((parent, frame)) = running.parent
+            && let Some(parent) = coordinator.find(parent)
+        {
+            self.spawn_drive(parent, Queued::now(Event::Ended { frame, result }));
+        }
+        coordinator.after_end(&running.workflow.name);
+    }
+
+    /// Keeps an instance that failed, in place of the one that failed first of too many.
+    fn keep_faulted(self: &Arc<Self>, running: &Running) {
+        let coordinator = self.coordinator();
+        let mut faulted = coordinator.faulted.lock();
+        faulted.push_back(running.id);
+        if faulted.len() <= MAX_FAULTED {
+            return;
+        }
+        let oldest = faulted.pop_front().and_then(|id| coordinator.find(id));
+        drop(faulted);
+        // It may have been retried meanwhile.
+        if let Some(oldest) =
+            oldest.filter(|oldest| oldest.state.lock().instance.status() == Status::Faulted)
+        {
+            self.spawn_drop(oldest);
+        }
+    }
+
+    fn spawn_drop(self: &Arc<Self>, running: Arc<Running>) {
+        let dispatcher = self.clone();
+        self.coordinator().workers.spawn(async move { dispatcher.drop_faulted(&running).await });
+    }
+
+    /// Takes an instance out of memory.
+    pub(super) fn forget(&self, running: &Running) {
+        let coordinator = self.coordinator();
+        if coordinator.instances.lock().remove(&running.id).is_none() {
+            return;
+        }
+        let mut state = running.state.lock();
+        coordinator.timers.set(running.id, state.due_ms.take(), None);
+        if std::mem::replace(&mut state.counted, false) {
+            coordinator.running.fetch_sub(1, Relaxed);
+        }
+        for (_, call) in state.calls.drain(..) {
+            call.notify_one();
+        }
+        for frame in std::mem::take(&mut state.listens) {
+            coordinator.unlisten(running.id, frame);
+        }
+        drop(state);
+        running.workflow.figures.live.fetch_sub(1, Relaxed);
+        coordinator.room.notify_one();
+    }
+}
+
+impl super::Coordinator {
+    pub(super) fn unlisten(&self, id: Ulid, frame: FrameId) {
+        let mut interests = self.interests.write();
+        interests.remove(id, frame);
+        if interests.is_empty() {
+            self.interested.store(false, Relaxed);
+        }
+        drop(interests);
+        self.unwatch_queue(id, frame);
+    }
+}
