@@ -48,6 +48,9 @@ struct Arguments {
     /// How often every contestant has its turn
     #[arg(long)]
     rounds: Option<usize>,
+    /// How many seconds a turn lasts
+    #[arg(long)]
+    turn: Option<u64>,
     /// Only these parts
     #[arg(long, value_enum)]
     only: Vec<Part>,
@@ -198,7 +201,8 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     };
     let rounds = arguments.rounds.unwrap_or(plan.rounds).max(1);
     let nodes = arguments.nodes.clone().unwrap_or(plan.nodes);
-    Ok(Plan { rounds, nodes, ..plan })
+    let turn = arguments.turn.map_or(plan.turn, Duration::from_secs);
+    Ok(Plan { rounds, turn, nodes, ..plan })
 }
 
 fn command(part: &str) -> String {

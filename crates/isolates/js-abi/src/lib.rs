@@ -8,7 +8,7 @@
 //!
 //! | import | meaning |
 //! |---|---|
-//! | `call(ptr, len) -> len` | carries out a [`Request`] at once; the [`Answer`] is then fetched by `take` |
+//! | `call(ptr, len, number) -> len` | carries out a [`Request`] at once; the [`Answer`] is then fetched by `take`, unless it is [`NUMBER`]: an [`Answer::Integer`] whose 8 bytes, the lowest first, are at `number` |
 //! | `start(ptr, len) -> ticket` | begins a [`Start`]; `-len` is a refusal, whose [`Answer`] is fetched by `take` |
 //! | `take(ptr)` | copies the last answer to `ptr` |
 //! | `random(ptr, len)` | fills with random bytes |
@@ -43,7 +43,10 @@ pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
+
+/// What `call` gives in place of a length where the answer is a number, which lies in the engine's memory already.
+pub const NUMBER: u32 = u32::MAX;
 
 /// An invocation up to this size needs no allocation in the isolate.
 pub const INPUT_BYTES: usize = 4096;

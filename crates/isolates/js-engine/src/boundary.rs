@@ -207,19 +207,53 @@ pub fn eval_without_text<'js>(ctx: &Ctx<'js>, source: &str, file: &str) -> rquic
 mod host {
     #[link(wasm_import_module = "edgefaas")]
     unsafe extern "C" {
-        pub fn call(pointer: *const u8, len: usize) -> usize;
+        pub fn call(pointer: *const u8, len: usize, number: *mut i64) -> u32;
         pub fn start(pointer: *const u8, len: usize) -> i32;
         pub fn take(pointer: *mut u8);
         pub fn random(pointer: *mut u8, len: usize);
     }
 }
 
+/// What most requests need; more is allocated as it comes.
+const SMALL_REQUEST_BYTES: usize = 64;
+
 /// Carries out `request` at once.
 pub fn call(request: &Request<'_>) -> Answer<'static> {
-    let message = abi::encode(request).expect("requests can be encoded");
-    // SAFETY: the host reads exactly the bytes of `message`.
-    let len = unsafe { host::call(message.as_ptr(), message.len()) };
-    take(len)
+    let room = Vec::with_capacity(SMALL_REQUEST_BYTES);
+    let message = abi::encode_into(request, room).expect("requests can be encoded");
+    let mut number = 0;
+    // SAFETY: the host reads exactly the bytes of `message`, and writes nothing but `number`.
+    match unsafe { host::call(message.as_ptr(), message.len(), &mut number) } {
+        abi::NUMBER => Answer::Integer(number),
+        len => take(len as usize),
+    }
+}
+
+/// A string's text, which is not copied if it is ASCII.
+pub struct Utf8<'js>(rquickjs::CString<'js>);
+
+impl<'js> Utf8<'js> {
+    /// The text of `string`.
+    pub fn of(string: rquickjs::String<'js>) -> rquickjs::Result<Self> {
+        let text = Self(string.to_cstring()?);
+        // rquickjs takes every string for UTF-8, but one with a lone surrogate is not.
+        std::str::from_utf8(text.bytes())?;
+        Ok(text)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the string is alive as long as `self` is.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len()) }
+    }
+}
+
+impl std::ops::Deref for Utf8<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Looked at when it was made.
+        self.0.as_str()
+    }
 }
 
 /// Begins `start`; gives its ticket, or the refusal.

@@ -10,9 +10,11 @@ use edgefaas_js_abi::{
 };
 use rquickjs::prelude::{Opt, Rest};
 use rquickjs::{
-    Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, TypedArray, Value, promise::PromiseState,
+    Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, String as JsString, TypedArray, Value,
+    promise::PromiseState,
 };
 
+use crate::boundary::Utf8;
 use crate::{boundary, convert, engine, fields, web};
 
 thread_local! {
@@ -86,14 +88,17 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "bodyJson" => |ctx: Ctx<'js>| ctx.json_parse(current(|now| now.body).unwrap_or_default()),
         "log" => log,
         "publish" => publish,
-        "counterAdd" => |ctx: Ctx<'js>, object: String, field: String, amount: f64| {
+        "counterAdd" => |ctx: Ctx<'js>, object: JsString<'js>, field: JsString<'js>, amount: f64| {
+            let (object, field) = (Utf8::of(object)?, Utf8::of(field)?);
             ask(&ctx, &Request::CounterAdd { object: &object, field: &field, amount: amount as i64 })
         },
-        "counterValue" => |ctx: Ctx<'js>, object: String, field: String| {
+        "counterValue" => |ctx: Ctx<'js>, object: JsString<'js>, field: JsString<'js>| {
+            let (object, field) = (Utf8::of(object)?, Utf8::of(field)?);
             let value = ask(&ctx, &Request::CounterValue { object: &object, field: &field })?;
             boundary::fulfilled(&ctx, &value)
         },
-        "registerSet" => |ctx: Ctx<'js>, object: String, field: String, json: String| {
+        "registerSet" => |ctx: Ctx<'js>, object: JsString<'js>, field: JsString<'js>, json: JsString<'js>| {
+            let (object, field, json) = (Utf8::of(object)?, Utf8::of(field)?, Utf8::of(json)?);
             ask(&ctx, &Request::RegisterSet { object: &object, field: &field, value: json.as_bytes() })
         },
         "registerGet" => register_get,
@@ -379,7 +384,12 @@ fn publish<'js>(ctx: Ctx<'js>, arguments: Rest<Value<'js>>) -> rquickjs::Result<
 }
 
 /// A promise of the value.
-fn register_get<'js>(ctx: Ctx<'js>, object: String, field: String) -> rquickjs::Result<Value<'js>> {
+fn register_get<'js>(
+    ctx: Ctx<'js>,
+    object: JsString<'js>,
+    field: JsString<'js>,
+) -> rquickjs::Result<Value<'js>> {
+    let (object, field) = (Utf8::of(object)?, Utf8::of(field)?);
     let value = match answer(&ctx, &Request::RegisterGet { object: &object, field: &field })? {
         Answer::Bytes(json) => ctx.json_parse(json)?,
         other => value_of(&ctx, &other)?,

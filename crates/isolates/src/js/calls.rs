@@ -154,12 +154,24 @@ impl Tickets {
 
 /// Defines everything the engine imports but its memory.
 pub fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    linker.func_wrap("edgefaas", "call", |mut caller: Caller<'_, State>, at: u32, len: u32| {
-        let (data, state) = memory(&mut caller)?;
-        let request = abi::decode(message(data, at, len)?)?;
-        state.answer = answer(state, &request);
-        wasmtime::Result::Ok(state.answer.len() as u32)
-    })?;
+    linker.func_wrap(
+        "edgefaas",
+        "call",
+        |mut caller: Caller<'_, State>, at: u32, len: u32, number: u32| {
+            let (data, state) = memory(&mut caller)?;
+            let request = abi::decode(message(data, at, len)?)?;
+            match answer(state, &request) {
+                Answered::Number(value) => {
+                    room(data, number, size_of::<i64>() as u32)?.copy_from_slice(&value.to_le_bytes());
+                    wasmtime::Result::Ok(abi::NUMBER)
+                }
+                Answered::Message(answer) => {
+                    state.answer = answer;
+                    Ok(state.answer.len() as u32)
+                }
+            }
+        },
+    )?;
     linker.func_wrap("edgefaas", "start", |mut caller: Caller<'_, State>, at: u32, len: u32| {
         let (data, state) = memory(&mut caller)?;
         let request = abi::decode(message(data, at, len)?)?;
@@ -217,7 +229,19 @@ fn room(data: &mut [u8], at: u32, len: u32) -> wasmtime::Result<&mut [u8]> {
 /// Nothing is the empty answer.
 const NOTHING: Vec<u8> = Vec::new();
 
-fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
+/// What is said to a request.
+enum Answered {
+    /// An [`Answer::Integer`], which needs no message.
+    Number(i64),
+    /// An encoded [`Answer`].
+    Message(Vec<u8>),
+}
+
+impl Answered {
+    const NOTHING: Self = Self::Message(NOTHING);
+}
+
+fn answer(state: &mut State, request: &Request<'_>) -> Answered {
     if let Request::Log { level, message } = request {
         let message = state.files.show_text(message);
         match &mut state.stage {
@@ -227,22 +251,25 @@ fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
             }
             Stage::Deploy(_) => {}
         }
-        return NOTHING;
+        return Answered::NOTHING;
     }
     if let Request::Cancel { ticket } = request {
         state.tickets.cancel(*ticket);
-        return NOTHING;
+        return Answered::NOTHING;
     }
     let State { stage, assets, .. } = state;
-    let Stage::Run(host) = stage else { return deploying(name(request)) };
+    let Stage::Run(host) = stage else {
+        return Answered::Message(deploying(name(request)));
+    };
     let done = |result: Result<(), HostError>| result.map(|()| NOTHING);
     let result = match request {
         Request::Log { .. } | Request::Cancel { .. } => Ok(NOTHING),
         Request::Publish(message) => done(host.publish(messages::publish_request(message))),
         Request::CounterAdd { object, field, amount } => done(host.counter_add(object, field, *amount)),
-        Request::CounterValue { object, field } => {
-            host.counter_value(object, field).map(|value| messages::encode(&Answer::Integer(value)))
-        }
+        Request::CounterValue { object, field } => match host.counter_value(object, field) {
+            Ok(value) => return Answered::Number(value),
+            Err(error) => Err(error),
+        },
         Request::RegisterSet { object, field, value } => {
             done(host.register_set(object, field, Bytes::copy_from_slice(value)))
         }
@@ -265,7 +292,7 @@ fn answer(state: &mut State, request: &Request<'_>) -> Vec<u8> {
             Ok(host.secret(name).map_or(NOTHING, |secret| messages::encode(&Answer::Text(&secret))))
         }
     };
-    result.unwrap_or_else(|error| messages::refusal(&error))
+    Answered::Message(result.unwrap_or_else(|error| messages::refusal(&error)))
 }
 
 fn asset(assets: &AssetTable, name: &str) -> Result<Vec<u8>, HostError> {

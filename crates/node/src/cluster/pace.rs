@@ -9,7 +9,7 @@ const REST: f64 = 8.0;
 /// Where somebody always waits for a processor, they wait so many times longer.
 const MOST_PRESSURE: f64 = 0.95;
 /// They wait no longer than that.
-const LONGEST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_millis(500);
 /// A timer that fires later than this shows that others want the processor as well.
 const TIMER_GRAIN: Duration = Duration::from_millis(1);
 /// How often the kernel is asked.
