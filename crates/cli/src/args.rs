@@ -342,6 +342,7 @@ pub struct FieldName {
     /// The object's name
     pub object: String,
     /// The field's name
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub field: String,
     /// A key of a map in the field; once more for maps in maps
     #[arg(long = "key", value_name = "KEY")]

@@ -101,6 +101,11 @@ impl Membership {
         self.revocations.as_ref().map_or(0, RevocationList::version)
     }
 
+    /// Whether this node was put out.
+    pub fn is_own_revoked(&self) -> bool {
+        self.is_revoked(&self.own)
+    }
+
     /// Whether a certificate was taken back.
     pub fn is_revoked(&self, certificate: &Certificate) -> bool {
         self.revocations.as_ref().is_some_and(|list| list.revokes(certificate.serial()))

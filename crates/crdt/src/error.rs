@@ -14,6 +14,15 @@ pub struct WrongType {
     pub wanted: FieldType,
 }
 
+impl WrongType {
+    /// The same of a value in the field of this name; what a field says of itself begins with its keys.
+    pub fn below(mut self, field: &str) -> Self {
+        let slash = if self.field.is_empty() { "" } else { "/" };
+        self.field = format!("{field}{slash}{}", self.field);
+        self
+    }
+}
+
 /// An operation was refused; the field is unchanged. `field` is its name, for a value in a map with the keys after it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {

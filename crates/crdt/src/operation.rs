@@ -120,6 +120,15 @@ impl Operation {
         }
     }
 
+    /// Whether it takes something out of a list, a text or a document and puts nothing in.
+    pub(crate) fn only_removes(&self) -> bool {
+        match self {
+            Self::ListRemove(_) | Self::JsonRemove { .. } => true,
+            Self::TextSplice { insert, .. } => insert.is_empty(),
+            _ => false,
+        }
+    }
+
     /// How many bytes of values, keys and text it carries; numbers and flags count 8.
     pub fn size_bytes(&self) -> usize {
         let (mut operation, mut keys) = (self, 0);

@@ -220,8 +220,10 @@ pub(crate) fn edit(
     replica: ReplicaId,
     number: u64,
 ) -> Result<Document, ApplyError> {
-    let (bytes, limit_bytes) = (document.change_bytes() + operation.size_bytes(), MAX_DOCUMENT_BYTES);
-    if bytes > limit_bytes {
+    let (added, limit_bytes) = (operation.size_bytes(), MAX_DOCUMENT_BYTES);
+    let bytes = document.history_bytes(limit_bytes.saturating_sub(added)) + added;
+    // What takes something out is the way back from there.
+    if bytes > limit_bytes && !operation.only_removes() {
         return Err(ApplyError::TooLarge { field: name.to_owned(), bytes, limit_bytes });
     }
     let actor = actor(replica, number);

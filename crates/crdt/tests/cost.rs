@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId};
+use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId, Value};
 
 const HERE: ReplicaId = ReplicaId::new(u64::MAX / 3, 1);
 
@@ -97,4 +97,32 @@ fn a_text_takes_many_edits_at_once() {
     });
     assert_eq!(text, other);
     eprintln!("{} bytes encoded, about {} in memory", text.encode().len(), text.size_bytes());
+}
+
+#[test]
+fn a_text_has_room_for_many_small_edits_and_the_same_after_a_restart() {
+    const PIECE: u32 = 200_000;
+    let insert = |at: u32, text: String| Operation::TextSplice { at, delete: 0, insert: text };
+    let mut text = Field::empty(FieldType::Text);
+    apply(&mut text, insert(0, "b".repeat(PIECE as usize)));
+    let mut letters = 0;
+    let full = loop {
+        match text.apply_local("f", insert(PIECE + letters, "a".to_owned()), HERE, Hlc::default()) {
+            Ok(_) => letters += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!((6_000..8_000).contains(&letters), "{letters} letters");
+    assert!(matches!(full, ApplyError::TooLarge { .. }), "{full}");
+    let stored = Field::decode(&text.encode()).unwrap();
+    for mut full in [text, stored] {
+        let refused = full.apply_local("f", insert(0, "a".to_owned()), HERE, Hlc::default());
+        assert!(refused.is_err(), "it is full on every node");
+        timed("a letter out of the full text", Duration::from_secs(1), || {
+            apply(&mut full, Operation::TextSplice { at: 0, delete: 1, insert: String::new() });
+        });
+        let rest = PIECE + letters - 1;
+        apply(&mut full, Operation::TextSplice { at: 0, delete: rest, insert: String::new() });
+        assert_eq!(full.value(), Value::Text(String::new()));
+    }
 }

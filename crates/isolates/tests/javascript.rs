@@ -270,6 +270,36 @@ async fn a_refused_call_can_be_caught_and_names_its_place() {
 }
 
 #[tokio::test]
+async fn names_are_text_that_others_can_read() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async (event, context) => {
+            const seen = [];
+            for (const attempt of [
+                () => context.object("").counter("c").add(1),
+                () => context.object(undefined).counter("c").add(1),
+                () => context.object("a\ud800").counter("c").add(1),
+                () => context.object("o").counter("c\udc00").add(1),
+                () => context.object("o").map("m").counter("\ud800").add(1),
+            ]) {
+                try { await attempt(); seen.push(null); } catch (error) { seen.push(error.message); }
+            }
+            const register = context.object("greenhouse").register("last");
+            await register.set({ "\ud800": ["\udfff", "\u{1f600}", "\\\\ud800"] });
+            return { seen, last: await register.get() };
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let answer = json(bench.run(&program, call("")).await.result);
+    let seen: Vec<_> =
+        answer["seen"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(seen[0].contains("1 to 255 bytes"), "{seen:?}");
+    assert!(seen[1].contains("a name is text, not undefined"), "{seen:?}");
+    assert!(seen[2..].iter().all(|text| text.contains("lone surrogates")), "{seen:?}");
+    let expected = serde_json::json!({ "\u{fffd}": ["\u{fffd}", "\u{1f600}", "\\\\ud800"] });
+    assert_eq!(answer["last"], expected);
+}
+
+#[tokio::test]
 async fn calls_overlap() {
     let bench = Bench::new();
     // "meet" answers once two of its calls are under way.

@@ -310,8 +310,8 @@ export interface Capabilities {
    */
   call<T = any>(name: string, data?: Payload): Promise<T>;
   /**
-   * A stateful object; it exists as soon as something is written to it. Without a name it is the function's own, for which it
-   * needs no permission; others reach it as `@NAME`.
+   * A stateful object; it exists as soon as something is written to it. Without an argument it is the function's own, for which
+   * it needs no permission; others reach it as `@NAME`.
    */
   object(name?: string): StatefulObject;
   /**

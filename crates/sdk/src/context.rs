@@ -197,7 +197,7 @@ impl Context {
         self.object("")
     }
 
-    /// A stateful object; it exists as soon as something is written to it.
+    /// A stateful object; it exists as soon as something is written to it. An empty name stands for the function's own.
     pub fn object(&self, name: impl Into<String>) -> Object {
         Object { host: self.host.clone(), name: name.into() }
     }

@@ -1,7 +1,8 @@
 //! `edgefaas objects list|get|watch|set|add|remove|export|import`
 
 use std::io::{Read, Write};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use edgefaas_node::control::objects_proto as proto;
 use edgefaas_node::control::objects_proto::update_request::Operation;
@@ -100,7 +101,11 @@ async fn get(
     let fields = read(&mut client, app, object, field.unwrap_or_default(), path).await?;
     if fields.is_empty() {
         let what = match field {
-            Some(field) => format!("field `{field}` of object `{object}` of app `{app}`"),
+            Some(field) => {
+                let name = std::iter::once(field).chain(path.iter().map(String::as_str));
+                let name = name.collect::<Vec<_>>().join("/");
+                format!("field `{name}` of object `{object}` of app `{app}`")
+            }
             None => format!("object `{object}` of app `{app}`"),
         };
         return Err(Failure::new(
@@ -246,7 +251,11 @@ async fn set(
             let states = read(client, &name.app, &name.object, &name.field, &name.path).await?;
             let before = states.first().and_then(|state| serde_json::from_str::<String>(&state.json).ok());
             let delete = before.map_or(0, |text| text.chars().count() as u32);
-            Operation::TextSplice(proto::TextSplice { at: 0, delete, insert: value.to_owned() })
+            let insert = match as_json(value) {
+                Value::String(text) => text,
+                _ => value.to_owned(),
+            };
+            Operation::TextSplice(proto::TextSplice { at: 0, delete, insert })
         }
         ("list", Some(at)) => Operation::ListSet(proto::ListElement { index: index(at)?, value: bytes() }),
         ("json", at) => {
@@ -305,11 +314,10 @@ async fn export(
         Failure::new(Exit::Failed, format!("{} cannot be written: {error}", file.display()))
     };
     let to_stdout = file == Path::new("-");
-    // A file of that name that is there stays until the new one is whole.
-    let partial = file.with_added_extension("partial");
-    let mut out: Box<dyn Write> = match to_stdout {
-        true => Box::new(std::io::stdout().lock()),
-        false => Box::new(std::fs::File::create(&partial).map_err(unwritable)?),
+    let target = (!to_stdout).then(|| Target::of(file));
+    let mut out: Box<dyn Write> = match &target {
+        None => Box::new(std::io::stdout().lock()),
+        Some(target) => Box::new(target.create().map_err(unwritable)?),
     };
     let step = Step::start("Exporting objects");
     let mut bytes = 0;
@@ -323,18 +331,62 @@ async fn export(
     };
     let written = written.await;
     drop((step, out));
-    if to_stdout {
-        return written;
-    }
+    let Some(target) = target else { return written };
     if let Err(error) = written {
-        let _ = std::fs::remove_file(&partial);
+        target.give_up();
         return Err(error);
     }
-    std::fs::File::open(&partial).and_then(|file| file.sync_all()).map_err(unwritable)?;
-    std::fs::rename(&partial, file).map_err(unwritable)?;
+    target.keep().map_err(unwritable)?;
     match global.output {
         Format::Json => output::json(&json!({ "bytes": bytes })),
         Format::Table => output::text(&format!("{} with {}\n", file.display(), output::size(bytes))),
+    }
+}
+
+/// Where an archive is written.
+enum Target {
+    /// A file. One that is there stays until the new one is whole.
+    File { path: PathBuf, partial: PathBuf },
+    /// A device or a pipe.
+    Stream(PathBuf),
+}
+
+impl Target {
+    fn of(file: &Path) -> Self {
+        // The file that a link leads to is replaced, and not the link.
+        let path = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        match std::fs::metadata(&path) {
+            Ok(metadata) if !metadata.is_file() => Self::Stream(path),
+            _ => Self::File { partial: path.with_added_extension("partial"), path },
+        }
+    }
+
+    fn create(&self) -> std::io::Result<std::fs::File> {
+        let mut options = std::fs::File::options();
+        match self {
+            // It holds all that the functions know: for its owner only.
+            Self::File { partial, .. } => {
+                let _ = std::fs::remove_file(partial);
+                options.create_new(true).mode(0o600).write(true).open(partial)
+            }
+            Self::Stream(path) => options.write(true).open(path),
+        }
+    }
+
+    fn keep(&self) -> std::io::Result<()> {
+        let Self::File { path, partial } = self else { return Ok(()) };
+        let written = std::fs::File::open(partial)?;
+        if let Ok(before) = std::fs::metadata(path) {
+            written.set_permissions(before.permissions())?;
+        }
+        written.sync_all()?;
+        std::fs::rename(partial, path)
+    }
+
+    fn give_up(&self) {
+        if let Self::File { partial, .. } = self {
+            let _ = std::fs::remove_file(partial);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! full disk, and the examples.
 
 mod access;
+mod archives;
 mod assets;
 mod bridging;
 mod brokering;

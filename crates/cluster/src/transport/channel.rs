@@ -49,7 +49,16 @@ pub(crate) async fn run(
 ) -> Outcome {
     match greeting::open(&shared, &link, &mut stream).await {
         Ok((peer, hello)) => serve(&shared, &events, &peer, &hello, stream).await,
-        Err(failure) => greeting::give_up(&shared, &link, stream, failure).await,
+        Err(failure) => {
+            // A member that does not let this node in may have said that it was put out.
+            if shared.membership.lock().is_own_revoked() && !shared.cancel.is_cancelled() {
+                tokio::select! {
+                    _ = events.send(Event::MembershipChanged) => {}
+                    () = shared.cancel.cancelled() => {}
+                }
+            }
+            greeting::give_up(&shared, &link, stream, failure).await
+        }
     }
 }
 
@@ -79,7 +88,13 @@ async fn serve(
         () = peer.close.cancelled() => {
             // Half a frame cannot be followed by another.
             if !channel.writing.load(Ordering::Relaxed) {
+                let is_put_out = peer.close_reason() == DownReason::Refused(Refusal::Revoked);
+                let list = shared.membership.lock().revocations().filter(|_| is_put_out).map(RevocationList::encode);
                 let goodbye = async {
+                    // So that it knows, and works alone from now on.
+                    if let Some(list) = list {
+                        frame::write(&mut writer, Kind::Revocations, &list).await?;
+                    }
                     frame::write(&mut writer, Kind::Goodbye, &[]).await?;
                     writer.close().await
                 };

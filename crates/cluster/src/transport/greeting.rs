@@ -12,6 +12,7 @@ use super::frame::{self, Kind, ReadError};
 use super::shared::{Peer, Shared};
 use super::{TransportKind, address};
 use crate::handshake::{Hello, MAX_HELLO_BYTES, Refusal, Refused, Verdict};
+use crate::{CertificateError, RevocationList};
 
 /// How long a refusal may take to get through.
 const LINGER: Duration = Duration::from_secs(1);
@@ -78,7 +79,11 @@ pub(super) async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, fa
             }
             shared.counters.refuse(refused.reason);
             let reason = refused.reason;
-            refuse(&mut stream, refused).await;
+            let list = match reason {
+                Refusal::Revoked => shared.membership.lock().revocations().map(RevocationList::encode),
+                _ => None,
+            };
+            refuse(&mut stream, refused, list.filter(|list| list.len() <= MAX_HELLO_BYTES)).await;
             Outcome::Refused(reason)
         }
         Failure::Theirs(refused) => {
@@ -97,9 +102,12 @@ pub(super) async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, fa
     }
 }
 
-/// Tells the peer why, and waits a moment for it to read that and close.
-async fn refuse(stream: &mut Stream, refused: Refused) {
+/// Tells the peer why, and waits a moment for it to read that and close. One that was put out gets the proof of it.
+async fn refuse(stream: &mut Stream, refused: Refused, revocations: Option<Vec<u8>>) {
     let farewell = async {
+        if let Some(list) = revocations {
+            frame::write(stream, Kind::Revocations, &list).await?;
+        }
         frame::write(stream, Kind::Verdict, &Verdict::Refused(refused).encode()).await?;
         stream.close().await?;
         let mut rest = [0; 256];
@@ -117,7 +125,7 @@ async fn greet(
     stream: &mut Stream,
 ) -> Result<(Arc<Peer>, Hello), Failure> {
     frame::write(stream, Kind::Hello, &shared.hello().encode()).await.map_err(lost)?;
-    let body = expect(stream, Kind::Hello).await?;
+    let body = expect(shared, stream, Kind::Hello).await?;
     let hello = Hello::decode(&body).map_err(Failure::Ours)?;
     let greeted = {
         let membership = shared.membership.lock();
@@ -138,7 +146,7 @@ async fn greet(
     if shared.own > link.peer {
         accept(stream).await?;
     }
-    let body = expect(stream, Kind::Verdict).await?;
+    let body = expect(shared, stream, Kind::Verdict).await?;
     if let Verdict::Refused(refused) = Verdict::decode(&body).map_err(Failure::Ours)? {
         return Err(Failure::Theirs(refused));
     }
@@ -149,13 +157,15 @@ async fn accept(stream: &mut Stream) -> Result<(), Failure> {
     frame::write(stream, Kind::Verdict, &Verdict::Accepted.encode()).await.map_err(lost)
 }
 
-/// Reads a frame of a certain kind; a refusal may come in its place.
-async fn expect(stream: &mut Stream, wanted: Kind) -> Result<Bytes, Failure> {
-    let (kind, body) = frame::read(stream, MAX_HELLO_BYTES, |_| ()).await.map_err(|error| match error {
-        ReadError::TooLarge { .. } => Failure::Ours(Refusal::TooLarge.with(error.to_string())),
-        ReadError::Empty => Failure::Ours(Refusal::Malformed.with(error.to_string())),
-        ReadError::Closed | ReadError::Io(_) => Failure::Lost(error.to_string()),
-    })?;
+/// Reads a frame of a certain kind; a refusal may come in its place, and before it the list of those that were put out.
+async fn expect(shared: &Shared, stream: &mut Stream, wanted: Kind) -> Result<Bytes, Failure> {
+    let (mut kind, mut body) = read(stream).await?;
+    if kind == Kind::Revocations {
+        let malformed = |error: CertificateError| Failure::Ours(Refusal::Malformed.with(error.to_string()));
+        let list = RevocationList::decode(&body).map_err(malformed)?;
+        shared.membership.lock().revoke(list).map_err(malformed)?;
+        (kind, body) = read(stream).await?;
+    }
     if kind == wanted {
         return Ok(body);
     }
@@ -165,6 +175,14 @@ async fn expect(stream: &mut Stream, wanted: Kind) -> Result<Bytes, Failure> {
         return Err(Failure::Theirs(refused));
     }
     Err(Failure::Ours(Refusal::Malformed.with(format!("it sent a {kind:?} in place of a {wanted:?}"))))
+}
+
+async fn read(stream: &mut Stream) -> Result<(Kind, Bytes), Failure> {
+    frame::read(stream, MAX_HELLO_BYTES, |_| ()).await.map_err(|error| match error {
+        ReadError::TooLarge { .. } => Failure::Ours(Refusal::TooLarge.with(error.to_string())),
+        ReadError::Empty => Failure::Ours(Refusal::Malformed.with(error.to_string())),
+        ReadError::Closed | ReadError::Io(_) => Failure::Lost(error.to_string()),
+    })
 }
 
 fn lost(error: std::io::Error) -> Failure {

@@ -184,7 +184,7 @@ fn check_membership(options: &Options) -> Result<(), StartError> {
     if found != identity {
         return Err(StartError::OtherNode { membership: Box::new(found), identity: Box::new(identity) });
     }
-    if membership.is_revoked(membership.own()) {
+    if membership.is_own_revoked() {
         return Err(StartError::Revoked);
     }
     Ok(())

@@ -68,11 +68,11 @@ pub fn value_of<'js>(ctx: &Ctx<'js>, value: &FieldValue<'_>) -> rquickjs::Result
         FieldValue::Integer(value) => (*value as f64).into_js(ctx),
         FieldValue::Unsigned(value) => (*value as f64).into_js(ctx),
         FieldValue::Register(None) => Ok(Value::new_undefined(ctx.clone())),
-        FieldValue::Register(Some(json)) => ctx.json_parse(*json),
+        FieldValue::Register(Some(json)) => natives::stored_json(ctx, json),
         FieldValue::Values(values) => {
             let array = Array::new(ctx.clone())?;
             for (index, json) in values.iter().enumerate() {
-                array.set(index, ctx.json_parse(*json)?)?;
+                array.set(index, natives::stored_json(ctx, json)?)?;
             }
             Ok(array.into_value())
         }

@@ -391,11 +391,19 @@ fn register_get<'js>(
 ) -> rquickjs::Result<Value<'js>> {
     let (object, field) = (Utf8::of(object)?, Utf8::of(field)?);
     let value = match answer(&ctx, &Request::RegisterGet { object: &object, field: &field })? {
-        Answer::Bytes(json) => ctx.json_parse(json)?,
+        Answer::Bytes(json) => stored_json(&ctx, json)?,
         other => value_of(&ctx, &other)?,
     };
     // What JSON can say has no `then` that could be called.
     boundary::fulfilled(&ctx, &value)
+}
+
+/// What JSON in a field says. Other programs may have written something else there.
+pub fn stored_json<'js>(ctx: &Ctx<'js>, json: &[u8]) -> rquickjs::Result<Value<'js>> {
+    ctx.json_parse(json).map_err(|_| {
+        drop(ctx.catch());
+        refused(ctx, Code::Invalid, "what is stored there is no JSON text; another program wrote it")
+    })
 }
 
 fn start_call<'js>(ctx: Ctx<'js>, function: String, data: Value<'js>) -> rquickjs::Result<u32> {

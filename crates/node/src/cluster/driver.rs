@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::PUT_OUT;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
-use super::pace::Pace;
+use super::pace::{LOOK, Pace, Rest};
 use super::recovery::Recoveries;
 use super::replica::LocalReplica;
 use crate::objects::{FieldKey, FoldScope, own_object};
@@ -51,7 +52,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     objects.collect_for_peers();
     let opening = objects.clone();
     let replica = tokio::task::spawn_blocking(move || LocalReplica::open(opening)).await;
-    let replica = replica.map_err(|error| StoreError::Thread(std::io::Error::other(error)))??;
+    let replica = replica.map_err(|error| StoreError::Thread(std::io::Error::other(error)))?;
     let me = NodeId(objects.replica().node);
     let settings = Settings { seed: rand::random(), ..Settings::default() };
     let mut running = Running {
@@ -70,11 +71,16 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     let mut changes = registry.changes();
     changes.borrow_and_update();
     running.set_interests(interests(&registry.routes())).await;
-    let mut next_collect = Instant::now();
-    let mut next_reading = Instant::now();
-    let mut next_tick = Instant::now();
-    let mut pace = Pace::new(next_tick);
+    let begun = Instant::now();
+    let mut next_reading = begun;
+    let mut pace = Pace::new(begun);
+    let (mut after_tick, mut after_collect) = (Rest::none(begun), Rest::none(begun));
+    let mut collected = begun;
     loop {
+        let now = Instant::now();
+        pace.look(now);
+        let next_tick = pace.end(&after_tick);
+        let next_collect = pace.end(&after_collect).max(collected + COLLECT).max(next_tick);
         let deadline = running.machine.next_deadline().map(|due| (running.started + due).max(next_tick));
         let tick = async {
             match deadline {
@@ -86,6 +92,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             tokio::time::sleep_until(next_collect.into()).await;
             objects.take_for_peers().await
         };
+        let rests = next_collect > now + LOOK;
         tokio::select! {
             () = cancel.cancelled() => break,
             event = events.recv() => {
@@ -98,14 +105,20 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 running.transport(group).await;
                 if changed {
                     keep(&files, &membership).await;
+                    if membership.lock().is_own_revoked() {
+                        tracing::error!("{PUT_OUT}");
+                        objects.collect_for_nobody();
+                        cancel.cancel();
+                        break;
+                    }
                     running.set_members(&membership).await;
                 }
             }
             deltas = collect => {
                 // What has waited for longer than its interval is sent now.
                 running.changed(deltas).await;
-                let now = Instant::now();
-                next_collect = now + pace.wait(running.take_busy(), Duration::ZERO, now).max(COLLECT);
+                collected = Instant::now();
+                after_collect = Rest::after(running.take_busy(), Duration::ZERO, collected);
             }
             _ = changes.changed() => {
                 changes.borrow_and_update();
@@ -114,12 +127,12 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             }
             // So that figures are true and folding is thought of where nothing happens.
             () = tokio::time::sleep(IDLE) => {}
+            // The rest may be over earlier.
+            () = tokio::time::sleep(LOOK), if rests => {}
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
                 running.handle([Event::Tick]).await;
-                let now = Instant::now();
-                next_tick = now + pace.wait(running.take_busy(), late, now);
-                next_collect = next_collect.max(next_tick);
+                after_tick = Rest::after(running.take_busy(), late, Instant::now());
             }
         }
         if Instant::now() >= next_reading {

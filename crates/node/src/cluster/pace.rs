@@ -10,10 +10,10 @@ const REST: f64 = 8.0;
 const MOST_PRESSURE: f64 = 0.95;
 /// They wait no longer than that.
 const LONGEST: Duration = Duration::from_millis(500);
-/// A timer that fires later than this shows that others want the processor as well.
+/// Where the kernel does not tell, a timer that fires later than this shows that others want the processor as well.
 const TIMER_GRAIN: Duration = Duration::from_millis(1);
-/// How often the kernel is asked.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often the kernel is asked while replication is at work or rests.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// Pressure stall information: how long some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
 
@@ -32,22 +32,46 @@ impl Pace {
         Self { pressure: 0.0, looked: now, waited_us: read() }
     }
 
-    /// How long to wait after replication has cost `busy`, and its timer was `late`.
-    pub fn wait(&mut self, busy: Duration, late: Duration, now: Instant) -> Duration {
-        let since = now.duration_since(self.looked);
-        if since >= LOOK {
-            self.look(since, read());
-            self.looked = now;
+    /// Asks the kernel, if it was not asked lately.
+    pub fn look(&mut self, now: Instant) {
+        if now.duration_since(self.looked) >= LOOK {
+            self.take(read(), now);
         }
-        // What made it late itself counts once.
-        let cost = busy + late.saturating_sub(TIMER_GRAIN).saturating_sub(busy);
-        cost.mul_f64(REST / (1.0 - self.pressure)).min(LONGEST)
     }
 
-    fn look(&mut self, since: Duration, waited_us: Option<u64>) {
+    /// When a rest is over as things stand: what the pressure adds to it ends with the pressure.
+    pub fn end(&self, rest: &Rest) -> Instant {
+        let cost = rest.busy + if self.waited_us.is_some() { Duration::ZERO } else { rest.late };
+        rest.from + cost.mul_f64(REST / (1.0 - self.pressure)).min(LONGEST)
+    }
+
+    fn take(&mut self, waited_us: Option<u64>, now: Instant) {
         let waited = waited_us.zip(self.waited_us).map_or(0, |(now, before)| now.saturating_sub(before));
+        let since = now.duration_since(self.looked);
         self.pressure = (Duration::from_micros(waited).div_duration_f64(since)).min(MOST_PRESSURE);
         self.waited_us = waited_us;
+        self.looked = now;
+    }
+}
+
+/// What is rested from.
+#[derive(Debug)]
+pub(super) struct Rest {
+    from: Instant,
+    busy: Duration,
+    late: Duration,
+}
+
+impl Rest {
+    /// From what has cost `busy` until now, and whose timer was `late`.
+    pub fn after(busy: Duration, late: Duration, now: Instant) -> Self {
+        // What made it late itself counts once.
+        Self { from: now, busy, late: late.saturating_sub(TIMER_GRAIN).saturating_sub(busy) }
+    }
+
+    /// From nothing.
+    pub fn none(now: Instant) -> Self {
+        Self { from: now, busy: Duration::ZERO, late: Duration::ZERO }
     }
 }
 
@@ -67,8 +91,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn pace(pressure: f64) -> Pace {
-        Pace { pressure, looked: Instant::now(), waited_us: None }
+    fn pace(pressure: f64, now: Instant) -> Pace {
+        Pace { pressure, looked: now, waited_us: None }
     }
 
     #[test]
@@ -83,22 +107,44 @@ mod tests {
     #[test]
     fn it_rests_longer_the_more_it_costs_and_the_more_others_wait() {
         let now = Instant::now();
-        assert_eq!(pace(0.0).wait(MS, Duration::ZERO, now), 8 * MS);
-        assert_eq!(pace(0.5).wait(MS, Duration::ZERO, now), 16 * MS);
-        assert_eq!(pace(0.0).wait(MS, 4 * MS, now), 24 * MS, "late by 3 ms, of which one was its own");
-        assert_eq!(pace(MOST_PRESSURE).wait(10 * MS, Duration::ZERO, now), LONGEST);
-        assert_eq!(pace(0.9).wait(Duration::ZERO, Duration::ZERO, now), Duration::ZERO);
+        let wait = |pressure: f64, busy: Duration, late: Duration| {
+            pace(pressure, now).end(&Rest::after(busy, late, now)).duration_since(now)
+        };
+        assert_eq!(wait(0.0, MS, Duration::ZERO), 8 * MS);
+        assert_eq!(wait(0.5, MS, Duration::ZERO), 16 * MS);
+        assert_eq!(wait(0.0, MS, 4 * MS), 24 * MS, "late by 3 ms, of which one was its own");
+        assert_eq!(wait(MOST_PRESSURE, 10 * MS, Duration::ZERO), LONGEST);
+        assert_eq!(wait(0.9, Duration::ZERO, Duration::ZERO), Duration::ZERO);
+        assert_eq!(pace(0.9, now).end(&Rest::none(now)), now);
+        let told = Pace { waited_us: Some(0), ..pace(0.0, now) };
+        assert_eq!(
+            told.end(&Rest::after(MS, 4 * MS, now)).duration_since(now),
+            8 * MS,
+            "the kernel knows better"
+        );
     }
 
     #[test]
     fn pressure_is_of_the_time_since_the_last_look() {
-        let mut pace = pace(0.0);
+        let begun = Instant::now();
+        let mut pace = pace(0.0, begun);
         pace.waited_us = Some(1_000_000);
-        pace.look(250 * MS, Some(1_050_000));
+        pace.take(Some(1_050_000), begun + 250 * MS);
         assert!((pace.pressure - 0.2).abs() < 1e-9);
-        pace.look(250 * MS, Some(1_300_000));
+        pace.take(Some(1_300_000), begun + 500 * MS);
         assert!((pace.pressure - MOST_PRESSURE).abs() < 1e-9);
-        pace.look(250 * MS, None);
+        pace.take(None, begun + 750 * MS);
         assert!(pace.pressure.abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_pressure_adds_ends_with_it() {
+        let begun = Instant::now();
+        let mut pace = pace(MOST_PRESSURE, begun);
+        pace.waited_us = Some(0);
+        let rest = Rest::after(MS, Duration::ZERO, begun);
+        assert_eq!(pace.end(&rest).duration_since(begun), 160 * MS);
+        pace.take(Some(0), begun + LOOK);
+        assert_eq!(pace.end(&rest).duration_since(begun), 8 * MS);
     }
 }

@@ -9,7 +9,6 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::delta::ObjectDelta;
 use crate::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
-use crate::store::StoreError;
 
 /// The objects of this node, and their digests as far as they are known.
 pub struct LocalReplica {
@@ -22,14 +21,14 @@ pub struct LocalReplica {
 
 impl LocalReplica {
     /// Looks at all objects there are; their digests are made when they are needed. Blocks.
-    pub fn open(objects: Arc<Objects>) -> Result<Self, StoreError> {
+    pub fn open(objects: Arc<Objects>) -> Self {
         let mut digests = BTreeMap::new();
         let mut apps: HashMap<String, Arc<str>> = HashMap::new();
         objects.visit_keys(|key| {
             let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
             digests.insert(ObjectKey { app, object: key.object().into() }, None);
-        })?;
-        Ok(Self { objects, digests: Mutex::new(digests), copies: HashMap::new() })
+        });
+        Self { objects, digests: Mutex::new(digests), copies: HashMap::new() }
     }
 
     /// An object has changed.

@@ -16,6 +16,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::PUT_OUT;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
 use super::recovery::Recoveries;
@@ -79,11 +80,10 @@ pub enum ClusterError {
     )]
     NoMember,
     /// Only the node that made the cluster says who is in it.
-    #[error("this node does not have the key of the cluster; ask the node that made it ({key_path} there)")]
-    NoKey {
-        /// Where the key would be.
-        key_path: PathBuf,
-    },
+    #[error(
+        "this node does not have the key of the cluster; ask the one that made it, or has `cluster/cluster.key` in its data directory"
+    )]
+    NoKey,
     /// There is no such member.
     #[error("there is no member `{name}`; `edgefaas nodes` shows those there are")]
     UnknownMember {
@@ -211,10 +211,7 @@ impl Cluster {
                 }
                 match self.run(self.files.identity()?, membership, Vec::new()).await {
                     Err(ClusterError::Start(StartError::Revoked)) => {
-                        tracing::error!(
-                            "this node was put out of its cluster, and works alone; move `cluster/` out of its data directory \
-                             to join again"
-                        );
+                        tracing::error!("{PUT_OUT}");
                         Ok(())
                     }
                     started => started,
@@ -381,7 +378,7 @@ impl Cluster {
         if self.running.lock().is_none() {
             return Err(ClusterError::NoMember);
         }
-        self.files.cluster_key()?.ok_or_else(|| ClusterError::NoKey { key_path: self.files.key_path() })
+        self.files.cluster_key()?.ok_or(ClusterError::NoKey)
     }
 
     fn certificate(&self, identity: &Identity, name: &str) -> NewCertificate {

@@ -91,12 +91,13 @@ impl Objects for ObjectsService {
         let proto::GetRequest { app, object, field, path } = request.into_inner();
         check_names(&app, &object, (!field.is_empty()).then_some(&field), &path)?;
         let objects = self.parts.dispatcher.store().objects();
-        let keys = match field.is_empty() {
-            true => objects.fields(&app, &object, None, MAX_FIELDS_PER_OBJECT).map_err(store_status)?,
+        let mut keys = match field.is_empty() {
+            true => objects.fields(&app, &object, None, MAX_FIELDS_PER_OBJECT + 1).map_err(store_status)?,
             false => vec![FieldKey::new(&app, &object, &field)],
         };
-        let mut answer =
-            proto::GetResponse { fields: Vec::new(), more: keys.len() >= MAX_FIELDS_PER_OBJECT };
+        let more = keys.len() > MAX_FIELDS_PER_OBJECT;
+        keys.truncate(MAX_FIELDS_PER_OBJECT);
+        let mut answer = proto::GetResponse { fields: Vec::new(), more };
         let mut bytes = 0;
         for key in keys {
             let node = objects.replica().node;
@@ -106,6 +107,7 @@ impl Objects for ObjectsService {
                 Ok(inner.map(|inner| (field_state(key.field(), inner, node), inner.size_bytes())))
             });
             let state = state.map_err(store_status)?.map_err(|error: edgefaas_crdt::WrongType| {
+                let error = error.below(key.field());
                 let message = format!("object `{object}`: {error}");
                 refused(Code::FailedPrecondition, "WRONG_TYPE", message)
             })?;
@@ -122,10 +124,12 @@ impl Objects for ObjectsService {
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
         let proto::ListRequest { app, after_app, after_object, limit } = request.into_inner();
+        check_app(&app)?;
         let limit = if limit == 0 { LIST_OBJECTS } else { (limit as usize).min(LIST_OBJECTS) };
         let objects = self.parts.dispatcher.store().objects().clone();
         let listed = tokio::task::spawn_blocking(move || {
-            let after = (!after_object.is_empty()).then_some((after_app.as_str(), after_object.as_str()));
+            let is_first = after_app.is_empty() && after_object.is_empty();
+            let after = (!is_first).then_some((after_app.as_str(), after_object.as_str()));
             objects.list((!app.is_empty()).then_some(app.as_str()), after, limit)
         });
         let listed =
@@ -182,6 +186,7 @@ impl Objects for ObjectsService {
 
     async fn export(&self, request: Request<proto::ExportRequest>) -> Answer<Self::ExportStream> {
         let app = request.into_inner().app;
+        check_app(&app)?;
         let (chunks, stream) = mpsc::channel::<Result<proto::Chunk, Status>>(STREAM_CHUNKS);
         let objects = self.parts.dispatcher.store().objects().clone();
         tokio::task::spawn_blocking(move || {
@@ -200,11 +205,18 @@ impl Objects for ObjectsService {
                     }
                     Ok(())
                 })?;
-                let (rest, _) = writer.finish()?;
+                let (rest, fields) = writer.finish()?;
+                if fields == 0 && !app.is_empty() {
+                    let message =
+                        format!("app `{app}` has no objects; `edgefaas objects list` shows what there is");
+                    let _ = chunks.blocking_send(Err(refused(Code::NotFound, "NO_OBJECTS", message)));
+                    return Ok(());
+                }
                 Ok(send(rest)?)
             };
             if let Err(error) = export() {
-                let _ = chunks.blocking_send(Err(Status::data_loss(error.to_string())));
+                let _ =
+                    chunks.blocking_send(Err(refused(Code::DataLoss, "STORE_FAILED", error.to_string())));
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
@@ -305,6 +317,15 @@ fn add(batch: &mut Batch, update: proto::UpdateRequest) -> Result<(), Status> {
     let nest = |operation, key| Operation::MapUpdate(key, Box::new(operation));
     batch.operate(FieldKey::new(&app, &object, &field), path.into_iter().rev().fold(operation, nest));
     Ok(())
+}
+
+/// Of a request that is about one app or, without a name, all.
+fn check_app(app: &str) -> Result<(), Status> {
+    if app.is_empty() || is_name(app) {
+        return Ok(());
+    }
+    let message = format!("`{}` is no name of an app", app.escape_debug());
+    Err(refused(Code::InvalidArgument, "BAD_NAME", message))
 }
 
 fn check_names(app: &str, object: &str, field: Option<&String>, path: &[String]) -> Result<(), Status> {

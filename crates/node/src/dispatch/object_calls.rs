@@ -117,13 +117,18 @@ impl InvocationHost {
         let node = self.dispatcher.store.objects().replica().node;
         let answer = |field: Option<&Field>| -> Result<FieldValue, HostError> {
             let inner = match field {
-                Some(field) => field.at_path(&path).map_err(|error| invalid(object, &error))?,
+                Some(field) => {
+                    field.at_path(&path).map_err(|error| invalid(object, &error.below(key.field())))?
+                }
                 None => None,
             };
             let Some(inner) = inner else { return Ok(value_of(&read, &Field::empty(wanted), node)) };
-            match inner.field_type() == wanted {
-                true => Ok(value_of(&read, inner, node)),
-                false => Err(wrong(&key, inner.field_type(), wanted)),
+            match inner.field_type() {
+                actual if actual == wanted => Ok(value_of(&read, inner, node)),
+                actual => {
+                    let field = path.join("/");
+                    Err(invalid(object, &WrongType { field, actual, wanted }.below(key.field())))
+                }
             }
         };
         match self.effects.lock().pending(&key) {

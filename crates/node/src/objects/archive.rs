@@ -124,7 +124,10 @@ impl<R: Read> ArchiveReader<R> {
     /// Begins to read.
     pub fn new(mut from: R) -> Result<Self, ArchiveError> {
         let mut head = [0; HEAD.len()];
-        from.read_exact(&mut head).map_err(|_| ArchiveError::Head)?;
+        from.read_exact(&mut head).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ArchiveError::Head,
+            _ => ArchiveError::Io(error),
+        })?;
         if head != HEAD {
             return Err(ArchiveError::Head);
         }

@@ -35,7 +35,8 @@ pub fn json_of_bytes(bytes: &[u8]) -> Json {
     serde_json::from_slice(bytes).unwrap_or_else(|_| json!({ BYTES_KEY: STANDARD.encode(bytes) }))
 }
 
-/// The bytes that stand for a JSON value: its text with sorted keys, so that equal values are equal elements of a set.
+/// The bytes that stand for a JSON value: the text that equal values have in common (RFC 8785), so that they are equal elements
+/// of a set. Whole numbers of more than 53 bits keep all their digits.
 pub fn bytes_of_json(value: &Json) -> Bytes {
     if let Json::Object(entries) = value
         && entries.len() == 1
@@ -45,19 +46,38 @@ pub fn bytes_of_json(value: &Json) -> Bytes {
     {
         return bytes.into();
     }
-    sorted(value).to_string().into()
+    let mut text = String::new();
+    write_canonical(value, &mut text);
+    text.into()
 }
 
-fn sorted(value: &Json) -> Json {
+fn write_canonical(value: &Json, text: &mut String) {
     match value {
-        Json::Array(values) => values.iter().map(sorted).collect(),
-        Json::Object(entries) => {
-            let mut entries: Vec<_> =
-                entries.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
-            entries.sort_by(|(one, _), (next, _)| one.cmp(next));
-            Json::Object(entries.into_iter().collect())
+        Json::Number(number) if number.is_f64() => {
+            let number = number.as_f64().unwrap_or_default();
+            text.push_str(ryu_js::Buffer::new().format(number));
         }
-        other => other.clone(),
+        Json::Array(values) => {
+            text.push('[');
+            for (index, value) in values.iter().enumerate() {
+                text.push_str(if index == 0 { "" } else { "," });
+                write_canonical(value, text);
+            }
+            text.push(']');
+        }
+        Json::Object(entries) => {
+            let mut entries: Vec<_> = entries.iter().collect();
+            entries.sort_by(|(one, _), (next, _)| one.encode_utf16().cmp(next.encode_utf16()));
+            text.push('{');
+            for (index, (key, value)) in entries.into_iter().enumerate() {
+                text.push_str(if index == 0 { "" } else { "," });
+                text.push_str(&Json::from(key.as_str()).to_string());
+                text.push(':');
+                write_canonical(value, text);
+            }
+            text.push('}');
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => text.push_str(&value.to_string()),
     }
 }
 
@@ -78,6 +98,19 @@ mod tests {
         let raw = [0xff, 0x00, 0x7b];
         assert_eq!(json_of_bytes(&raw), json!({"base64": "/wB7"}));
         assert_eq!(bytes_of_json(&json_of_bytes(&raw)), raw[..]);
+        for (text, canonical) in [
+            ("1.0", "1"),
+            ("-0.0", "0"),
+            ("1e21", "1e+21"),
+            ("1e-7", "1e-7"),
+            ("100000000000000000000", "100000000000000000000"),
+            ("9007199254740993", "9007199254740993"),
+            ("[2.50, {\"b\": 1.0, \"a\": []}]", "[2.5,{\"a\":[],\"b\":1}]"),
+            ("{\"\\ufb33\": 1, \"\\ud83d\\ude00\": 2}", "{\"\u{1f600}\":2,\"\u{fb33}\":1}"),
+        ] {
+            let value: Json = serde_json::from_str(text).unwrap();
+            assert_eq!(bytes_of_json(&value), canonical.as_bytes(), "{text}");
+        }
         assert_eq!(bytes_of_json(&json!({"b": 1, "a": {"d": 1, "c": 2}})), r#"{"a":{"c":2,"d":1},"b":1}"#);
     }
 }

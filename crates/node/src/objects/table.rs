@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use edgefaas_crdt::{Field, FieldDelta, FieldType, ReplicaId};
-use fjall::{Database, Keyspace, Readable};
+use fjall::{Database, Guard, Keyspace, Readable};
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
@@ -196,7 +196,7 @@ impl Objects {
         };
         let mut keys = Vec::new();
         for entry in self.space.range::<Vec<u8>, _>((from, Bound::Unbounded)) {
-            let key = entry.key()?;
+            let key = entry.key().map_err(|error| unreadable(keys.last(), error))?;
             if !key.starts_with(prefix.as_bytes()) || keys.len() >= limit {
                 break;
             }
@@ -227,8 +227,9 @@ impl Objects {
             (None, Some(app)) => format!("{app}\0"),
             (None, None) => String::new(),
         };
+        let mut last = None;
         for entry in self.space.range(start.as_bytes()..) {
-            let (key, value) = entry.into_inner()?;
+            let (key, value) = entry.into_inner().map_err(|error| unreadable(last.as_ref(), error))?;
             let base = record::split_change_key(&key).map_or(&key[..], |(base, _)| base);
             let Some(field) = FieldKey::parse(base) else { continue };
             if app.is_some_and(|app| app != field.app()) {
@@ -250,6 +251,7 @@ impl Objects {
                 let field_type = field_type.map_err(|error| damaged(&field, &error))?;
                 summary.fields.insert(field.field().to_owned(), field_type);
             }
+            last = Some(field);
         }
         for (key, slot) in &*self.unwritten.lock() {
             let name = (key.app().to_owned(), key.object().to_owned());
@@ -280,7 +282,9 @@ impl Objects {
         let snapshot = self.database.snapshot();
         let mut current: Option<(FieldKey, Field)> = None;
         for entry in snapshot.iter(&self.space) {
-            let (key, value) = entry.into_inner().map_err(StoreError::from)?;
+            let entry = entry.into_inner();
+            let last = current.as_ref().map(|(key, _)| key);
+            let (key, value) = entry.map_err(|error| unreadable(last, error))?;
             match record::split_change_key(&key) {
                 Some((base, _)) => {
                     if let Some((owner, field)) = &mut current
@@ -311,21 +315,17 @@ impl Objects {
         Ok(())
     }
 
-    /// Gives the key of every field to `visit`.
-    ///
-    /// # Errors
-    /// As of [`read`](Self::read).
-    pub fn visit_keys(&self, mut visit: impl FnMut(&FieldKey)) -> Result<(), StoreError> {
-        for entry in self.space.iter() {
-            let key = entry.key()?;
-            if record::split_change_key(&key).is_none()
-                && let Some(key) = FieldKey::parse(&key)
-            {
-                visit(&key);
-            }
+    /// Gives the key of every field to `visit`. Where a file is damaged, those on both sides of the damage.
+    pub fn visit_keys(&self, mut visit: impl FnMut(&FieldKey)) {
+        if let Err((after, error)) = visit_side(self.space.iter(), &mut visit) {
+            let up_to = visit_side(self.space.iter().rev(), &mut visit).err().and_then(|(key, _)| key);
+            tracing::error!(
+                error = %unreadable(after.as_ref(), error),
+                ?up_to,
+                "some objects cannot be read and are not replicated; the others are"
+            );
         }
         self.unwritten.lock().keys().for_each(visit);
-        Ok(())
     }
 
     /// The class of an object.
@@ -368,6 +368,12 @@ impl Objects {
     /// Begins to collect what peers have to be sent.
     pub fn collect_for_peers(&self) {
         self.peers.wanted.store(true, Relaxed);
+    }
+
+    /// There are no peers any more.
+    pub fn collect_for_nobody(&self) {
+        self.peers.wanted.store(false, Relaxed);
+        self.peers.deltas.lock().clear();
     }
 
     /// Waits until there is something that peers have to be sent, and takes it. Dropping the future takes nothing.
@@ -478,6 +484,34 @@ impl Objects {
         }
         Ok(Some(stored))
     }
+}
+
+/// Visits keys up to the first that cannot be read; gives the one before it.
+fn visit_side(
+    entries: impl Iterator<Item = Guard>,
+    visit: &mut impl FnMut(&FieldKey),
+) -> Result<(), (Option<FieldKey>, fjall::Error)> {
+    let mut last = None;
+    for entry in entries {
+        let key = match entry.key() {
+            Ok(key) => key,
+            Err(error) => return Err((last, error)),
+        };
+        if record::split_change_key(&key).is_none()
+            && let Some(key) = FieldKey::parse(&key)
+        {
+            visit(&key);
+            last = Some(key);
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(after: Option<&FieldKey>, reason: fjall::Error) -> StoreError {
+    let after = after.map_or("the beginning of the objects".to_owned(), |key| {
+        format!("field `{}` of object `{}` of app `{}`", key.field(), key.object(), key.app())
+    });
+    StoreError::Unreadable { after, reason }
 }
 
 fn damaged(key: &FieldKey, error: &record::RecordError) -> StoreError {

@@ -47,13 +47,14 @@ pub enum FieldRefused {
     },
     /// The object takes as much as it may.
     #[error(
-        "object `{object}` has {bytes} bytes, and {more_bytes} more are over its quota of {quota_bytes} bytes; take something \
-         away from it, or raise `quota` of its class in the manifest"
+        "object `{object}` would take {} bytes, which is over its quota of {quota_bytes} bytes; take something away from it, or \
+         raise `quota` of its class in the manifest",
+        bytes + more_bytes
     )]
     OverQuota {
         /// The object.
         object: String,
-        /// What it has on the disk.
+        /// What it has on the disk, and what comes before in the same batch.
         bytes: u64,
         /// What was to be added, about.
         more_bytes: u64,

@@ -64,6 +64,14 @@ pub enum StoreError {
     /// A read failed.
     #[error("the store cannot be read: {0}")]
     Read(fjall::Error),
+    /// A file of it is damaged: what lies behind a key cannot be read.
+    #[error("the store cannot be read behind {after}: {reason}; the disk may be failing")]
+    Unreadable {
+        /// The last that could be read.
+        after: String,
+        /// What the database says.
+        reason: fjall::Error,
+    },
     /// A value is not what was written.
     #[error("{what} in the store is damaged: {reason}")]
     Damaged {
@@ -126,14 +134,27 @@ impl Store {
         private
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)))
             .map_err(|error| failed(error.into()))?;
-        if let Some(cut) = tail::cut_damaged(&path).map_err(|error| failed(error.into()))? {
-            tracing::warn!(
-                journal = %cut.journal.display(),
-                lost_bytes = cut.lost_bytes,
-                kept_bytes = cut.kept_bytes,
-                "the end of the store's journal was not written whole, as after a power cut, and is cut off: what was \
-                 not synced is lost"
-            );
+        let aside = options.data_dir.join("damaged");
+        match tail::cut_damaged(&path, &aside).map_err(|error| failed(error.into()))? {
+            Some(tail::Cut { journal, kept_bytes, lost_bytes, is_in_the_middle: false, .. }) => {
+                tracing::warn!(
+                    journal = %journal.display(),
+                    lost_bytes,
+                    kept_bytes,
+                    "the end of the store's journal was not written whole, as after a power cut, and is cut off: what was \
+                     not synced is lost"
+                )
+            }
+            Some(tail::Cut { journal, kept_bytes, lost_bytes, put_aside, .. }) => tracing::error!(
+                journal = %journal.display(),
+                lost_bytes,
+                kept_bytes,
+                put_aside = ?put_aside,
+                "the store's journal is damaged in its middle, and everything behind that is lost, though there are whole \
+                 records in it: if there was no power cut, the disk is failing; in a cluster the other nodes still have the \
+                 objects, else restore a backup"
+            ),
+            None => {}
         }
         let database = Database::builder(&path)
             .cache_size(options.cache_bytes)

@@ -12,10 +12,14 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read};
+use std::io::{self, BufReader, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
+
+/// What a batch begins with.
+const START: u8 = 1;
 
 /// What was cut off.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +30,15 @@ pub(super) struct Cut {
     pub kept_bytes: u64,
     /// Up to the last byte that was written.
     pub lost_bytes: u64,
+    /// There are whole batches in it: it may be that the disk has changed what was synced.
+    pub is_in_the_middle: bool,
+    /// Where it was put then, if there was room.
+    pub put_aside: Option<PathBuf>,
 }
 
-/// Cuts the newest journal of the database in `folder` after its last good batch; `None` if nothing else is there.
-pub(super) fn cut_damaged(folder: &Path) -> io::Result<Option<Cut>> {
+/// Cuts the newest journal of the database in `folder` after its last good batch; `None` if nothing else is there. What
+/// has whole batches behind the damage is put into the folder `aside` first, in place of what is there.
+pub(super) fn cut_damaged(folder: &Path, aside: &Path) -> io::Result<Option<Cut>> {
     let Some(journal) = newest(folder)? else { return Ok(None) };
     let file = File::options().read(true).write(true).open(&journal)?;
     let kept_bytes = good_bytes(BufReader::with_capacity(1 << 16, &file))?;
@@ -37,9 +46,43 @@ pub(super) fn cut_damaged(folder: &Path) -> io::Result<Option<Cut>> {
     if written == kept_bytes {
         return Ok(None);
     }
+    let lost_bytes = written - kept_bytes;
+    let rest = read_part(&file, kept_bytes, lost_bytes)?;
+    let is_in_the_middle = has_whole_batch(&rest);
+    let put_aside = match is_in_the_middle {
+        true => put_aside(&rest, &journal, kept_bytes, aside).ok(),
+        false => None,
+    };
     file.set_len(kept_bytes)?;
     file.sync_all()?;
-    Ok(Some(Cut { journal, kept_bytes, lost_bytes: written - kept_bytes }))
+    Ok(Some(Cut { journal, kept_bytes, lost_bytes, is_in_the_middle, put_aside }))
+}
+
+fn read_part(mut file: &File, from: u64, count: u64) -> io::Result<Vec<u8>> {
+    let mut part = Vec::new();
+    file.seek(io::SeekFrom::Start(from))?;
+    file.take(count).read_to_end(&mut part)?;
+    Ok(part)
+}
+
+/// Whether a whole batch begins anywhere behind the damage, which is at the start.
+fn has_whole_batch(rest: &[u8]) -> bool {
+    let starts = rest.iter().enumerate().skip(1).filter(|(_, byte)| **byte == START);
+    starts.into_iter().any(|(at, _)| matches!(Reader::new(&rest[at..]).batch(), Ok(true)))
+}
+
+/// Writes what is cut off into a file whose name says where it was.
+fn put_aside(rest: &[u8], journal: &Path, from: u64, aside: &Path) -> io::Result<PathBuf> {
+    match std::fs::remove_dir_all(aside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => std::fs::DirBuilder::new().mode(0o700).create(aside)?,
+    }
+    let journal = journal.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+    let path = aside.join(format!("journal-{journal}-from-{from}"));
+    let mut copy = File::options().create(true).truncate(true).write(true).mode(0o600).open(&path)?;
+    copy.write_all(rest)?;
+    copy.sync_all()?;
+    Ok(path)
 }
 
 fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
@@ -56,7 +99,7 @@ fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
 
 /// How long the journal is with its good batches alone.
 fn good_bytes(journal: impl Read) -> io::Result<u64> {
-    let mut reader = Reader { journal, position: 0, sequence_number: 0, checksum: Xxh3::new() };
+    let mut reader = Reader::new(journal);
     loop {
         let good = reader.position;
         match reader.batch() {
@@ -70,7 +113,6 @@ fn good_bytes(journal: impl Read) -> io::Result<u64> {
 
 /// Where the last byte is that is not zero; `from`, if there is none after it. Journals are made longer than they are.
 fn written_bytes(mut file: &File, from: u64) -> io::Result<u64> {
-    use std::io::Seek;
     let (mut position, mut written) = (file.seek(io::SeekFrom::Start(from))?, from);
     let mut bytes = vec![0; 1 << 16];
     loop {
@@ -94,12 +136,16 @@ struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
+    fn new(journal: R) -> Self {
+        Self { journal, position: 0, sequence_number: 0, checksum: Xxh3::new() }
+    }
+
     /// Reads a batch; false if it is none.
     fn batch(&mut self) -> io::Result<bool> {
         let [start] = self.take()?;
         let entries = u32::from_le_bytes(self.take()?);
         let sequence_number = u64::from_le_bytes(self.take()?);
-        if start != 1 || sequence_number < self.sequence_number {
+        if start != START || sequence_number < self.sequence_number {
             return Ok(false);
         }
         self.sequence_number = sequence_number;
@@ -202,8 +248,38 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let lengths = database(home.path());
         assert!(lengths.is_sorted_by(|one, next| one < next), "every batch is seen: {lengths:?}");
-        assert_eq!(cut_damaged(home.path()).unwrap(), None, "nothing is wrong with it");
+        assert_eq!(
+            cut_damaged(home.path(), &home.path().join("aside")).unwrap(),
+            None,
+            "nothing is wrong with it"
+        );
         assert_eq!(batches(home.path()), BATCHES);
+    }
+
+    #[test]
+    fn whole_batches_behind_the_damage_are_put_aside() {
+        use std::os::unix::fs::FileExt;
+        let home = tempfile::tempdir().unwrap();
+        let lengths = database(home.path());
+        let journal = newest(home.path()).unwrap().unwrap();
+        let before = std::fs::read(&journal).unwrap();
+        let file = File::options().write(true).open(&journal).unwrap();
+        // In the checksum of the batch in the middle.
+        file.write_all_at(b"?", lengths[20] - 6).unwrap();
+        let aside = home.path().join("aside");
+        let cut = cut_damaged(home.path(), &aside).unwrap().expect("it is damaged");
+        assert_eq!(cut.kept_bytes, lengths[19]);
+        assert!(cut.is_in_the_middle);
+        let kept = std::fs::read(cut.put_aside.expect("there is room")).unwrap();
+        let (from, to) = (lengths[20] as usize, *lengths.last().unwrap() as usize);
+        assert_eq!(kept.len() as u64, cut.lost_bytes);
+        assert_eq!(kept[from - lengths[19] as usize..], before[from..to]);
+        assert_eq!(batches(home.path()), 20);
+        // The last batch alone: nothing is behind it.
+        let length = good_bytes(File::open(newest(home.path()).unwrap().unwrap()).unwrap()).unwrap();
+        let file = File::options().write(true).open(newest(home.path()).unwrap().unwrap()).unwrap();
+        file.write_all_at(b"\x01half a batch", length).unwrap();
+        assert!(!cut_damaged(home.path(), &aside).unwrap().expect("it is damaged").is_in_the_middle);
     }
 
     proptest! {
@@ -233,7 +309,7 @@ mod tests {
             // Sequence numbers have no checksum: one that is only larger than it was is not noticed.
             let in_batch = damaged_at.map_or(0, |at| at - kept);
             prop_assume!(!(5..13).contains(&in_batch));
-            let cut = cut_damaged(home.path()).unwrap();
+            let cut = cut_damaged(home.path(), &home.path().join("aside")).unwrap();
             if short || damaged_at.is_none() {
                 prop_assert_eq!(cut.is_some(), short && from > kept);
             }

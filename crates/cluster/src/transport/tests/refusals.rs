@@ -299,6 +299,7 @@ async fn a_revoked_node_is_put_out_everywhere() {
     assert_eq!(cluster.a.wait_down(3).await, DownReason::Refused(Refusal::Revoked));
     assert_eq!(cluster.b.wait_down(3).await, DownReason::Refused(Refusal::Revoked));
     c.wait_down(1).await;
+    c.until(|node| node.membership.lock().is_own_revoked()).await;
     assert!(cluster.b.membership.lock().revocations().is_some_and(|list| list.revokes(3)));
     // It comes back and is told why it is not let in.
     c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
@@ -323,6 +324,7 @@ async fn who_was_away_hears_of_a_revocation_when_it_comes_back() {
     let of_c = Options { bootstrap: vec![b.address(TransportKind::Tcp)], ..options(&key, 3) };
     let mut c = start(of_c).await;
     c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
+    c.until(|node| node.membership.lock().is_own_revoked()).await;
     assert_eq!(b.handle.peers().len(), 1);
 }
 

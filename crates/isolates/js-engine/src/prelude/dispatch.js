@@ -154,6 +154,8 @@
       throw new TypeError(`${method}: the value cannot be JSON: ${error.message}`, { cause: error });
     }
     if (json === undefined) throw new TypeError(`${method}: ${value === undefined ? value : `a ${typeof value}`} is no JSON value`);
+    // A lone surrogate, which is all that is written so, is no text that others could read.
+    if (json.includes("\\ud")) json = json.replace(/\\(?:u(d[89a-f][0-9a-f]{2})|.)/g, (all, lone) => lone ? "\ufffd" : all);
     return json;
   }
   native.jsonOf = jsonOf;
@@ -166,8 +168,9 @@
 
   // The name of a field or the key of a map.
   function nameOf(method, name) {
-    if (typeof name === "string") return name;
+    if (typeof name === "string" && name.isWellFormed()) return name;
     if (typeof name === "number") return String(name);
+    if (typeof name === "string") throw new TypeError(`${method}: a name is well-formed text, without lone surrogates`);
     throw new TypeError(`${method}: a name is text, not ${native.quote(name)}`);
   }
   native.nameOf = nameOf;
@@ -247,8 +250,13 @@
     }
   }
 
-  // Without a name it is the function's own.
-  const object = (name) => new StatefulObject(name === undefined ? "" : nameOf("object", name));
+  // Without an argument it is the function's own; a name that is missing by mistake is none.
+  function object(...names) {
+    if (names.length === 0) return new StatefulObject("");
+    const name = nameOf("object", names[0]);
+    if (name === "") throw new TypeError("object: a name has 1 to 255 bytes; without an argument it is the function's own object");
+    return new StatefulObject(name);
+  }
 
   const asset = (name) => native.asset(String(name));
 
