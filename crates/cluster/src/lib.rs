@@ -59,6 +59,6 @@ pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
 pub use revocation::RevocationList;
 pub use transport::{
-    Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
-    TransportKind, WallClock,
+    Busy, Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
+    TransportKind, WallClock, Work,
 };

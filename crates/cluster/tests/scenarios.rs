@@ -93,6 +93,28 @@ fn copies_are_kept_where_nobody_is_interested_and_come_back_to_a_node_that_lost_
 }
 
 #[test]
+fn a_node_that_has_just_joined_keeps_copies_as_soon_as_it_counts() {
+    for writer in [1, 2] {
+        let mut simulation: Simulation<Toy> =
+            Simulation::new(seed(), Network::default(), Settings::default());
+        for node in [1, 2] {
+            simulation.start(NodeId(node), Toy::default(), Vec::new());
+        }
+        simulation.run_for(secs(1));
+        let objects: Vec<ObjectKey> = (0..50).map(|i| key(&format!("o{i}"))).collect();
+        for object in &objects {
+            add(&mut simulation, writer, object, 0);
+        }
+        simulation.run_for(secs(1));
+        assert!(objects.iter().all(|object| holders(&simulation, object) == [writer]), "it may go again");
+        simulation.run_for(secs(5));
+        for object in &objects {
+            assert_eq!(holders(&simulation, object), [1, 2], "{object}");
+        }
+    }
+}
+
+#[test]
 fn keepers_take_over_from_the_last_interested_node() {
     let mut simulation = cluster(1, 4);
     let object = key("o");

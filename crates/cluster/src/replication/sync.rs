@@ -121,9 +121,11 @@ impl<D: Delta> Replication<D> {
         // The count of all rounds serves as a number that no other round with the peer has.
         let number = self.counters.rounds as u32;
         let (version, began) = (self.interests_version, self.now);
-        let round_due = self.next_round_due();
+        let (round_due, settle) = (self.next_round_due(), self.settings.settle);
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.round_due = round_due;
+            // A new one is to keep copies as soon as it counts, here and there.
+            let counts = peer.since + settle + settle / 10;
+            peer.round_due = if self.now < counts { round_due.min(counts) } else { round_due };
             peer.names_bytes = 0;
             peer.round = Some(Box::new(Round { number, began, version, stage: Stage::Buckets { tally } }));
             let interests_version = peer.interests_version;

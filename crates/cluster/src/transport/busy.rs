@@ -1,31 +1,100 @@
-//! How long the tasks of a transport were at work: what replication costs beside its own computing.
+//! How long tasks were at work: what replication costs.
 
 use std::future::poll_fn;
+use std::ops::{Add, Sub};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time that tasks had a thread. Measured on the clock: where the system gave the core to another process in between, that
-/// counts as well, since it is how long others had to wait.
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time that tasks had a thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// On the processor.
+    pub processor: Duration,
+    /// On the clock: where the system gave the core to another process in between, that counts as well, since it is how
+    /// long others had to wait.
+    pub clock: Duration,
+}
+
+impl Add for Work {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { processor: self.processor + other.processor, clock: self.clock + other.clock }
+    }
+}
+
+impl Sub for Work {
+    type Output = Self;
+
+    /// What came since `before`.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            processor: self.processor.saturating_sub(before.processor),
+            clock: self.clock.saturating_sub(before.clock),
+        }
+    }
+}
+
+/// Adds up the work of tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Busy(AtomicU64);
+pub struct Busy {
+    processor_ns: AtomicU64,
+    clock_ns: AtomicU64,
+}
 
 impl Busy {
     /// All of it so far.
-    pub(crate) fn read(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Relaxed))
+    pub fn read(&self) -> Work {
+        let read = |sum: &AtomicU64| Duration::from_nanos(sum.load(Relaxed));
+        Work { processor: read(&self.processor_ns), clock: read(&self.clock_ns) }
     }
 
     /// Counts what a future needs.
-    pub(crate) async fn time<F: Future>(self: Arc<Self>, future: F) -> F::Output {
+    pub async fn time<F: Future>(self: Arc<Self>, future: F) -> F::Output {
         let mut future = pin!(future);
         poll_fn(|context| {
-            let since = Instant::now();
+            let (since, processor) = (Instant::now(), processor_time());
             let polled = future.as_mut().poll(context);
-            self.0.fetch_add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX), Relaxed);
+            // A poll stays on its thread.
+            add(&self.processor_ns, processor_time().saturating_sub(processor));
+            add(&self.clock_ns, since.elapsed());
             polled
         })
         .await
+    }
+}
+
+fn add(sum: &AtomicU64, time: Duration) {
+    sum.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+}
+
+/// What this thread has had of a processor.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_counted_and_waiting_is_not() {
+        let busy = Arc::new(Busy::default());
+        let work = async {
+            let since = processor_time();
+            while processor_time() - since < Duration::from_millis(5) {
+                std::hint::spin_loop();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        busy.clone().time(work).await;
+        let work = busy.read();
+        assert!(work.processor >= Duration::from_millis(5) && work.clock >= work.processor, "{work:?}");
+        assert!(work.processor < Duration::from_millis(50), "{work:?}");
+        assert_eq!(work - work, Work::default());
     }
 }

@@ -35,6 +35,7 @@ mod start;
 mod tests;
 
 pub(crate) use behaviour::Channels;
+pub use busy::{Busy, Work};
 pub use counters::Counters;
 pub(crate) use counters::add as count;
 pub(crate) use shared::Shared;
@@ -309,7 +310,7 @@ impl Handle {
     }
 
     /// How long the transport was at work so far, all its tasks added up.
-    pub fn busy(&self) -> Duration {
+    pub fn busy(&self) -> Work {
         self.shared.busy.read()
     }
 

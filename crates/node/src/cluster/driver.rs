@@ -8,7 +8,7 @@ use bytes::Bytes;
 use edgefaas_cluster::replication::{
     Counters, Event, Interest, NodeId, ObjectKey, Output, Policy, Replication, Settings,
 };
-use edgefaas_cluster::{Event as TransportEvent, Handle, Membership, SendError};
+use edgefaas_cluster::{Busy, Event as TransportEvent, Handle, Membership, SendError, Work};
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -64,8 +64,8 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         started: Instant::now(),
         told: Vec::new(),
         compared: None,
-        busy: Duration::ZERO,
-        transport_busy: Duration::ZERO,
+        busy: Arc::default(),
+        told_busy: Work::default(),
     };
     running.set_members(&membership).await;
     let mut changes = registry.changes();
@@ -161,10 +161,10 @@ struct Running {
     told: Vec<Interest>,
     /// When every member had been compared with this node for the first time.
     compared: Option<Duration>,
-    /// How long events took since the last tick.
-    busy: Duration,
-    /// How long the transport had been at work by then.
-    transport_busy: Duration,
+    /// What handling events has cost.
+    busy: Arc<Busy>,
+    /// What all had cost when it was last asked.
+    told_busy: Work,
 }
 
 impl Running {
@@ -182,10 +182,9 @@ impl Running {
     }
 
     /// What replication has cost since the last time.
-    fn take_busy(&mut self) -> Duration {
-        let transport = self.handle.busy();
-        let before = std::mem::replace(&mut self.transport_busy, transport);
-        std::mem::take(&mut self.busy) + transport.saturating_sub(before)
+    fn take_busy(&mut self) -> Work {
+        let busy = self.handle.busy() + self.busy.read();
+        busy - std::mem::replace(&mut self.told_busy, busy)
     }
 
     async fn set_members(&mut self, membership: &Mutex<Membership>) {
@@ -246,7 +245,10 @@ impl Running {
     /// Handles events and does what comes of them. What is to be merged is committed together at the end: a frame that is
     /// handled before that may see an object without it, which costs a message and no more.
     async fn handle(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
-        let since = Instant::now();
+        self.busy.clone().time(self.carry_out(events)).await;
+    }
+
+    async fn carry_out(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
         let mut merges = Vec::new();
         let mut synced = Vec::new();
         let mut events: std::collections::VecDeque<_> = events.into_iter().collect();
@@ -281,7 +283,6 @@ impl Running {
         for interest in synced {
             self.recoveries.end(interest);
         }
-        self.busy += since.elapsed();
     }
 
     fn send(&self, node: NodeId, frame: Bytes) -> Option<Event<ObjectDelta>> {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use edgefaas_cluster::Work;
+
 /// So many times as long as replication has cost since the last due changes were sent, the next ones wait: a ninth of a core,
 /// where nobody else wants it.
 const REST: f64 = 8.0;
@@ -13,7 +15,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// Where the kernel does not tell, a timer that fires later than this shows that others want the processor as well.
 const TIMER_GRAIN: Duration = Duration::from_millis(1);
 /// How often the kernel is asked while replication is at work or rests.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// Pressure stall information: how long some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
 
@@ -41,7 +43,11 @@ impl Pace {
 
     /// When a rest is over as things stand: what the pressure adds to it ends with the pressure.
     pub fn end(&self, rest: &Rest) -> Instant {
-        let cost = rest.busy + if self.waited_us.is_some() { Duration::ZERO } else { rest.late };
+        let Work { processor, clock } = rest.work;
+        let cost = match self.waited_us {
+            Some(_) => processor + clock.saturating_sub(processor).mul_f64(self.pressure),
+            None => clock + rest.late,
+        };
         rest.from + cost.mul_f64(REST / (1.0 - self.pressure)).min(LONGEST)
     }
 
@@ -58,20 +64,20 @@ impl Pace {
 #[derive(Debug)]
 pub(super) struct Rest {
     from: Instant,
-    busy: Duration,
+    work: Work,
     late: Duration,
 }
 
 impl Rest {
-    /// From what has cost `busy` until now, and whose timer was `late`.
-    pub fn after(busy: Duration, late: Duration, now: Instant) -> Self {
+    /// From `work` that was done until now, and whose timer was `late`.
+    pub fn after(work: Work, late: Duration, now: Instant) -> Self {
         // What made it late itself counts once.
-        Self { from: now, busy, late: late.saturating_sub(TIMER_GRAIN).saturating_sub(busy) }
+        Self { from: now, work, late: late.saturating_sub(TIMER_GRAIN).saturating_sub(work.clock) }
     }
 
     /// From nothing.
     pub fn none(now: Instant) -> Self {
-        Self { from: now, busy: Duration::ZERO, late: Duration::ZERO }
+        Self { from: now, work: Work::default(), late: Duration::ZERO }
     }
 }
 
@@ -91,6 +97,10 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn undisturbed(work: Duration) -> Work {
+        Work { processor: work, clock: work }
+    }
+
     fn pace(pressure: f64, now: Instant) -> Pace {
         Pace { pressure, looked: now, waited_us: None }
     }
@@ -108,7 +118,7 @@ mod tests {
     fn it_rests_longer_the_more_it_costs_and_the_more_others_wait() {
         let now = Instant::now();
         let wait = |pressure: f64, busy: Duration, late: Duration| {
-            pace(pressure, now).end(&Rest::after(busy, late, now)).duration_since(now)
+            pace(pressure, now).end(&Rest::after(undisturbed(busy), late, now)).duration_since(now)
         };
         assert_eq!(wait(0.0, MS, Duration::ZERO), 8 * MS);
         assert_eq!(wait(0.5, MS, Duration::ZERO), 16 * MS);
@@ -117,11 +127,8 @@ mod tests {
         assert_eq!(wait(0.9, Duration::ZERO, Duration::ZERO), Duration::ZERO);
         assert_eq!(pace(0.9, now).end(&Rest::none(now)), now);
         let told = Pace { waited_us: Some(0), ..pace(0.0, now) };
-        assert_eq!(
-            told.end(&Rest::after(MS, 4 * MS, now)).duration_since(now),
-            8 * MS,
-            "the kernel knows better"
-        );
+        let rest = Rest::after(undisturbed(MS), 4 * MS, now);
+        assert_eq!(told.end(&rest).duration_since(now), 8 * MS, "the kernel knows better");
     }
 
     #[test]
@@ -142,8 +149,10 @@ mod tests {
         let begun = Instant::now();
         let mut pace = pace(MOST_PRESSURE, begun);
         pace.waited_us = Some(0);
-        let rest = Rest::after(MS, Duration::ZERO, begun);
-        assert_eq!(pace.end(&rest).duration_since(begun), 160 * MS);
+        // It took twice the time that it needed, since others wanted the processor as well.
+        let work = Work { processor: MS, clock: 2 * MS };
+        let rest = Rest::after(work, Duration::ZERO, begun);
+        assert_eq!(pace.end(&rest).duration_since(begun), 312 * MS);
         pace.take(Some(0), begun + LOOK);
         assert_eq!(pace.end(&rest).duration_since(begun), 8 * MS);
     }
