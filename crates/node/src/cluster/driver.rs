@@ -304,6 +304,11 @@ impl Running {
         let mut objects = Vec::with_capacity(merges.len());
         for Received { object, copies, fields } in merges {
             for (key, delta) in fields {
+                // One that is damaged here is not to keep the others out.
+                if let Err(error) = self.store.objects().read(&key, |_| ()) {
+                    tracing::error!(field = ?key, %error, "a field cannot be read, and takes no changes of other members");
+                    continue;
+                }
                 if delta.field_type() == FieldType::BoundedCounter {
                     bounded.push(key.clone());
                 }

@@ -278,9 +278,10 @@ impl FieldWriter {
                 uncount(&mut self.sizes, &key, &working);
                 continue;
             }
-            if let Some(field) = working.copy.take() {
-                working.slot.0.write().field = field;
-            }
+            let before = working
+                .copy
+                .take()
+                .map(|field| std::mem::replace(&mut working.slot.0.write().field, field));
             match working.lazy {
                 Some(wait) => {
                     self.unwritten.insert(key.clone(), working.counted_bytes);
@@ -295,26 +296,36 @@ impl FieldWriter {
                 let counted = size.bytes.saturating_sub(working.counted_bytes);
                 size.bytes = counted.saturating_add_signed(working.grown_bytes);
             }
-            if let Some(previous) = working.previous.take() {
-                let stored = working.slot.0.read();
-                let (field_type, value) = (stored.field.field_type(), stored.field.value());
-                drop(stored);
-                if previous.as_ref() != Some(&value) {
-                    let (origin, depth) = (working.origin, working.depth);
-                    self.objects.watches().tell(ChangeNotice {
-                        key: key.clone(),
-                        field_type,
-                        previous,
-                        value,
-                        origin,
-                        depth,
-                    });
-                }
-            }
             if peers && let Some(delta) = working.own.take() {
                 for_peers.push((key.clone(), delta));
             }
-            self.objects.changed(key, working.slot, working.lazy.is_none());
+            let Working { slot, lazy, is_new, origin, depth, previous, .. } = working;
+            self.objects.changed(key.clone(), slot.clone(), lazy.is_none());
+            // A watch may have begun since the change was applied. Who reads what was before, and watches already, is told.
+            let has_begun = previous.is_none() && self.objects.watches().covers(&key);
+            if previous.is_none() && !has_begun {
+                continue;
+            }
+            let stored = slot.0.read();
+            let (field_type, value) = (stored.field.field_type(), stored.field.value());
+            drop(stored);
+            let previous = match (previous, before) {
+                (Some(previous), _) => previous,
+                (None, _) if is_new => None,
+                (None, Some(before)) => Some(before.value()),
+                // Of a large field, which was changed in its place, nobody knows it any more.
+                (None, None) => None,
+            };
+            if previous.as_ref() != Some(&value) {
+                self.objects.watches().tell(ChangeNotice {
+                    key,
+                    field_type,
+                    previous,
+                    value,
+                    origin,
+                    depth,
+                });
+            }
         }
         if !for_peers.is_empty() {
             self.objects.add_for_peers(for_peers);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
 use crate::object_types::{EACH_TYPE, PERMIT, RUN};
-use crate::support::{TestNode, in_time, reply_text};
+use crate::support::{PATIENCE, TestNode, in_time, reply_text};
 
 pub fn member(config: &mut NodeConfig) {
     config.cluster.listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -47,25 +47,34 @@ async fn watch(node: &TestNode, object: &str, field: &str) -> Streaming<objects:
 /// Waits until a field has a value, which it may have already.
 pub async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
     let mut changes = watch(node, object, field).await;
-    in_time(async {
+    let get = async || {
+        let request = objects::GetRequest {
+            app: "run".into(),
+            object: object.into(),
+            field: field.into(),
+            path: Vec::new(),
+        };
+        node.objects().await.get(request).await.unwrap().into_inner().fields.pop()
+    };
+    let mut events = Vec::new();
+    let comes = async {
         loop {
-            let request = objects::GetRequest {
-                app: "run".into(),
-                object: object.into(),
-                field: field.into(),
-                path: Vec::new(),
-            };
-            let fields = node.objects().await.get(request).await.unwrap().into_inner().fields;
-            if fields
-                .first()
-                .is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *wanted)
-            {
+            let state = get().await;
+            if state.is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *wanted) {
                 return;
             }
-            changes.message().await.unwrap();
+            events.push(changes.message().await.unwrap());
         }
-    })
-    .await;
+    };
+    if tokio::time::timeout(PATIENCE, comes).await.is_err() {
+        let metrics = node.metrics().await;
+        let metrics = String::from_utf8_lossy(metrics.body());
+        let metrics: Vec<_> = metrics.lines().filter(|line| line.starts_with("edgefaas_cluster")).collect();
+        let state = get().await;
+        panic!(
+            "{object}.{field} does not become {wanted}; it is {state:?} after {events:#?}\n{metrics:#?}"
+        );
+    }
 }
 
 pub async fn update(
