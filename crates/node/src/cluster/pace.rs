@@ -12,10 +12,11 @@ const REST: f64 = 8.0;
 const MOST_PRESSURE: f64 = 0.95;
 /// They wait no longer than that.
 const LONGEST: Duration = Duration::from_millis(500);
-/// Where the kernel does not tell, a timer that fires later than this shows that others want the processor as well.
+/// A timer that fires later than this shows that others want the processor as well, as long as the kernel does not say
+/// otherwise.
 const TIMER_GRAIN: Duration = Duration::from_millis(1);
 /// How often the kernel is asked while replication is at work or rests.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// Pressure stall information: how long some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
 
@@ -45,7 +46,7 @@ impl Pace {
     pub fn end(&self, rest: &Rest) -> Instant {
         let Work { processor, clock } = rest.work;
         let cost = match self.waited_us {
-            Some(_) => processor + clock.saturating_sub(processor).mul_f64(self.pressure),
+            Some(_) => processor + (clock.saturating_sub(processor) + rest.late).mul_f64(self.pressure),
             None => clock + rest.late,
         };
         rest.from + cost.mul_f64(REST / (1.0 - self.pressure)).min(LONGEST)
