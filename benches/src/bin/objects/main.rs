@@ -205,6 +205,15 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     Ok(Plan { rounds, turn, nodes, ..plan })
 }
 
+/// What was asked for, and the part that it is about. Which binary was measured is left out.
 fn command(part: &str) -> String {
-    format!("target/release/objects --results --only {part}")
+    let mut command = format!("target/release/objects --only {part}");
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--only" | "--binary" | "--seed" => drop(arguments.next()),
+            other => command.extend([" ", other]),
+        }
+    }
+    command
 }

@@ -80,7 +80,7 @@ impl ClusterFiles {
     }
 
     /// Where the key of the cluster is: whoever has it says who belongs to the cluster.
-    pub fn key_path(&self) -> PathBuf {
+    fn key_path(&self) -> PathBuf {
         self.folder.join("cluster.key")
     }
 

@@ -4,6 +4,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
+use crate::objects::WatchScope;
 use crate::platform::Clock;
 use crate::store::{Store, StoreOptions};
 
@@ -113,4 +114,29 @@ async fn a_store_that_closes_answers_everybody() {
     assert_eq!(value(&store), acknowledged);
     drop(store);
     assert_eq!(value(&open(&dir)), acknowledged);
+}
+
+/// Whoever watches first and reads then has the change, or is told of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_watch_that_begins_while_something_is_written_misses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    for number in 0..3000 {
+        let key = FieldKey::new("app", "object", &format!("field-{number}"));
+        let mut batch = Batch::default();
+        batch.operate(key.clone(), Operation::CounterAdd(1));
+        let writing = tokio::spawn({
+            let store = store.clone();
+            async move { store.committer().commit(batch, Durability::Written).await }
+        });
+        // At another moment of the writing each time.
+        (0..number % 60 * 20).for_each(|_| std::hint::spin_loop());
+        let scope = WatchScope { app: "app".into(), object: "object".into(), field: None };
+        let mut watch = store.objects().watch(scope);
+        if store.objects().read(&key, |field| field.is_none()).unwrap() {
+            let told = tokio::time::timeout(Duration::from_secs(60), watch.next()).await;
+            assert_eq!(told.expect("it is told").0.key, key);
+        }
+        writing.await.unwrap().unwrap();
+    }
 }
