@@ -9,13 +9,13 @@ use std::time::Duration;
 use futures_util::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::swarm::SwarmEvent;
 use libp2p::swarm::dial_opts::DialOpts;
-use libp2p::{Multiaddr, PeerId, Stream};
+use libp2p::{Multiaddr, PeerId, Stream, Swarm};
 use prost::Message;
 use tokio::sync::mpsc;
 
 use crate::certificate::check_name;
 use crate::membership::{Member, MemberWire, encode_addresses};
-use crate::transport::{Channels, Event, Shared, count, frame, swarm};
+use crate::transport::{Channels, Event, NoStream, Shared, count, frame, swarm};
 use crate::{
     Certificate, CertificateError, ClusterPublicKey, Identity, Membership, NewCertificate, RevocationList,
 };
@@ -32,6 +32,8 @@ const MAX_REPLY_BYTES: usize = 2 * 1_024 * 1_024;
 /// Every refusal takes this long, whatever its reason.
 const REFUSAL_DELAY: Duration = Duration::from_millis(300);
 const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// So often the issuer is dialled if connections break before anything was said.
+const TRIES: u32 = 3;
 
 /// What a newcomer would like to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,28 +121,16 @@ pub async fn join(
 }
 
 async fn ask(identity: &Identity, token: &Token, request: &JoinRequest) -> Result<Vec<u8>, JoinError> {
-    let (issuer, addresses) = (token.issuer(), token.addresses().to_vec());
-    let unreachable = |reason: String| JoinError::Unreachable {
-        issuer: Box::new(issuer),
-        addresses: addresses.clone(),
-        reason,
-    };
-    let mut swarm = swarm(identity, Arc::default(), |_| Ok(Channels::newcomer())).map_err(unreachable)?;
-    let options = DialOpts::peer_id(issuer).addresses(addresses.clone()).allocate_new_port().build();
-    swarm.dial(options).map_err(|error| unreachable(error.to_string()))?;
-    let stream = loop {
-        match swarm.select_next_some().await {
-            SwarmEvent::Behaviour(opened) => break opened.stream,
-            SwarmEvent::OutgoingConnectionError { error, .. } => {
-                return Err(unreachable(error.to_string()));
+    let mut tries = 1;
+    let (mut swarm, mut stream) = loop {
+        match open(identity, token).await {
+            Err(JoinError::NoAnswer { reason }) if tries < TRIES => {
+                tracing::debug!(reason, tries, "the connection to the issuer broke");
+                tries += 1;
             }
-            SwarmEvent::ConnectionClosed { .. } => {
-                return Err(unreachable("it closed the connection".into()));
-            }
-            _ => {}
+            opened => break opened?,
         }
     };
-    let Some((_, mut stream)) = stream else { return Err(JoinError::Closed { issuer }) };
     let wire = RequestWire {
         secret: token.secret().to_vec(),
         name: request.name.clone(),
@@ -162,6 +152,36 @@ async fn ask(identity: &Identity, token: &Token, request: &JoinRequest) -> Resul
             answer = &mut talk => return answer,
             _ = swarm.select_next_some() => {}
         }
+    }
+}
+
+/// A connection to the issuer with a stream on which nothing was said yet.
+async fn open(identity: &Identity, token: &Token) -> Result<(Swarm<Channels>, Stream), JoinError> {
+    let (issuer, addresses) = (token.issuer(), token.addresses().to_vec());
+    let unreachable = |reason: String| JoinError::Unreachable {
+        issuer: Box::new(issuer),
+        addresses: addresses.clone(),
+        reason,
+    };
+    let mut swarm = swarm(identity, Arc::default(), |_| Ok(Channels::newcomer())).map_err(unreachable)?;
+    let options = DialOpts::peer_id(issuer).addresses(addresses.clone()).allocate_new_port().build();
+    swarm.dial(options).map_err(|error| unreachable(error.to_string()))?;
+    loop {
+        let opened = match swarm.select_next_some().await {
+            SwarmEvent::Behaviour(opened) => opened,
+            SwarmEvent::OutgoingConnectionError { error, .. } => {
+                return Err(unreachable(error.to_string()));
+            }
+            SwarmEvent::ConnectionClosed { .. } => {
+                return Err(JoinError::NoAnswer { reason: "it closed the connection".into() });
+            }
+            _ => continue,
+        };
+        return match opened.stream {
+            Ok((_, stream)) => Ok((swarm, stream)),
+            Err(NoStream::Unsupported) => Err(JoinError::Closed { issuer }),
+            Err(NoStream::Failed(reason)) => Err(JoinError::NoAnswer { reason }),
+        };
     }
 }
 

@@ -13,10 +13,12 @@ use std::task::{Context, Poll, Waker};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
-use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound, FullyNegotiatedOutbound};
+use libp2p::swarm::handler::{
+    ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound,
+};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
-    SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+    StreamUpgradeError, SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId, Stream};
 
@@ -34,8 +36,17 @@ pub(crate) enum Purpose {
 pub(crate) struct Opened {
     pub(crate) connection: ConnectionId,
     pub(crate) peer: PeerId,
-    /// None if the other side does not speak the protocol.
-    pub(crate) stream: Option<(Purpose, Stream)>,
+    pub(crate) stream: Result<(Purpose, Stream), NoStream>,
+}
+
+/// Why a connection has no stream.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoStream {
+    #[error("the other side does not speak the protocol")]
+    Unsupported,
+    /// It may be there another time.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Decides about a connection before anything is read from it.
@@ -144,7 +155,7 @@ pub(crate) struct Handler {
     side: Side,
     serves_cluster: bool,
     serves_joins: Arc<AtomicBool>,
-    ready: Option<Option<(Purpose, Stream)>>,
+    ready: Option<Result<(Purpose, Stream), NoStream>>,
 }
 
 enum Side {
@@ -154,7 +165,7 @@ enum Side {
 
 impl ConnectionHandler for Handler {
     type FromBehaviour = Infallible;
-    type ToBehaviour = Option<(Purpose, Stream)>;
+    type ToBehaviour = Result<(Purpose, Stream), NoStream>;
     type InboundProtocol = Protocols;
     type OutboundProtocol = Protocols;
     type InboundOpenInfo = ();
@@ -204,13 +215,18 @@ impl ConnectionHandler for Handler {
                     && !*served
                 {
                     *served = true;
-                    self.ready = Some(Some(protocol));
+                    self.ready = Some(Ok(protocol));
                 }
             }
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, .. }) => {
-                self.ready = Some(Some(protocol));
+                self.ready = Some(Ok(protocol));
             }
-            ConnectionEvent::DialUpgradeError(_) => self.ready = Some(None),
+            ConnectionEvent::DialUpgradeError(DialUpgradeError { error, .. }) => {
+                self.ready = Some(Err(match error {
+                    StreamUpgradeError::NegotiationFailed => NoStream::Unsupported,
+                    other => NoStream::Failed(other.to_string()),
+                }));
+            }
             _ => {}
         }
     }

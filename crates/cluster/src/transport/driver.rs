@@ -388,20 +388,21 @@ impl Driver {
         let (shared, commands) = (self.shared.clone(), self.shared.commands.clone());
         let events = self.events.clone();
         match stream {
-            Some((Purpose::Cluster, stream)) => {
+            Ok((Purpose::Cluster, stream)) => {
                 self.tasks.spawn(self.shared.busy.clone().time(async move {
                     let outcome = channel::run(shared, events, link, stream).await;
                     // The driver is gone only when all is at its end.
                     let _ = commands.send(Command::Ended { connection, outcome });
                 }));
             }
-            Some((Purpose::Join, stream)) => {
+            Ok((Purpose::Join, stream)) => {
                 self.tasks.spawn(async move {
                     join::serve(&shared, &events, peer, stream).await;
                     let _ = commands.send(Command::Ended { connection, outcome: Outcome::Lost });
                 });
             }
-            None => {
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a connection has no stream");
                 let _ = commands.send(Command::Ended { connection, outcome: Outcome::Lost });
             }
         }

@@ -34,7 +34,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use behaviour::Channels;
+pub(crate) use behaviour::{Channels, NoStream};
 pub use busy::{Busy, Work};
 pub use counters::Counters;
 pub(crate) use counters::add as count;
