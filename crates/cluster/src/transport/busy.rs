@@ -17,13 +17,19 @@ pub struct Work {
     /// On the clock: where the system gave the core to another process in between, that counts as well, since it is how
     /// long others had to wait.
     pub clock: Duration,
+    /// How often. What it costs to wake a task (the system's part of a message, switching to the thread) is not in the times.
+    pub turns: u64,
 }
 
 impl Add for Work {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { processor: self.processor + other.processor, clock: self.clock + other.clock }
+        Self {
+            processor: self.processor + other.processor,
+            clock: self.clock + other.clock,
+            turns: self.turns + other.turns,
+        }
     }
 }
 
@@ -35,6 +41,7 @@ impl Sub for Work {
         Self {
             processor: self.processor.saturating_sub(before.processor),
             clock: self.clock.saturating_sub(before.clock),
+            turns: self.turns.saturating_sub(before.turns),
         }
     }
 }
@@ -44,13 +51,18 @@ impl Sub for Work {
 pub struct Busy {
     processor_ns: AtomicU64,
     clock_ns: AtomicU64,
+    turns: AtomicU64,
 }
 
 impl Busy {
     /// All of it so far.
     pub fn read(&self) -> Work {
         let read = |sum: &AtomicU64| Duration::from_nanos(sum.load(Relaxed));
-        Work { processor: read(&self.processor_ns), clock: read(&self.clock_ns) }
+        Work {
+            processor: read(&self.processor_ns),
+            clock: read(&self.clock_ns),
+            turns: self.turns.load(Relaxed),
+        }
     }
 
     /// Counts what a future needs.
@@ -62,6 +74,7 @@ impl Busy {
             // A poll stays on its thread.
             add(&self.processor_ns, processor_time().saturating_sub(processor));
             add(&self.clock_ns, since.elapsed());
+            self.turns.fetch_add(1, Relaxed);
             polled
         })
         .await
@@ -101,6 +114,7 @@ mod tests {
         let work = busy.read();
         assert!(work.processor >= OWN && work.processor < OTHERS, "{work:?}");
         assert!(work.clock >= work.processor, "{work:?}");
+        assert_eq!(work.turns, 2, "until it waits, and after that");
         assert_eq!(work - work, Work::default());
     }
 }

@@ -93,8 +93,8 @@ impl CodeCache {
         wasm: &[u8],
         about: Vec<u8>,
     ) -> wasmtime::Result<(Module, Vec<u8>)> {
-        // There are no functions to compile: no need for a child.
-        let native = engine.precompile_module(wasm)?;
+        // There are no functions to compile, but the compiler's own code and heap would stay in this process.
+        let native = compile_with(&self.compiler, engine, CodeKind::Module, wasm)?;
         if let Some(entry) = self.entry(engine, "picture", key)
             && self.keep(&entry, &native, &about)
             && let Some(kept) = self.kept(engine, &entry)

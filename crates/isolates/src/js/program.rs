@@ -471,7 +471,7 @@ impl JsEngine {
     /// The engine with its prelude and no user code.
     async fn make_base(&self) -> wasmtime::Result<Picture> {
         let parts = snapshot::split(ENGINE_WASM)?;
-        let raw = self.picture(&parts.memory, 0)?;
+        let raw = self.picture(&parts.memory, 0).await?;
         let mut store = self.deploy_store(Arc::default());
         deadline::arm(
             &mut store,
@@ -488,7 +488,7 @@ impl JsEngine {
         init.call_async(&mut store, ()).await?;
         let input: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "input")?;
         let input = input.call_async(&mut store, ()).await?;
-        self.picture(&self.image(&store)?, input)
+        Ok(self.picture(&self.image(&store)?, input).await?)
     }
 
     /// A store's memory as other isolates may start with it.
@@ -500,11 +500,15 @@ impl JsEngine {
         Ok(image)
     }
 
-    /// A picture that is not kept.
-    fn picture(&self, image: &[u8], input: u32) -> wasmtime::Result<Picture> {
+    /// A picture of the engine itself.
+    async fn picture(&self, image: &[u8], input: u32) -> Result<Picture, PrepareError> {
         let wasm = snapshot::data_module(image, &self.passed_on(), &[], 0);
-        let module = Module::new(&self.engine, wasm)?;
-        self.link(&module, input, image.len(), snapshot::filled_bytes(image))
+        let (engine, kept) = (self.engine.clone(), self.kept.clone());
+        let module = blocking(move || {
+            kept.module(&engine, &wasm).map_err(|error| PrepareError::Internal(error.to_string()))
+        })
+        .await?;
+        self.link(&module, input, image.len(), snapshot::filled_bytes(image)).map_err(internal)
     }
 
     fn passed_on(&self) -> Vec<PassedOn> {

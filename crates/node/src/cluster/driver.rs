@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::PUT_OUT;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
-use super::pace::{LOOK, Pace, Rest};
+use super::pace::{Pace, Rest};
 use super::recovery::Recoveries;
 use super::replica::LocalReplica;
 use crate::objects::{FieldKey, FoldScope, own_object};
@@ -78,7 +78,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     let mut collected = begun;
     loop {
         let now = Instant::now();
-        pace.look(now);
+        let look = pace.look(pace.end(&after_tick).max(pace.end(&after_collect)), now);
         let next_tick = pace.end(&after_tick);
         let next_collect = pace.end(&after_collect).max(collected + COLLECT).max(next_tick);
         let deadline = running.machine.next_deadline().map(|due| (running.started + due).max(next_tick));
@@ -92,7 +92,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             tokio::time::sleep_until(next_collect.into()).await;
             objects.take_for_peers().await
         };
-        let rests = next_collect > now + LOOK;
+        let rests = next_collect > look;
         tokio::select! {
             () = cancel.cancelled() => break,
             event = events.recv() => {
@@ -128,7 +128,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             // So that figures are true and folding is thought of where nothing happens.
             () = tokio::time::sleep(IDLE) => {}
             // The rest may be over earlier.
-            () = tokio::time::sleep(LOOK), if rests => {}
+            () = tokio::time::sleep_until(look.into()), if rests => {}
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
                 running.handle([Event::Tick]).await;

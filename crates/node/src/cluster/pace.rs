@@ -12,11 +12,14 @@ const REST: f64 = 8.0;
 const MOST_PRESSURE: f64 = 0.95;
 /// They wait no longer than that.
 const LONGEST: Duration = Duration::from_millis(500);
-/// A timer that fires later than this shows that others want the processor as well, as long as the kernel does not say
-/// otherwise.
+/// What a turn of a task costs beyond its own time: waking it, and the system's part of the message that it is for.
+const TURN: Duration = Duration::from_micros(10);
+/// A timer that fires later than this shows that others want the processor as well, where the kernel does not say so.
 const TIMER_GRAIN: Duration = Duration::from_millis(1);
-/// How often the kernel is asked while replication is at work or rests.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// The kernel is asked so many times in a rest, within bounds.
+const LOOKS: u32 = 4;
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
 /// Pressure stall information: how long some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
 
@@ -35,18 +38,20 @@ impl Pace {
         Self { pressure: 0.0, looked: now, waited_us: read() }
     }
 
-    /// Asks the kernel, if it was not asked lately.
-    pub fn look(&mut self, now: Instant) {
-        if now.duration_since(self.looked) >= LOOK {
+    /// Asks the kernel, if it was not asked lately for what rests until `end`. Gives when to ask again.
+    pub fn look(&mut self, end: Instant, now: Instant) -> Instant {
+        let every = ((end - now) / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK);
+        if now - self.looked >= every {
             self.take(read(), now);
         }
+        self.looked + every
     }
 
     /// When a rest is over as things stand: what the pressure adds to it ends with the pressure.
     pub fn end(&self, rest: &Rest) -> Instant {
-        let Work { processor, clock } = rest.work;
+        let Work { processor, clock, turns } = rest.work;
         let cost = match self.waited_us {
-            Some(_) => processor + (clock.saturating_sub(processor) + rest.late).mul_f64(self.pressure),
+            Some(_) => processor + TURN.mul_f64(turns as f64),
             None => clock + rest.late,
         };
         rest.from + cost.mul_f64(REST / (1.0 - self.pressure)).min(LONGEST)
@@ -98,12 +103,13 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn undisturbed(work: Duration) -> Work {
-        Work { processor: work, clock: work }
+    fn work(processor: Duration, turns: u64) -> Work {
+        Work { processor, clock: processor, turns }
     }
 
+    /// Of a machine whose kernel says how busy it is.
     fn pace(pressure: f64, now: Instant) -> Pace {
-        Pace { pressure, looked: now, waited_us: None }
+        Pace { pressure, looked: now, waited_us: Some(0) }
     }
 
     #[test]
@@ -118,18 +124,28 @@ mod tests {
     #[test]
     fn it_rests_longer_the_more_it_costs_and_the_more_others_wait() {
         let now = Instant::now();
-        let wait = |pressure: f64, busy: Duration, late: Duration| {
-            pace(pressure, now).end(&Rest::after(undisturbed(busy), late, now)).duration_since(now)
+        let wait = |pressure: f64, work: Work| {
+            pace(pressure, now).end(&Rest::after(work, 4 * MS, now)).duration_since(now)
         };
-        assert_eq!(wait(0.0, MS, Duration::ZERO), 8 * MS);
-        assert_eq!(wait(0.5, MS, Duration::ZERO), 16 * MS);
-        assert_eq!(wait(0.0, MS, 4 * MS), 24 * MS, "late by 3 ms, of which one was its own");
-        assert_eq!(wait(MOST_PRESSURE, 10 * MS, Duration::ZERO), LONGEST);
-        assert_eq!(wait(0.9, Duration::ZERO, Duration::ZERO), Duration::ZERO);
+        assert_eq!(wait(0.0, work(MS, 0)), 8 * MS, "late timers tell nothing that the kernel does not");
+        assert_eq!(wait(0.5, work(MS, 0)), 16 * MS);
+        assert_eq!(wait(0.5, work(MS, 100)), 32 * MS, "waking tasks costs as much again");
+        assert_eq!(wait(MOST_PRESSURE, work(10 * MS, 0)), LONGEST);
+        assert_eq!(wait(0.9, Work::default()), Duration::ZERO);
         assert_eq!(pace(0.9, now).end(&Rest::none(now)), now);
-        let told = Pace { waited_us: Some(0), ..pace(0.0, now) };
-        let rest = Rest::after(undisturbed(MS), 4 * MS, now);
-        assert_eq!(told.end(&rest).duration_since(now), 8 * MS, "the kernel knows better");
+    }
+
+    #[test]
+    fn without_the_kernels_word_clocks_tell_who_else_wants_the_processor() {
+        let now = Instant::now();
+        let untold = Pace { waited_us: None, ..pace(0.0, now) };
+        let disturbed = Work { clock: 2 * MS, ..work(MS, 100) };
+        let rest = Rest::after(disturbed, 5 * MS, now);
+        assert_eq!(
+            untold.end(&rest).duration_since(now),
+            32 * MS,
+            "late by 4 ms, of which two were its own"
+        );
     }
 
     #[test]
@@ -146,15 +162,27 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_is_asked_more_often_in_short_rests() {
+        let begun = Instant::now();
+        let mut pace = pace(0.0, begun);
+        let mut next = |rest: Duration, after: Duration| {
+            let now = begun + after;
+            pace.look(now + rest, now).duration_since(begun)
+        };
+        assert_eq!(next(Duration::ZERO, MS), 10 * MS);
+        assert_eq!(next(100 * MS, MS), 25 * MS);
+        assert_eq!(next(500 * MS, MS), 50 * MS);
+        assert_eq!(next(500 * MS, 60 * MS), 110 * MS, "asked now");
+        assert_eq!(next(60 * MS, 74 * MS), 75 * MS, "not asked");
+    }
+
+    #[test]
     fn what_pressure_adds_ends_with_it() {
         let begun = Instant::now();
         let mut pace = pace(MOST_PRESSURE, begun);
-        pace.waited_us = Some(0);
-        // It took twice the time that it needed, since others wanted the processor as well.
-        let work = Work { processor: MS, clock: 2 * MS };
-        let rest = Rest::after(work, Duration::ZERO, begun);
-        assert_eq!(pace.end(&rest).duration_since(begun), 312 * MS);
-        pace.take(Some(0), begun + LOOK);
+        let rest = Rest::after(work(MS, 0), Duration::ZERO, begun);
+        assert_eq!(pace.end(&rest).duration_since(begun), 160 * MS);
+        pace.take(Some(0), begun + LONGEST_LOOK);
         assert_eq!(pace.end(&rest).duration_since(begun), 8 * MS);
     }
 }
