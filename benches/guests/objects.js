@@ -1,6 +1,7 @@
-// Adds to a counter of an object, reads it, or adds what numbers make; objects/ does the same in Rust.
+// Adds to a counter of an object, reads it, or adds what numbers make; objects/ does the same in Rust. What to do is in the
+// query, with numbers of 32 bits as the body, or is the body as JSON.
 export default async function objects(event, context) {
-  const work = event.json();
+  const work = event.query ? Object.fromEntries(new URLSearchParams(event.query)) : event.json();
   const counter = context.object(work.object).counter("n");
   let value = 0;
   switch (work.do) {
@@ -13,10 +14,13 @@ export default async function objects(event, context) {
     case "read":
       for (let i = 0; i < work.n; i++) value += await counter.value();
       return value;
-    case "reduce":
-      value = work.numbers.reduce((sum, number) => sum + number, 0);
+    case "reduce": {
+      const { buffer, byteOffset, byteLength } = event.bytes();
+      const numbers = new Int32Array(buffer, byteOffset, byteLength / 4);
+      for (const number of numbers) value += number;
       await counter.add(value);
       return value;
+    }
     default:
       throw new TypeError(`${work.do} is no work`);
   }

@@ -42,7 +42,8 @@ impl Process {
         command: &mut Command,
         pipe: fn(&mut Child) -> Option<OwnedFd>,
     ) -> anyhow::Result<Self> {
-        command.stdin(Stdio::null());
+        // Errors with pictures of the stack are for who looks for a fault.
+        command.stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
         let started = Instant::now();
         let mut child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
         let mut said = BufReader::new(File::from(pipe(&mut child).context("it is piped")?));

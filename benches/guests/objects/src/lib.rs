@@ -1,5 +1,5 @@
 //! Adds to a counter of an object, reads it, or adds what numbers make; objects.js does the same. `redis` has a hash of Redis in
-//! the object's place.
+//! the object's place. What to do is in the query, with numbers of 32 bits as the body, or is the body as JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,15 +14,20 @@ struct Work {
     object: String,
     #[serde(default)]
     n: u32,
-    #[serde(default)]
-    numbers: Vec<i64>,
     /// Redis.
     server: Option<SocketAddr>,
 }
 
 #[edgefaas::function]
 fn objects(event: Event, context: Context) -> Result<Json<i64>, Error> {
-    let work: Work = event.json()?;
+    let query = match event.trigger() {
+        Trigger::Http(request) => request.query.as_str(),
+        _ => "",
+    };
+    let work: Work = match query {
+        "" => event.json()?,
+        query => serde_urlencoded::from_str(query).map_err(|error| Error::new(error.to_string()))?,
+    };
     let counter = context.object(&work.object).counter("n");
     let value = match work.what.as_str() {
         "add" => {
@@ -39,14 +44,14 @@ fn objects(event: Event, context: Context) -> Result<Json<i64>, Error> {
             sum
         }
         "reduce" => {
-            let sum = work.numbers.iter().sum();
+            let sum = sum(event.bytes());
             counter.add(sum)?;
             sum
         }
         "redis" => {
             let server = work.server.ok_or_else(|| Error::new("there is no server"))?;
-            let sum: i64 = work.numbers.iter().sum();
-            increase(server, &work.object, sum).map_err(|error| Error::new(error.to_string()))?
+            increase(server, &work.object, sum(event.bytes()))
+                .map_err(|error| Error::new(error.to_string()))?
         }
         "redis-read" => {
             let server = work.server.ok_or_else(|| Error::new("there is no server"))?;
@@ -55,6 +60,11 @@ fn objects(event: Event, context: Context) -> Result<Json<i64>, Error> {
         other => return Err(Error::new(format!("`{other}` is no work"))),
     };
     Ok(Json(value))
+}
+
+/// Of numbers of four bytes, the lowest first.
+fn sum(numbers: &[u8]) -> i64 {
+    numbers.as_chunks().0.iter().map(|number| i64::from(i32::from_le_bytes(*number))).sum()
 }
 
 /// HINCRBY, on a connection of this invocation's own, in the protocol RESP2.

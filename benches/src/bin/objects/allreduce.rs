@@ -43,7 +43,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         "objects-allreduce",
         "AllReduce",
         &format!(
-            "{} numbers in chunks of {CHUNK}: an invocation for each chunk, over HTTP with the numbers as JSON on {CONNECTIONS} \
+            "{} numbers of 32 bits in chunks of {CHUNK}: an invocation for each chunk, over HTTP with the numbers as body on {CONNECTIONS} \
              connections (spread over the nodes), adds them up and adds the sum to a counter; then the first node's function reads \
              it until it has all (interval 5 ms). The peer: the same Rust function with a hash of Redis {} (without \
              persistence) in the counter's place, HINCRBY over a TCP connection (`std::net`) of each invocation's own. Below it a \
@@ -56,8 +56,9 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     );
     let redis = Redis::start()?;
     let app = App::new(&[("*", "interval = \"5ms\"\ncopies = 1")])?.with_rust(Some(redis.address))?;
-    let numbers: Vec<i64> = (0..plan.numbers as i64).map(|number| number * 7919 % 100_003).collect();
-    let sum: i64 = numbers.iter().sum();
+    let numbers: Vec<i32> =
+        (0..plan.numbers as i64).map(|number| (number * 7919 % 100_003) as i32).collect();
+    let sum = sum_of(&numbers);
     for size in [1, 5] {
         let cluster = Cluster::start(&plan.binary, size, &app)?;
         let gateways: Vec<SocketAddr> = cluster.members.iter().map(|member| member.node.http).collect();
@@ -100,17 +101,17 @@ fn functions(
     gateways: &[SocketAddr],
     function: &str,
     object: &str,
-    numbers: &[i64],
+    numbers: &[i32],
     sum: i64,
     redis: Option<SocketAddr>,
 ) -> anyhow::Result<Turn> {
     let (write, read) = if redis.is_some() { ("redis", "redis-read") } else { ("reduce", "read") };
-    let work = |numbers: &[i64]| {
-        json!({ "do": write, "object": object, "numbers": numbers, "server": redis }).to_string()
-    };
-    let works: Vec<String> = numbers.chunks(CHUNK).map(work).collect();
+    let server = redis.map_or(String::new(), |server| format!("&server={server}"));
+    let path = format!("{function}?do={write}&object={object}{server}");
+    let chunk = |numbers: &[i32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let chunks: Vec<Vec<u8>> = numbers.chunks(CHUNK).map(chunk).collect();
     let begun = Instant::now();
-    invoke_all(gateways, function, &works, CONNECTIONS)?;
+    invoke_all(gateways, &path, &chunks, CONNECTIONS)?;
     let written = begun.elapsed();
     let mut client = Client::new(gateways[0]);
     let work = json!({ "do": read, "object": object, "n": 1, "server": redis });
@@ -124,8 +125,12 @@ fn functions(
     }
 }
 
+fn sum_of(numbers: &[i32]) -> i64 {
+    numbers.iter().map(|number| i64::from(*number)).sum()
+}
+
 /// Threads of this program add up the chunks.
-fn native(redis: SocketAddr, object: &str, numbers: &[i64], sum: i64) -> anyhow::Result<Turn> {
+fn native(redis: SocketAddr, object: &str, numbers: &[i32], sum: i64) -> anyhow::Result<Turn> {
     let mut connections = (0..CONNECTIONS).map(|_| connect(redis)).collect::<Result<Vec<_>, _>>()?;
     let begun = Instant::now();
     std::thread::scope(|threads| {
@@ -135,7 +140,7 @@ fn native(redis: SocketAddr, object: &str, numbers: &[i64], sum: i64) -> anyhow:
             .map(|(number, connection)| {
                 threads.spawn(move || -> anyhow::Result<()> {
                     for chunk in numbers.chunks(CHUNK).skip(number).step_by(CONNECTIONS) {
-                        let _: i64 = connection.hincr(object, FIELD, chunk.iter().sum::<i64>())?;
+                        let _: i64 = connection.hincr(object, FIELD, sum_of(chunk))?;
                     }
                     Ok(())
                 })
