@@ -520,3 +520,6 @@ fn damaged(key: &FieldKey, error: &record::RecordError) -> StoreError {
         reason: error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;
