@@ -1,7 +1,8 @@
 // Adds to a counter of an object, reads it, or adds what numbers make; objects/ does the same in Rust. What to do is in the
-// query, with numbers of 32 bits as the body, or is the body as JSON.
+// path, as `/do/object` with numbers of 32 bits as the body, or is the body as JSON.
 export default async function objects(event, context) {
-  const work = event.query ? Object.fromEntries(new URLSearchParams(event.query)) : event.json();
+  const [, what, object] = event.path.split("/");
+  const work = what ? { do: what, object } : event.json();
   const counter = context.object(work.object).counter("n");
   let value = 0;
   switch (work.do) {
@@ -17,7 +18,7 @@ export default async function objects(event, context) {
     case "reduce": {
       const { buffer, byteOffset, byteLength } = event.bytes();
       const numbers = new Int32Array(buffer, byteOffset, byteLength / 4);
-      for (const number of numbers) value += number;
+      for (let i = 0; i < numbers.length; i++) value += numbers[i];
       await counter.add(value);
       return value;
     }

@@ -2,29 +2,34 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
 /// Longer than any request here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A connection that was used later than this is not looked at before it is used again.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// One connection, made when it is needed.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
+    used: Instant,
 }
 
 impl Client {
     /// A client of a server.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, stream: None }
+        Self { address, stream: None, used: Instant::now() }
     }
 
     /// Sends `POST path` and gives status and body. A connection that the server has closed meanwhile is made anew.
     pub fn post(&mut self, path: &str, body: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
-        if let Some(stream) = self.stream.take() {
+        if self.used.elapsed() > FRESH
+            && let Some(stream) = self.stream.take()
+        {
             let mut end = [0];
             // A peek: what is closed reads as its end.
             stream.get_ref().set_nonblocking(true)?;
@@ -66,7 +71,7 @@ impl Client {
         }
         let mut answer = vec![0; length.context("an answer without content-length")?];
         stream.read_exact(&mut answer)?;
-        self.stream = (!close).then_some(stream);
+        (self.stream, self.used) = ((!close).then_some(stream), Instant::now());
         Ok((status, answer))
     }
 }

@@ -1,5 +1,6 @@
 //! Adds to a counter of an object, reads it, or adds what numbers make; objects.js does the same. `redis` has a hash of Redis in
-//! the object's place. What to do is in the query, with numbers of 32 bits as the body, or is the body as JSON.
+//! the object's place. What to do is in the path, as `/do/object[/server]` with numbers of 32 bits as
+//! the body, or is the body as JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,13 +21,19 @@ struct Work {
 
 #[edgefaas::function]
 fn objects(event: Event, context: Context) -> Result<Json<i64>, Error> {
-    let query = match event.trigger() {
-        Trigger::Http(request) => request.query.as_str(),
-        _ => "",
+    let path = match event.trigger() {
+        Trigger::Http(request) => request.path.as_str(),
+        _ => "/",
     };
-    let work: Work = match query {
-        "" => event.json()?,
-        query => serde_urlencoded::from_str(query).map_err(|error| Error::new(error.to_string()))?,
+    let mut words = path.split('/').skip(1).filter(|word| !word.is_empty());
+    let work = match words.next() {
+        None => event.json()?,
+        Some(what) => Work {
+            what: what.to_owned(),
+            object: words.next().unwrap_or_default().to_owned(),
+            n: 0,
+            server: words.next().and_then(|server| server.parse().ok()),
+        },
     };
     let counter = context.object(&work.object).counter("n");
     let value = match work.what.as_str() {

@@ -106,8 +106,8 @@ fn functions(
     redis: Option<SocketAddr>,
 ) -> anyhow::Result<Turn> {
     let (write, read) = if redis.is_some() { ("redis", "redis-read") } else { ("reduce", "read") };
-    let server = redis.map_or(String::new(), |server| format!("&server={server}"));
-    let path = format!("{function}?do={write}&object={object}{server}");
+    let server = redis.map_or(String::new(), |server| format!("/{server}"));
+    let path = format!("{function}/{write}/{object}{server}");
     let chunk = |numbers: &[i32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let chunks: Vec<Vec<u8>> = numbers.chunks(CHUNK).map(chunk).collect();
     let begun = Instant::now();

@@ -11,7 +11,7 @@ pub fn invoke(client: &mut Client, function: &str, work: &Value) -> anyhow::Resu
     invoke_with(client, function, work.to_string().as_bytes())
 }
 
-/// The same with any body. A query may follow the function's name.
+/// The same with any body. A path may follow the function's name.
 fn invoke_with(client: &mut Client, function: &str, body: &[u8]) -> anyhow::Result<i64> {
     let path = format!("/fn/{function}");
     let (status, answer) = client.post(&path, body)?;
@@ -20,7 +20,7 @@ fn invoke_with(client: &mut Client, function: &str, body: &[u8]) -> anyhow::Resu
     answer.as_i64().with_context(|| format!("{path} answers {answer} and no number"))
 }
 
-/// Invokes a function, which a query may follow, with each of the bodies, on so many connections to these gateways in turn; each connection has a thread.
+/// Invokes a function, which a path may follow, with each of the bodies, on so many connections to these gateways in turn; each connection has a thread.
 /// Gives the sum of the answers.
 pub fn invoke_all(
     gateways: &[SocketAddr],
