@@ -17,8 +17,7 @@ export default async function objects(event, context) {
       return value;
     case "reduce": {
       const { buffer, byteOffset, byteLength } = event.bytes();
-      const numbers = new Int32Array(buffer, byteOffset, byteLength / 4);
-      for (let i = 0; i < numbers.length; i++) value += numbers[i];
+      value = new Int32Array(buffer, byteOffset, byteLength / 4).reduce((sum, number) => sum + number, 0);
       await counter.add(value);
       return value;
     }
