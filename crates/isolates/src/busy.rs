@@ -1,25 +1,25 @@
-//! Time on a thread: what an invocation computes, and not what it waits for.
+//! Processor time: what an invocation computes, and not what it waits for.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::turns::Turns;
 
-/// How long an isolate had its thread so far. Measured on the clock: where the system gives the core to another process in
-/// between, that counts as well.
+/// How much processor time an isolate used so far: what the system gave to other processes and threads meanwhile is not in
+/// it.
 #[derive(Debug)]
 pub(crate) struct Busy {
-    origin: Instant,
     limit: Duration,
     spent_ns: AtomicU64,
-    /// When it got the thread, since `origin`.
+    /// What its thread had used when the isolate got it.
     entered_ns: AtomicU64,
     turns: Arc<Turns>,
     /// Its function's turn, while it has it.
@@ -36,14 +36,7 @@ impl Busy {
     pub fn new(limit: Duration, turns: Arc<Turns>) -> Arc<Self> {
         let none = || AtomicU64::new(0);
         let (spent_ns, entered_ns) = (none(), none());
-        Arc::new(Self {
-            origin: Instant::now(),
-            limit,
-            spent_ns,
-            entered_ns,
-            turns,
-            turn: Mutex::default(),
-        })
+        Arc::new(Self { limit, spent_ns, entered_ns, turns, turn: Mutex::default() })
     }
 
     /// Lets others compute, and waits until it is its function's turn. It has the turn until it waits for something.
@@ -61,22 +54,24 @@ impl Busy {
         Duration::from_nanos(self.spent_ns.load(Relaxed))
     }
 
-    /// To be called while it has the thread.
+    /// To be called within its [`Counted`] run.
     ///
     /// # Errors
-    /// It had it for longer than it may.
+    /// It used more than it may.
     pub fn check(&self) -> Result<(), TimeUsed> {
-        let running = self.now_ns().saturating_sub(self.entered_ns.load(Relaxed));
+        let running = thread_ns().saturating_sub(self.entered_ns.load(Relaxed));
         let spent = self.spent() + Duration::from_nanos(running);
         if spent > self.limit { Err(TimeUsed) } else { Ok(()) }
     }
-
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
 }
 
-/// A run whose time on the thread is counted.
+/// The processor time of this thread.
+fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A run whose processor time is counted.
 pub(crate) struct Counted<F> {
     pub busy: Arc<Busy>,
     pub run: F,
@@ -86,10 +81,10 @@ impl<F: Future + Unpin> Future for Counted<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let entered_ns = self.busy.now_ns();
+        let entered_ns = thread_ns();
         self.busy.entered_ns.store(entered_ns, Relaxed);
         let polled = Pin::new(&mut self.run).poll(context);
-        let ran_ns = self.busy.now_ns().saturating_sub(entered_ns);
+        let ran_ns = thread_ns().saturating_sub(entered_ns);
         self.busy.spent_ns.fetch_add(ran_ns, Relaxed);
         drop(self.busy.turn.lock().take());
         polled
@@ -101,8 +96,8 @@ mod tests {
     use super::*;
 
     fn spin(ms: u64) {
-        let until = Instant::now() + Duration::from_millis(ms);
-        while Instant::now() < until {}
+        let until = thread_ns() + ms * 1_000_000;
+        while thread_ns() < until {}
     }
 
     #[test]
@@ -122,5 +117,18 @@ mod tests {
         spin(1000);
         assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Err(TimeUsed)));
         assert!((250..1000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_uses_nothing() {
+        let busy = Busy::new(Duration::from_millis(100), Arc::default());
+        let run = async {
+            // As where the system gives the processor to somebody else.
+            std::thread::sleep(Duration::from_millis(300));
+            busy.check()
+        };
+        let mut run = Counted { busy: busy.clone(), run: Box::pin(run) };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Ok(())));
     }
 }

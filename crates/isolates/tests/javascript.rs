@@ -447,7 +447,7 @@ async fn limits_contain_a_function() {
         export default async (event) => {
             switch (event.text()) {
                 case "loop": for (;;) {}
-                case "microtasks": { const again = () => Promise.resolve().then(again); return again(); }
+                case "microtasks": for (;;) await null;
                 case "sleep": await new Promise((resolve) => setTimeout(resolve, 60_000)); return;
                 case "bomb": { const all = []; for (;;) all.push(new Uint8Array(1 << 20)); }
                 case "objects": { let list = null; for (;;) list = { list, more: [1, 2, 3] }; }
@@ -630,6 +630,36 @@ async fn what_cannot_be_deployed_is_refused_with_the_place() {
     let program =
         bench.prepare(&graph("f.js", "console.warn('hi'); export default () => 1;")).await.unwrap();
     assert_eq!(program.deploy_log(), [(LogLevel::Warn, "hi".to_owned())]);
+}
+
+#[tokio::test]
+async fn top_level_code_ends() {
+    let bench = Bench::new();
+    let error = bench.prepare(&graph("f.js", "for (;;) {} export default () => 1;")).await.err().unwrap();
+    assert!(matches!(error, PrepareError::CpuTimeUsed { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_time_of_top_level_code_is_its_own() {
+    let bench = Bench::new();
+    bench.prepare(&graph("f.js", "export default () => 1;")).await.unwrap();
+    let source = "let sum = 0; for (let i = 0; i < 5e6; i++) sum += i % 7; export default () => sum;";
+    let began = Instant::now();
+    let others = async {
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+            // Something else has the thread.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        std::future::pending::<()>().await;
+    };
+    let graph = graph("f.js", source);
+    let program = tokio::select! {
+        program = bench.prepare(&graph) => program.unwrap(),
+        () = others => unreachable!(),
+    };
+    assert!(began.elapsed() > Duration::from_secs(5), "it had so few turns that nothing is shown");
+    assert_eq!(json(bench.run(&program, call("")).await.result), 14_999_995);
 }
 
 #[tokio::test]

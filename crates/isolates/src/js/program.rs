@@ -15,7 +15,7 @@ use super::snapshot::{self, PAGE_BYTES, PassedOn, SplitError};
 use super::stack::Files;
 use super::transpile::{SyntaxError, transpile};
 use crate::assets::{self, Asset, AssetTable};
-use crate::busy::Busy;
+use crate::busy::{Busy, Counted, TimeUsed};
 use crate::code_cache::CodeCache;
 use crate::compile::Compiler;
 use crate::deadline::{self, DeadlinePassed};
@@ -25,8 +25,11 @@ use crate::{LogLevel, ModuleGraph};
 // A static: a constant would be put into the binary once for every unit that uses it.
 pub(super) static ENGINE_WASM: &[u8] = include_bytes!("../../js-engine/engine.wasm");
 
-/// How long top-level code may run at deploy.
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much processor time top-level code may use at deploy.
+const PREPARE_CPU: Duration = Duration::from_secs(5);
+
+/// How long that may take while others have their turns on the same thread.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How much memory it may use.
 const PREPARE_MEMORY_BYTES: usize = 128 << 20;
@@ -87,8 +90,20 @@ pub enum PrepareError {
         /// The entry module.
         entry: String,
     },
-    /// Top-level code ran too long.
-    #[error("{entry}: top-level code ran for more than {limit:?}; move the work into the handler")]
+    /// Top-level code computed too long.
+    #[error(
+        "{entry}: top-level code used more than {limit:?} of processor time; move the work into the handler"
+    )]
+    CpuTimeUsed {
+        /// The entry module.
+        entry: String,
+        /// The limit it hit.
+        limit: Duration,
+    },
+    /// Top-level code did not get that far, since others computed as well.
+    #[error(
+        "{entry}: top-level code was not through after {limit:?}; deploy it when the node has less to do"
+    )]
     TimedOut {
         /// The entry module.
         entry: String,
@@ -318,8 +333,8 @@ impl JsEngine {
 
     /// Evaluates the modules of a function and keeps the result, for any number of runs.
     ///
-    /// Takes a few milliseconds of computing, more if top-level code does, up to a limit of 5 seconds and
-    /// 128 MiB or the pool's `max_memory_bytes`, if that is less. What it leaves must fit into
+    /// Takes a few milliseconds of computing, more if top-level code does, up to a limit of 5 seconds of processor time, 60
+    /// seconds on the clock and 128 MiB or the pool's `max_memory_bytes`, if that is less. What it leaves must fit into
     /// `memory_bytes`, the function's own limit. Dropping the future abandons it.
     pub async fn prepare_script(&self, script: Script<'_>) -> Result<JsProgram, PrepareError> {
         let Script { graph, memory_bytes, .. } = script;
@@ -350,11 +365,11 @@ impl JsEngine {
                 allowed_bytes: memory_bytes,
             });
         }
-        let deadline = Instant::now() + PREPARE_TIMEOUT;
+        let (deadline, busy) = (Instant::now() + PREPARE_TIMEOUT, Busy::new(PREPARE_CPU, Arc::default()));
         let mut store = self.deploy_store(files.clone());
-        deadline::arm(&mut store, deadline, Busy::new(PREPARE_TIMEOUT, Arc::default()));
-        let evaluated = deadline::limit(deadline, evaluate(self, base, &mut store, &load)).await;
-        let evaluated = evaluated.unwrap_or_else(|passed| Err(passed.into()));
+        deadline::arm(&mut store, deadline, busy.clone());
+        let run = Counted { busy, run: Box::pin(evaluate(self, base, &mut store, &load)) };
+        let evaluated = deadline::limit(deadline, run).await.unwrap_or_else(|passed| Err(passed.into()));
         let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
         self.accept(loaded, &files, &graph.entry)?;
 
@@ -473,11 +488,8 @@ impl JsEngine {
         let parts = snapshot::split(ENGINE_WASM)?;
         let raw = self.picture(&parts.memory, 0).await?;
         let mut store = self.deploy_store(Arc::default());
-        deadline::arm(
-            &mut store,
-            Instant::now() + PREPARE_TIMEOUT,
-            Busy::new(PREPARE_TIMEOUT, Arc::default()),
-        );
+        let busy = Busy::new(Duration::MAX, Arc::default());
+        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, busy);
         let instance = runtime::start(self, &raw, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
         let version = version.call_async(&mut store, ()).await?;
@@ -571,6 +583,8 @@ impl JsEngine {
         let entry = entry.to_owned();
         if error.downcast_ref::<DeadlinePassed>().is_some() {
             PrepareError::TimedOut { entry, limit: PREPARE_TIMEOUT }
+        } else if error.downcast_ref::<TimeUsed>().is_some() {
+            PrepareError::CpuTimeUsed { entry, limit: PREPARE_CPU }
         } else if store.data().limit.exceeded {
             self.out_of_memory(entry)
         } else if error.downcast_ref() == Some(&wasmtime::Trap::StackOverflow) {

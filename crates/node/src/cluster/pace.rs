@@ -38,9 +38,13 @@ impl Pace {
         Self { pressure: 0.0, looked: now, waited_us: read() }
     }
 
-    /// Asks the kernel, if it was not asked lately for what rests until `end`. Gives when to ask again.
+    /// Asks the kernel, if it was not asked lately for what rests until `end`; seldom where nothing rests. Gives when to ask
+    /// again.
     pub fn look(&mut self, end: Instant, now: Instant) -> Instant {
-        let every = ((end - now) / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK);
+        let every = match end.saturating_duration_since(now) {
+            Duration::ZERO => LONGEST_LOOK,
+            rest => (rest / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK),
+        };
         if now - self.looked >= every {
             self.take(read(), now);
         }
@@ -169,7 +173,8 @@ mod tests {
             let now = begun + after;
             pace.look(now + rest, now).duration_since(begun)
         };
-        assert_eq!(next(Duration::ZERO, MS), 10 * MS);
+        assert_eq!(next(Duration::ZERO, MS), 50 * MS);
+        assert_eq!(next(5 * MS, MS), 10 * MS);
         assert_eq!(next(100 * MS, MS), 25 * MS);
         assert_eq!(next(500 * MS, MS), 50 * MS);
         assert_eq!(next(500 * MS, 60 * MS), 110 * MS, "asked now");

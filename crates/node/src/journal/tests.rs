@@ -4,7 +4,7 @@ use edgefaas_isolates::{DirectCall, Event, Reply, Trigger};
 
 use super::*;
 use crate::invocation::{Principal, Timing};
-use crate::store::{Durability, JournalSync, StoreOptions};
+use crate::store::{Durability, StoreOptions};
 
 struct Disk {
     dir: tempfile::TempDir,
@@ -20,14 +20,8 @@ impl Disk {
     fn open(&self, limits: KeepLimits) -> Arc<InvocationJournal> {
         let now_ms = self.now_ms.clone();
         let clock = Clock::new(move || now_ms.load(Ordering::Relaxed));
-        let options = StoreOptions {
-            data_dir: self.dir.path().to_owned(),
-            sync_interval: Duration::from_secs(1),
-            reserve_bytes: 0,
-            cache_bytes: 1 << 20,
-            objects_cache_bytes: 1 << 20,
-            broker_sync: JournalSync::Commit,
-        };
+        let options =
+            StoreOptions { sync_interval: Duration::from_secs(1), ..StoreOptions::small(self.dir.path()) };
         let store = Arc::new(Store::open(&options, clock.clone()).unwrap());
         let workers = Arc::new(Workers::start(1).unwrap());
         Arc::new(InvocationJournal::open(store, workers, clock, limits).unwrap())

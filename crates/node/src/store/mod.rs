@@ -47,6 +47,21 @@ pub struct StoreOptions {
     pub broker_sync: JournalSync,
 }
 
+#[cfg(test)]
+impl StoreOptions {
+    /// A small store in this folder, which is synced when somebody wants it to be, and else seldom.
+    pub(crate) fn small(data_dir: &std::path::Path) -> Self {
+        Self {
+            data_dir: data_dir.to_owned(),
+            sync_interval: Duration::from_secs(3600),
+            reserve_bytes: 0,
+            cache_bytes: 1 << 20,
+            objects_cache_bytes: 1 << 20,
+            broker_sync: JournalSync::Commit,
+        }
+    }
+}
+
 /// The store can't be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

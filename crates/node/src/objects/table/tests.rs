@@ -1,25 +1,16 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use edgefaas_crdt::Operation;
 
 use super::*;
 use crate::platform::Clock;
-use crate::store::{Batch, Durability, JournalSync, Store, StoreOptions};
+use crate::store::{Batch, Durability, Store, StoreOptions};
 
 const OBJECTS: usize = 2000;
 
 fn open(dir: &Path) -> Arc<Store> {
-    let options = StoreOptions {
-        data_dir: dir.to_owned(),
-        sync_interval: Duration::from_secs(3600),
-        reserve_bytes: 0,
-        cache_bytes: 1 << 20,
-        objects_cache_bytes: 1 << 20,
-        broker_sync: JournalSync::Commit,
-    };
-    Arc::new(Store::open(&options, Clock::new(|| 1_800_000_000_000)).unwrap())
+    Arc::new(Store::open(&StoreOptions::small(dir), Clock::new(|| 1_800_000_000_000)).unwrap())
 }
 
 fn name(number: usize) -> String {

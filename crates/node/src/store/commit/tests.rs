@@ -9,15 +9,7 @@ use crate::platform::Clock;
 use crate::store::{Store, StoreOptions};
 
 fn open(dir: &tempfile::TempDir) -> Arc<Store> {
-    let options = StoreOptions {
-        data_dir: dir.path().to_owned(),
-        sync_interval: Duration::from_secs(3600),
-        reserve_bytes: 0,
-        cache_bytes: 1 << 20,
-        objects_cache_bytes: 1 << 20,
-        broker_sync: JournalSync::Commit,
-    };
-    Arc::new(Store::open(&options, Clock::new(|| 1_800_000_000_000)).unwrap())
+    Arc::new(Store::open(&StoreOptions::small(dir.path()), Clock::new(|| 1_800_000_000_000)).unwrap())
 }
 
 fn key() -> FieldKey {
