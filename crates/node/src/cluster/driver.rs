@@ -67,13 +67,14 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         busy: Arc::default(),
         told_busy: Work::default(),
     };
-    running.set_members(&membership).await;
+    let others = running.set_members(&membership).await;
     let mut changes = registry.changes();
     changes.borrow_and_update();
     running.set_interests(interests(&registry.routes())).await;
     let begun = Instant::now();
     let mut next_reading = begun;
     let mut pace = Pace::new(begun);
+    pace.set_others(others);
     let (mut after_tick, mut after_collect) = (Rest::none(begun), Rest::none(begun));
     let mut collected = begun;
     loop {
@@ -111,7 +112,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                         cancel.cancel();
                         break;
                     }
-                    running.set_members(&membership).await;
+                    pace.set_others(running.set_members(&membership).await);
                 }
             }
             deltas = collect => {
@@ -187,10 +188,13 @@ impl Running {
         busy - std::mem::replace(&mut self.told_busy, busy)
     }
 
-    async fn set_members(&mut self, membership: &Mutex<Membership>) {
-        let members =
+    /// Gives how many there are besides this one.
+    async fn set_members(&mut self, membership: &Mutex<Membership>) -> usize {
+        let members: Vec<_> =
             membership.lock().members().map(|member| NodeId(member.certificate.node_id())).collect();
+        let others = members.len();
         self.handle([Event::Members(members)]).await;
+        others
     }
 
     async fn set_interests(&mut self, interests: Vec<Interest>) {

@@ -7,11 +7,14 @@ use edgefaas_cluster::Work;
 
 /// So many times as long as replication has cost since the last due changes were sent, the next ones wait: a ninth of a core,
 /// where nobody else wants it.
-const REST: f64 = 8.0;
+const LEAST_REST: f64 = 8.0;
+/// So many times for each other member, where that is more. What a round costs grows with the members as well, and there are as
+/// many that send: so what all send together does not grow with their number, up to the longest rest.
+const REST_A_MEMBER: f64 = 1.5;
 /// Where somebody always waits for a processor, they wait so many times longer.
 const MOST_PRESSURE: f64 = 0.95;
 /// They wait no longer than that.
-const LONGEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_millis(250);
 /// What a turn of a task costs beyond its own time: waking it, and the system's part of the message that it is for.
 const TURN: Duration = Duration::from_micros(10);
 /// A timer that fires later than this shows that others want the processor as well, where the kernel does not say so.
@@ -26,6 +29,8 @@ const PRESSURE: &str = "/proc/pressure/cpu";
 /// Says when to send next.
 #[derive(Debug)]
 pub(super) struct Pace {
+    /// How many times as long as work it is rested.
+    rest: f64,
     /// The share of the last moments in which some task of the machine waited for a processor; 0 where the kernel does not
     /// tell.
     pressure: f64,
@@ -35,7 +40,12 @@ pub(super) struct Pace {
 
 impl Pace {
     pub fn new(now: Instant) -> Self {
-        Self { pressure: 0.0, looked: now, waited_us: read() }
+        Self { rest: LEAST_REST, pressure: 0.0, looked: now, waited_us: read() }
+    }
+
+    /// How many nodes this one sends to, if all are connected and interested.
+    pub fn set_others(&mut self, others: usize) {
+        self.rest = LEAST_REST.max(REST_A_MEMBER * others as f64);
     }
 
     /// Asks the kernel, if it was not asked lately for what rests until `end`; seldom where nothing rests. Gives when to ask
@@ -58,7 +68,7 @@ impl Pace {
             Some(_) => processor + TURN.mul_f64(turns as f64),
             None => clock + rest.late,
         };
-        rest.from + cost.mul_f64(REST / (1.0 - self.pressure)).min(LONGEST)
+        rest.from + cost.mul_f64(self.rest / (1.0 - self.pressure)).min(LONGEST)
     }
 
     fn take(&mut self, waited_us: Option<u64>, now: Instant) {
@@ -113,7 +123,7 @@ mod tests {
 
     /// Of a machine whose kernel says how busy it is.
     fn pace(pressure: f64, now: Instant) -> Pace {
-        Pace { pressure, looked: now, waited_us: Some(0) }
+        Pace { rest: LEAST_REST, pressure, looked: now, waited_us: Some(0) }
     }
 
     #[test]
@@ -137,6 +147,21 @@ mod tests {
         assert_eq!(wait(MOST_PRESSURE, work(10 * MS, 0)), LONGEST);
         assert_eq!(wait(0.9, Work::default()), Duration::ZERO);
         assert_eq!(pace(0.9, now).end(&Rest::none(now)), now);
+    }
+
+    #[test]
+    fn the_more_members_the_less_often_each_of_them_sends() {
+        let now = Instant::now();
+        let wait = |others: usize, work: Work| {
+            let mut pace = pace(0.0, now);
+            pace.set_others(others);
+            pace.end(&Rest::after(work, Duration::ZERO, now)).duration_since(now)
+        };
+        assert_eq!(wait(1, work(MS, 0)), 8 * MS);
+        assert_eq!(wait(4, work(MS, 0)), 8 * MS);
+        assert_eq!(wait(6, work(MS, 0)), 9 * MS);
+        assert_eq!(wait(30, work(3 * MS, 0)), 135 * MS);
+        assert_eq!(wait(100, work(10 * MS, 0)), LONGEST);
     }
 
     #[test]
