@@ -43,6 +43,7 @@ fn a_change_reaches_the_interested_nodes_after_its_interval_and_nobody_else() {
     assert_eq!(count(&simulation, 3, &object, 1), 100);
     let counters = simulation.counters(NodeId(1)).unwrap();
     assert_eq!((counters.changes, counters.flushes, counters.deltas_sent), (100, 1, 2));
+    assert!((2..counters.bytes_sent).contains(&counters.delta_bytes_sent), "rounds are not among them");
     assert_eq!(counters.flush_delay, Duration::from_millis(200));
 
     add(&mut simulation, 2, &object, 0);

@@ -106,6 +106,7 @@ struct NodeGauges {
     cluster_messages_sent: Counter,
     cluster_messages_received: Counter,
     cluster_deltas_sent: Counter,
+    cluster_delta_bytes_sent: Counter,
     cluster_states_sent: Counter,
     cluster_flushes: Counter,
     cluster_changes: Counter,
@@ -287,7 +288,8 @@ impl Default for Metrics {
             ("cluster_messages_sent", "Messages about objects", &node.cluster_messages_sent),
             ("cluster_messages_received", "Messages about objects", &node.cluster_messages_received),
             ("cluster_deltas_sent", "Objects' changes sent, one for each peer", &node.cluster_deltas_sent),
-            ("cluster_states_sent", "Of these, whole states", &node.cluster_states_sent),
+            ("cluster_delta_bytes_sent", "Bytes of messages with changes", &node.cluster_delta_bytes_sent),
+            ("cluster_states_sent", "Of the changes sent, whole states", &node.cluster_states_sent),
             ("cluster_changes", "Groups of local changes", &node.cluster_changes),
             ("cluster_flushes", "Times that an object's changes were sent", &node.cluster_flushes),
             ("cluster_rounds", "Comparisons with a peer", &node.cluster_rounds),
@@ -428,6 +430,7 @@ impl Metrics {
         show(&gauges.cluster_messages_sent, replication.messages_sent);
         show(&gauges.cluster_messages_received, replication.messages_received);
         show(&gauges.cluster_deltas_sent, replication.deltas_sent);
+        show(&gauges.cluster_delta_bytes_sent, replication.delta_bytes_sent);
         show(&gauges.cluster_states_sent, replication.states_sent);
         show(&gauges.cluster_changes, replication.changes);
         show(&gauges.cluster_flushes, replication.flushes);

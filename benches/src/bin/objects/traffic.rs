@@ -103,7 +103,7 @@ pub fn measure(
         seconds * 1e3 * writers as f64 / flushes,
         of_an_addition,
         of_an_addition * MISO_ADDS / 1e6,
-        sent / after.since(&sums, "deltas_sent"),
+        after.since(&sums, "delta_bytes_sent") / after.since(&sums, "deltas_sent"),
         resident.iter().sum::<f64>() / resident.len() as f64,
         resident.iter().copied().fold(0.0, f64::max),
         equal.as_secs_f64() * 1e3,
@@ -138,8 +138,8 @@ pub fn explained() -> String {
     format!(
         "{CONCURRENCY} additions of 1 are under way (one for each node where there are more nodes), sent by one tonic client on one \
          thread over one connection to each node that takes them, to one counter of an object of the app `{APP}`. Bytes are those of \
-         messages about objects that all nodes have sent, before encryption and framing; \"5 M\" is what 5 million additions would \
-         take at this rate. The effective interval is the time between two sendings of a node that writes. After every round all \
+         messages about objects that all nodes have sent, before encryption and framing; \"of a delta\" has those with changes only, \
+         \"5 M\" is what 5 million additions would take at this rate. The effective interval is the time between two sendings of a node that writes. After every round all \
          nodes have to have as many as were acknowledged: \"equal after\" is how long that took."
     )
 }

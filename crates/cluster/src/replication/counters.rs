@@ -15,7 +15,9 @@ pub struct Counters {
     pub bytes_received: u64,
     /// Deltas sent, one for each object and node, states among them.
     pub deltas_sent: u64,
-    /// Of these, states of objects or fields.
+    /// The bytes of their frames.
+    pub delta_bytes_sent: u64,
+    /// Of the deltas sent, states of objects or fields.
     pub states_sent: u64,
     /// Deltas received.
     pub deltas_received: u64,

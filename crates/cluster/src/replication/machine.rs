@@ -300,7 +300,11 @@ impl<D: Delta> Replication<D> {
     }
 
     pub(super) fn send(&mut self, node: NodeId, kind: impl Into<Message>, out: &mut Vec<Output>) {
-        let frame = kind.into().encode_frame();
+        let message = kind.into();
+        let frame = message.encode_frame();
+        if let Some(Kind::Deltas(_) | Kind::Chunk(_)) = message.kind {
+            self.counters.delta_bytes_sent += frame.len() as u64;
+        }
         match self.peers.get_mut(&node).filter(|peer| peer.blocked || peer.has_unsent()) {
             Some(peer) => peer.send_later(frame),
             None => self.hand_over(node, frame, out),
