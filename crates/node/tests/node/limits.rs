@@ -49,7 +49,7 @@ async fn a_loop_is_ended_when_its_processor_time_is_used_and_waiting_uses_none()
 #[tokio::test]
 async fn what_functions_use_is_in_the_figures() {
     let mut node = TestNode::start().await;
-    let source = "export default () => { const until = Date.now() + 50; while (Date.now() < until); return 'done'; }";
+    let source = "export default () => { for (let i = 0; i < 3e6; i++); return 'done'; }";
     node.deploy_one("busy", "", source).await;
     node.deploy_one("idle", "", WELL).await;
     assert_eq!(text(&node.get("/fn/busy").await), "done");
@@ -62,7 +62,7 @@ async fn what_functions_use_is_in_the_figures() {
         let line = text(&page).lines().find_map(|line| line.strip_prefix(&start));
         line.unwrap_or_else(|| panic!("no {start} in {}", text(&page))).parse().unwrap()
     };
-    assert!((0.045..10.0).contains(&figure("invocation_cpu_seconds_total", "busy")));
+    assert!((0.01..10.0).contains(&figure("invocation_cpu_seconds_total", "busy")));
     assert_eq!(figure("invocation_cpu_seconds_total", "idle"), 0.0);
     assert!(figure("function_memory_peak_bytes", "busy") > 65536.0);
 }
