@@ -92,6 +92,12 @@ impl WorkflowError {
         }
     }
 
+    /// A budget of the instance, or of its root instance with all descendants, is used up: a runtime error with status
+    /// 503, which `try` can catch. `detail` names the budget, its limit and the key that changes it.
+    pub fn over_budget(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Runtime, detail).with_status(503)
+    }
+
     /// The same with another status.
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;

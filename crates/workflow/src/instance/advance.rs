@@ -78,6 +78,7 @@ impl<'a> Run<'a> {
                 self.end(Status::Cancelled, None);
             }
             Event::Continue => {}
+            Event::Refuse { error } => self.instance.refusal = Some(Box::new(error)),
         }
     }
 
@@ -253,7 +254,11 @@ impl<'a> Run<'a> {
             let error = WorkflowError::new(ErrorKind::Runtime, detail).at(&self.program.node(id).path);
             return self.fault(error, Some(Work::Enter { parent, slot, node: id, raw }));
         }
-        if let Err(error) = self.begin(parent, slot, id, &raw) {
+        let begun = match self.instance.refusal.take() {
+            Some(refusal) => Err(*refusal),
+            None => self.begin(parent, slot, id, &raw),
+        };
+        if let Err(error) = begun {
             self.push(Work::Fail { parent, slot, node: id, raw, error });
         }
     }

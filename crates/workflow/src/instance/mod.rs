@@ -78,6 +78,11 @@ pub enum Event {
     Retry,
     /// Goes on after [`Action::Continue`].
     Continue,
+    /// A budget is used up: the next task that would begin fails with this error instead.
+    Refuse {
+        /// What the task fails with; see [`WorkflowError::over_budget`].
+        error: WorkflowError,
+    },
 }
 
 /// What is to be done.
@@ -272,6 +277,9 @@ pub struct Instance {
     steps_before: u64,
     /// [`Action::Continue`] was given and [`Event::Continue`] has not come.
     wants_turn: bool,
+    /// The next task that would begin fails with this error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refusal: Option<Box<WorkflowError>>,
     seed: u64,
     work: Vec<Work>,
     result: Option<Result<Arc<Value>, WorkflowError>>,
@@ -383,6 +391,7 @@ impl Instance {
             steps: 0,
             steps_before: 0,
             wants_turn: false,
+            refusal: None,
             seed,
             work: Vec::new(),
             result: None,
@@ -419,6 +428,13 @@ impl Instance {
     /// Tasks it has begun.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Memory that it holds, in bytes: an estimate that costs no walk over its data. Values that tasks share count once.
+    pub fn bytes(&self) -> usize {
+        const INSTANCE_BYTES: usize = 512;
+        const FRAME_BYTES: usize = 384;
+        INSTANCE_BYTES + FRAME_BYTES * (self.frames.len() + self.work.len())
     }
 
     /// What came of it.
