@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use edgefaas_cluster::wire::{MESSAGE_LIMIT_BYTES, Message};
-use edgefaas_cluster::{Certificate, Membership, RevocationList, Token};
+use edgefaas_cluster::{Certificate, Membership, Revocation, RevocationList, Token};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -13,6 +13,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(again.expect("what was read can be written and read"), message);
     }
     let _ = Certificate::decode(input);
+    let _ = Revocation::decode(input);
     let _ = RevocationList::decode(input);
     let _ = Membership::decode(input);
     if let Ok(text) = std::str::from_utf8(input) {

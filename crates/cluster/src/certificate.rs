@@ -15,6 +15,8 @@ use crate::{ClusterId, ClusterKey, ClusterPublicKey};
 pub(crate) const FORMAT: u32 = 1;
 const MAX_CERTIFICATE_BYTES: usize = 1_024;
 const MAX_NAME_BYTES: usize = 63;
+/// Earlier certificates that a certificate names, the latest ones.
+const MAX_REPLACED: usize = 16;
 
 const CERTIFICATE_PREFIX: &[u8] = b"edgefaas cluster certificate\0";
 
@@ -22,6 +24,8 @@ const CERTIFICATE_PREFIX: &[u8] = b"edgefaas cluster certificate\0";
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
     fields: NewCertificate,
+    /// Serial numbers of earlier certificates of the peer, the latest first.
+    replaced: Vec<u64>,
     cluster: ClusterId,
     signed: Signed,
 }
@@ -35,7 +39,7 @@ pub struct NewCertificate {
     pub node_id: u64,
     /// The node's name: 1 to 63 bytes, letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// The certificate's own number, by which it is taken back.
+    /// The certificate's own number.
     pub serial: u64,
     /// When it was issued, by the issuer's clock: for people to read, and to prefer the newer of two.
     pub issued_unix_ms: u64,
@@ -47,7 +51,7 @@ pub enum CertificateError {
     /// The bytes end early, are too many or hold what they may not.
     #[error("a {what} cannot be read: {reason}")]
     Malformed {
-        /// `certificate` or `revocation list`.
+        /// `certificate`, `revocation` or `revocation list`.
         what: &'static str,
         /// What is wrong.
         reason: &'static str,
@@ -55,7 +59,7 @@ pub enum CertificateError {
     /// Written by a version of edgefaas that this one does not know.
     #[error("a {what} has format {found}, this version reads format {FORMAT}; update this node")]
     UnknownFormat {
-        /// `certificate` or `revocation list`.
+        /// `certificate`, `revocation` or `revocation list`.
         what: &'static str,
         /// The format that it claims.
         found: u32,
@@ -80,17 +84,36 @@ pub enum CertificateError {
         /// The name, escaped and cut short.
         name: String,
     },
-    /// The list is full.
-    #[error("{count} certificates are taken back, more than {MAX_REVOCATIONS}; begin a new cluster")]
+    /// The set is full.
+    #[error("{count} members are revoked, the maximum is {MAX_REVOCATIONS}; make a new cluster")]
     TooManyRevocations {
-        /// How many there would be.
+        /// The number of revocations.
         count: usize,
     },
 }
 
 impl ClusterKey {
-    /// Lets a peer in.
+    /// Issues the first certificate of a peer.
     pub fn issue(&self, new: NewCertificate) -> Result<Certificate, CertificateError> {
+        self.issue_replacing(new, Vec::new())
+    }
+
+    /// Issues a certificate that replaces the peer's latest one and names it. Members that know the new one refuse
+    /// the earlier ones.
+    pub fn renew(
+        &self,
+        new: NewCertificate,
+        latest: &Certificate,
+    ) -> Result<Certificate, CertificateError> {
+        let earlier = std::iter::once(latest.serial()).chain(latest.replaced.iter().copied());
+        self.issue_replacing(new, earlier.take(MAX_REPLACED).collect())
+    }
+
+    fn issue_replacing(
+        &self,
+        new: NewCertificate,
+        replaced: Vec<u64>,
+    ) -> Result<Certificate, CertificateError> {
         check_name(&new.name)?;
         if new.node_id == 0 {
             return Err(malformed(CERTIFICATE, "a node's number is never 0"));
@@ -104,9 +127,10 @@ impl ClusterKey {
             name: new.name.clone(),
             serial: new.serial,
             issued_unix_ms: new.issued_unix_ms,
+            replaced: replaced.clone(),
         };
         let signed = self.sign(CERTIFICATE_PREFIX, body.encode_to_vec());
-        Ok(Certificate { fields: new, cluster, signed })
+        Ok(Certificate { fields: new, replaced, cluster, signed })
     }
 }
 
@@ -136,12 +160,17 @@ impl Certificate {
         self.fields.issued_unix_ms
     }
 
+    /// Whether it names another certificate of the same peer as one that it replaces.
+    pub fn replaces(&self, other: &Self) -> bool {
+        self.peer_id() == other.peer_id() && self.replaced.contains(&other.serial())
+    }
+
     /// The cluster that it names; nothing is known of it before [`Self::verify`].
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }
 
-    /// Whether this cluster's key signed it. Who shows it, and whether it was taken back, is asked elsewhere.
+    /// Whether this cluster's key signed it. Its bearer and revocations are checked elsewhere.
     pub fn verify(&self, cluster: &ClusterPublicKey) -> Result<(), CertificateError> {
         cluster.check(CERTIFICATE_PREFIX, self.cluster, &self.signed)
     }
@@ -168,19 +197,28 @@ impl Certificate {
             serial: body.serial,
             issued_unix_ms: body.issued_unix_ms,
         };
-        Ok(Self { fields, cluster: cluster_id(&body.cluster, CERTIFICATE)?, signed })
+        let mut replaced = body.replaced;
+        replaced.truncate(MAX_REPLACED);
+        Ok(Self { fields, replaced, cluster: cluster_id(&body.cluster, CERTIFICATE)?, signed })
     }
 
     /// Whether this one is to be kept rather than another of the same peer.
     pub(crate) fn supersedes(&self, other: &Self) -> bool {
+        if self.replaces(other) != other.replaces(self) {
+            return self.replaces(other);
+        }
         (self.issued_unix_ms(), self.serial()) > (other.issued_unix_ms(), other.serial())
     }
 }
 
 impl fmt::Debug for Certificate {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fields, cluster, signed: _ } = self;
-        out.debug_struct("Certificate").field("cluster", cluster).field("fields", fields).finish()
+        let Self { fields, replaced, cluster, signed: _ } = self;
+        out.debug_struct("Certificate")
+            .field("cluster", cluster)
+            .field("fields", fields)
+            .field("replaced", replaced)
+            .finish()
     }
 }
 
@@ -209,6 +247,8 @@ struct CertificateBody {
     serial: u64,
     #[prost(uint64, tag = "7")]
     issued_unix_ms: u64,
+    #[prost(fixed64, repeated, tag = "8")]
+    replaced: Vec<u64>,
 }
 
 const CERTIFICATE: &str = "certificate";
@@ -284,6 +324,32 @@ mod tests {
         let read = Certificate::decode(&newer.encode_to_vec()).unwrap();
         assert_eq!(read.verify(&key.public()), Ok(()));
         assert_eq!(Certificate::decode(&read.encode()).unwrap().signed.body, body);
+    }
+
+    #[test]
+    fn a_new_certificate_names_what_it_replaces() {
+        let key = ClusterKey::generate();
+        let first = key.issue(new("door-1")).unwrap();
+        // Issued by a holder of the key whose clock is behind.
+        let again = |serial| NewCertificate {
+            peer_id: first.peer_id(),
+            serial,
+            issued_unix_ms: 1,
+            ..new("door-2")
+        };
+        let second = key.renew(again(100), &first).unwrap();
+        let third = Certificate::decode(&key.renew(again(101), &second).unwrap().encode()).unwrap();
+        assert_eq!(third.verify(&key.public()), Ok(()));
+        for (newer, older) in [(&second, &first), (&third, &second), (&third, &first)] {
+            assert!(newer.replaces(older) && newer.supersedes(older));
+            assert!(!older.replaces(newer) && !older.supersedes(newer));
+        }
+        let mut latest = third;
+        for serial in 200..300 {
+            latest = key.renew(again(serial), &latest).unwrap();
+            assert!(latest.encode().len() <= MAX_CERTIFICATE_BYTES);
+        }
+        assert_eq!(Certificate::decode(&latest.encode()), Ok(latest));
     }
 
     #[test]

@@ -45,6 +45,10 @@ pub enum Refusal {
     NodeIdTaken,
     /// It was refused a short while ago and came back too soon.
     BackingOff,
+    /// Its certificate was replaced by a newer one.
+    Superseded,
+    /// Its address has too many connections that have not shown who they are.
+    Crowded,
     /// A reason of a newer version.
     Other,
 }
@@ -63,7 +67,8 @@ pub(crate) struct Hello {
     pub(crate) versions: RangeInclusive<u32>,
     pub(crate) software: String,
     pub(crate) certificate: Vec<u8>,
-    pub(crate) revocations_version: u64,
+    /// Of the revocations that it knows; none from versions up to 0.1.
+    pub(crate) revocations_digest: Option<u64>,
     pub(crate) unix_ms: u64,
     pub(crate) incarnation: u32,
     pub(crate) addresses: Vec<Multiaddr>,
@@ -86,7 +91,7 @@ pub(crate) enum Verdict {
 
 impl Refusal {
     /// Every reason, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::NoCommonVersion,
         Self::ForeignCluster,
         Self::Forged,
@@ -98,6 +103,8 @@ impl Refusal {
         Self::Duplicate,
         Self::NodeIdTaken,
         Self::BackingOff,
+        Self::Superseded,
+        Self::Crowded,
         Self::Other,
     ];
 
@@ -115,6 +122,8 @@ impl Refusal {
             Self::Duplicate => "duplicate",
             Self::NodeIdTaken => "node_id_taken",
             Self::BackingOff => "backing_off",
+            Self::Superseded => "superseded",
+            Self::Crowded => "crowded",
             Self::Other => "other",
         }
     }
@@ -135,7 +144,7 @@ impl Refusal {
 
     /// Whether a peer that is refused for this gets a pause before it may come again.
     pub(crate) fn is_penalised(self) -> bool {
-        !matches!(self, Self::Duplicate | Self::BackingOff)
+        !matches!(self, Self::Duplicate | Self::BackingOff | Self::Crowded)
     }
 
     pub(crate) fn with(self, detail: impl Into<String>) -> Refused {
@@ -151,10 +160,12 @@ impl Hello {
             version_max: *self.versions.end(),
             software: shown(&self.software),
             certificate: self.certificate.clone(),
-            revocations_version: self.revocations_version,
+            // So that versions up to 0.1 send their list, whatever its number.
+            revocations_version: 0,
             unix_ms: self.unix_ms,
             incarnation: self.incarnation,
             addresses: encode_addresses(&self.addresses),
+            revocations_digest: self.revocations_digest,
         }
         .encode_to_vec()
     }
@@ -167,7 +178,7 @@ impl Hello {
             versions: wire.version_min..=wire.version_max,
             software: shown(&wire.software),
             certificate: wire.certificate,
-            revocations_version: wire.revocations_version,
+            revocations_digest: wire.revocations_digest,
             unix_ms: wire.unix_ms,
             incarnation: wire.incarnation,
             addresses: decode_addresses(&wire.addresses),
@@ -194,8 +205,16 @@ impl Hello {
         }
         if membership.is_revoked(&certificate) {
             return Err(Refusal::Revoked.with(format!(
-                "the certificate of `{}` was taken back; join it again",
+                "`{}` was revoked; move `cluster/` out of its data directory and join it again",
                 certificate.name()
+            )));
+        }
+        if let Some(latest) = membership.replacement(&certificate) {
+            return Err(Refusal::Superseded.with(format!(
+                "the certificate of `{}` was replaced by the one that it got as `{}`; restore the newer \
+                 `cluster/members` or join it again",
+                certificate.name(),
+                latest.name()
             )));
         }
         if certificate.node_id() == membership.own().node_id() {
@@ -250,6 +269,8 @@ struct HelloWire {
     incarnation: u32,
     #[prost(bytes = "vec", repeated, tag = "8")]
     addresses: Vec<Vec<u8>>,
+    #[prost(fixed64, optional, tag = "9")]
+    revocations_digest: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -318,7 +339,7 @@ mod tests {
             versions: 1..=1,
             software: "0.1.0".into(),
             certificate,
-            revocations_version: 0,
+            revocations_digest: Some(9),
             unix_ms: 5_000,
             incarnation: 3,
             addresses: vec!["/ip4/10.0.0.1/tcp/7071".parse().unwrap()],
@@ -337,8 +358,12 @@ mod tests {
     fn who_is_served_and_who_is_not() {
         let key = ClusterKey::generate();
         let mut membership = Membership::found(&key, new(PeerId::random(), 1)).unwrap();
-        membership.revoke(key.revoke(1, [3]).unwrap()).unwrap();
-        let (peer, other) = (PeerId::random(), PeerId::random());
+        let [peer, other, twice, out] = [(); 4].map(|()| PeerId::random());
+        membership.learn_revocation_list(key.revoke_serials(1, [3])).unwrap();
+        membership.revoke(key.revoke(out)).unwrap();
+        let first = key.issue(new(twice, 4)).unwrap();
+        let second = key.renew(new(twice, 5), &first).unwrap();
+        membership.learn(second.clone()).unwrap();
         let issued = |new| key.issue(new).unwrap().encode();
         let check = |hello: &Hello, remote| {
             hello.check(remote, &membership, &(1..=1), 2_000).map_err(|refused| refused.reason)
@@ -350,6 +375,11 @@ mod tests {
 
         assert_eq!(check(&good, other).unwrap_err(), Refusal::WrongPeer);
         assert_eq!(check(&hello(issued(new(peer, 3))), peer).unwrap_err(), Refusal::Revoked);
+        for serial in [2, 7] {
+            assert_eq!(check(&hello(issued(new(out, serial))), out).unwrap_err(), Refusal::Revoked);
+        }
+        assert_eq!(check(&hello(first.encode()), twice).unwrap_err(), Refusal::Superseded);
+        assert!(check(&hello(second.encode()), twice).is_ok());
         assert_eq!(check(&hello(issued(new(peer, 1))), peer).unwrap_err(), Refusal::NodeIdTaken);
         let foreign = ClusterKey::generate().issue(new(peer, 2)).unwrap();
         assert_eq!(check(&hello(foreign.encode()), peer).unwrap_err(), Refusal::ForeignCluster);

@@ -17,7 +17,8 @@ use crate::certificate::check_name;
 use crate::membership::{Member, MemberWire, encode_addresses};
 use crate::transport::{Channels, Event, NoStream, Shared, count, frame, swarm};
 use crate::{
-    Certificate, CertificateError, ClusterPublicKey, Identity, Membership, NewCertificate, RevocationList,
+    Certificate, CertificateError, ClusterPublicKey, Identity, Membership, NewCertificate, Revocation,
+    RevocationList,
 };
 
 mod desk;
@@ -93,6 +94,12 @@ pub enum JoinError {
         /// The number.
         node_id: u64,
     },
+    /// The cluster has revoked this node's key.
+    #[error(
+        "the key of this node was revoked in the cluster and is never accepted again; stop the node, move `cluster/` \
+         out of its data directory so that it makes a new key, start it and join with the same token"
+    )]
+    Revoked,
     /// The name is none.
     #[error(transparent)]
     BadName(CertificateError),
@@ -163,7 +170,8 @@ async fn open(identity: &Identity, token: &Token) -> Result<(Swarm<Channels>, St
         addresses: addresses.clone(),
         reason,
     };
-    let mut swarm = swarm(identity, Arc::default(), |_| Ok(Channels::newcomer())).map_err(unreachable)?;
+    let mut swarm = swarm(identity, Arc::default(), Arc::default(), || Ok(Channels::newcomer()))
+        .map_err(unreachable)?;
     let options = DialOpts::peer_id(issuer).addresses(addresses.clone()).allocate_new_port().build();
     swarm.dial(options).map_err(|error| unreachable(error.to_string()))?;
     loop {
@@ -206,10 +214,7 @@ fn read_reply(
         return Err(bad("the certificate is of another node"));
     }
     let mut membership = Membership::new(certificate, cluster).map_err(wrong)?;
-    if let Some(list) = reply.revocations {
-        let list = RevocationList::decode(&list).map_err(wrong)?;
-        membership.revoke(list).map_err(wrong)?;
-    }
+    membership.learn_revocations(&reply.revocations, &reply.revocation_lists).map_err(wrong)?;
     for member in &reply.members {
         membership.take_in(member).map_err(wrong)?;
     }
@@ -256,6 +261,9 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
     let mut desk = shared.joins.lock();
     let key = desk.check(&request.secret, shared.now_ms())?;
     let mut membership = shared.membership.lock();
+    if membership.revocations().revokes_peer(&peer) {
+        return Err(Refused::Revoked);
+    }
     let name_taken = |name: &str| {
         membership.own().name() == name
             || membership.members().any(|m| m.certificate.name() == name && m.certificate.peer_id() != peer)
@@ -275,7 +283,8 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
         number => number,
     };
     // A newer certificate is the one that counts, whatever the clock was set to meanwhile.
-    let before_ms = membership.member(&peer).map_or(0, |member| member.certificate.issued_unix_ms());
+    let latest = membership.member(&peer).map(|member| member.certificate.clone());
+    let before_ms = latest.as_ref().map_or(0, Certificate::issued_unix_ms);
     let issued_unix_ms = shared.unix_ms().max(before_ms.saturating_add(1));
     let new = NewCertificate {
         peer_id: peer,
@@ -284,7 +293,15 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
         serial: rand::random(),
         issued_unix_ms,
     };
-    let certificate = key.issue(new).map_err(|_| Refused::Malformed)?;
+    let issued = match &latest {
+        Some(latest) => {
+            let (name, serial) = (latest.name(), format!("{:016x}", latest.serial()));
+            tracing::info!(%peer, name, serial, "the new certificate of this member replaces an earlier one");
+            key.renew(new, latest)
+        }
+        None => key.issue(new),
+    };
+    let certificate = issued.map_err(|_| Refused::Malformed)?;
     membership.learn(certificate.clone()).map_err(|_| Refused::Malformed)?;
     let own =
         MemberWire { certificate: membership.own().encode(), addresses: encode_addresses(&listening) };
@@ -294,7 +311,8 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
         certificate: certificate.encode(),
         cluster: membership.cluster().to_bytes().to_vec(),
         members: std::iter::once(own).chain(others.map(Member::to_wire)).collect(),
-        revocations: membership.revocations().map(RevocationList::encode),
+        revocation_lists: membership.revocations().lists().map(RevocationList::encode).collect(),
+        revocations: membership.revocations().peers().map(Revocation::encode).collect(),
     };
     desk.burn(&request.secret);
     Ok(reply)
@@ -319,6 +337,7 @@ pub(crate) enum Refused {
     TooMany,
     NameTaken,
     NodeIdTaken,
+    Revoked,
     /// A reason of a newer version.
     Unknown,
 }
@@ -333,6 +352,7 @@ impl Refused {
             Self::TooMany => 5,
             Self::NameTaken => 6,
             Self::NodeIdTaken => 7,
+            Self::Revoked => 8,
             Self::Unknown => u32::MAX,
         }
     }
@@ -346,6 +366,7 @@ impl Refused {
             Self::TooMany,
             Self::NameTaken,
             Self::NodeIdTaken,
+            Self::Revoked,
         ];
         known.into_iter().find(|reason| reason.code() == code).unwrap_or(Self::Unknown)
     }
@@ -359,6 +380,7 @@ impl Refused {
             Self::TooMany => JoinError::TooManyAttempts,
             Self::NameTaken => JoinError::NameTaken { name: request.name.clone() },
             Self::NodeIdTaken => JoinError::NodeIdTaken { node_id: request.node_id.unwrap_or(0) },
+            Self::Revoked => JoinError::Revoked,
             Self::Unknown => JoinError::BadAnswer { reason: format!("it refused with code {code}") },
         }
     }
@@ -386,6 +408,9 @@ struct JoinReply {
     cluster: Vec<u8>,
     #[prost(message, repeated, tag = "4")]
     members: Vec<MemberWire>,
-    #[prost(bytes = "vec", optional, tag = "5")]
-    revocations: Option<Vec<u8>>,
+    /// At most one from versions up to 0.1.
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    revocation_lists: Vec<Vec<u8>>,
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    revocations: Vec<Vec<u8>>,
 }

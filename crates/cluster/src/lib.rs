@@ -3,7 +3,7 @@
 //!
 //! Who belongs to a cluster is decided by its key ([`ClusterKey`]): it signs a [`Certificate`] over the peer
 //! id of every node. There is no server and nothing expires, since a small node has no clock that could be
-//! trusted; a node is put out by a [`RevocationList`] that the cluster key signs.
+//! trusted; a node is removed by a [`Revocation`] that the cluster key signs.
 //!
 //! Which node sends which object to whom, and when, is decided by [`replication`], a machine without I/O.
 //! It knows neither the transport nor what an object is made of; [`simulation`] runs many of it in virtual
@@ -57,7 +57,7 @@ pub use identity::{Identity, IdentityError};
 pub use join::{JoinError, JoinRequest, Token, TokenError, join};
 pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
-pub use revocation::RevocationList;
+pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
     Busy, Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
     TransportKind, WallClock, Work,

@@ -6,8 +6,10 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use prost::Message;
 
+use crate::revocation::MAX_REVOCATIONS;
 use crate::{
-    Certificate, CertificateError, ClusterId, ClusterKey, ClusterPublicKey, NewCertificate, RevocationList,
+    Certificate, CertificateError, ClusterId, ClusterKey, ClusterPublicKey, NewCertificate, Revocation,
+    RevocationList, Revocations,
 };
 
 /// The most members that a node remembers.
@@ -23,7 +25,7 @@ pub struct Membership {
     own: Certificate,
     cluster: ClusterPublicKey,
     members: BTreeMap<PeerId, Member>,
-    revocations: Option<RevocationList>,
+    revocations: Revocations,
 }
 
 /// Another node of the cluster.
@@ -63,7 +65,7 @@ impl Membership {
     /// A member that knows of no other yet.
     pub fn new(own: Certificate, cluster: ClusterPublicKey) -> Result<Self, CertificateError> {
         own.verify(&cluster)?;
-        Ok(Self { own, cluster, members: BTreeMap::new(), revocations: None })
+        Ok(Self { own, cluster, members: BTreeMap::new(), revocations: Revocations::default() })
     }
 
     /// This node's certificate.
@@ -91,24 +93,25 @@ impl Membership {
         self.members.get(peer_id).filter(|member| !self.is_revoked(&member.certificate))
     }
 
-    /// What was taken back so far.
-    pub fn revocations(&self) -> Option<&RevocationList> {
-        self.revocations.as_ref()
+    /// The revocations of the cluster.
+    pub fn revocations(&self) -> &Revocations {
+        &self.revocations
     }
 
-    /// The version of the revocation list; 0 if there is none.
-    pub fn revocations_version(&self) -> u64 {
-        self.revocations.as_ref().map_or(0, RevocationList::version)
-    }
-
-    /// Whether this node was put out.
+    /// Whether this node was revoked.
     pub fn is_own_revoked(&self) -> bool {
         self.is_revoked(&self.own)
     }
 
-    /// Whether a certificate was taken back.
+    /// Whether a certificate was revoked.
     pub fn is_revoked(&self, certificate: &Certificate) -> bool {
-        self.revocations.as_ref().is_some_and(|list| list.revokes(certificate.serial()))
+        self.revocations.revokes(certificate)
+    }
+
+    /// The certificate that replaced this one of another member, if there is one.
+    pub fn replacement(&self, certificate: &Certificate) -> Option<&Certificate> {
+        let latest = &self.members.get(&certificate.peer_id())?.certificate;
+        latest.replaces(certificate).then_some(latest)
     }
 
     /// Takes in a member, or a newer certificate of one; true if that changed anything. This node itself,
@@ -170,16 +173,53 @@ impl Membership {
         true
     }
 
-    /// Takes in a revocation list; true if it is newer than the one before. The members that it puts out are
-    /// forgotten.
-    pub fn revoke(&mut self, list: RevocationList) -> Result<bool, CertificateError> {
-        if list.version() <= self.revocations_version() {
-            return Ok(false);
+    /// Revokes a peer, as a holder of the cluster key; true if that changed anything.
+    ///
+    /// # Errors
+    /// The key of another cluster, or more than 4,096 revocations.
+    pub fn revoke(&mut self, revocation: Revocation) -> Result<bool, CertificateError> {
+        let count = self.revocations.len();
+        if count >= MAX_REVOCATIONS && !self.revocations.revokes_peer(&revocation.peer_id()) {
+            return Err(CertificateError::TooManyRevocations { count: count + 1 });
         }
-        list.verify(&self.cluster)?;
-        self.members.retain(|_, member| !list.revokes(member.certificate.serial()));
-        self.revocations = Some(list);
-        Ok(true)
+        self.learn_revocation(revocation)
+    }
+
+    /// Takes in a revocation that another member knows; true if that changed anything. The revoked member is
+    /// forgotten.
+    pub fn learn_revocation(&mut self, revocation: Revocation) -> Result<bool, CertificateError> {
+        let peer_id = revocation.peer_id();
+        let added = self.revocations.add(revocation, &self.cluster)?;
+        if added {
+            self.members.remove(&peer_id);
+        }
+        Ok(added)
+    }
+
+    /// Takes in a revocation list of a version up to 0.1; true if that changed anything.
+    pub fn learn_revocation_list(&mut self, list: RevocationList) -> Result<bool, CertificateError> {
+        let added = self.revocations.add_list(list, &self.cluster)?;
+        if added {
+            let revocations = &self.revocations;
+            self.members.retain(|_, member| !revocations.revokes(&member.certificate));
+        }
+        Ok(added)
+    }
+
+    /// Takes in encoded revocations and lists; true if that changed anything.
+    pub(crate) fn learn_revocations(
+        &mut self,
+        revocations: &[Vec<u8>],
+        lists: &[Vec<u8>],
+    ) -> Result<bool, CertificateError> {
+        let mut changed = false;
+        for bytes in revocations {
+            changed |= self.learn_revocation(Revocation::decode(bytes)?)?;
+        }
+        for bytes in lists {
+            changed |= self.learn_revocation_list(RevocationList::decode(bytes)?)?;
+        }
+        Ok(changed)
     }
 
     /// Takes in all that another view of the same cluster knows, except which node it is of; true if that
@@ -189,10 +229,13 @@ impl Membership {
         if expected != found {
             return Err(CertificateError::ForeignCluster { found, expected });
         }
-        let mut changed = match other.revocations {
-            Some(list) => self.revoke(list)?,
-            None => false,
-        };
+        let mut changed = false;
+        for revocation in other.revocations.peers() {
+            changed |= self.learn_revocation(revocation.clone())?;
+        }
+        for list in other.revocations.lists() {
+            changed |= self.learn_revocation_list(list.clone())?;
+        }
         changed |= self.learn(other.own)?;
         for (peer_id, member) in other.members {
             changed |= self.learn(member.certificate)?;
@@ -208,7 +251,8 @@ impl Membership {
             own: self.own.encode(),
             cluster: self.cluster.to_bytes().to_vec(),
             members: self.members.values().map(Member::to_wire).collect(),
-            revocations: self.revocations.as_ref().map(RevocationList::encode),
+            revocation_lists: self.revocations.lists().map(RevocationList::encode).collect(),
+            revocations: self.revocations.peers().map(Revocation::encode).collect(),
         }
         .encode_to_vec()
     }
@@ -222,9 +266,7 @@ impl Membership {
         let cluster =
             ClusterPublicKey::from_bytes(&body.cluster).map_err(|_| MembershipError::Malformed)?;
         let mut read = Self::new(Certificate::decode(&body.own)?, cluster)?;
-        if let Some(list) = body.revocations {
-            read.revoke(RevocationList::decode(&list)?)?;
-        }
+        read.learn_revocations(&body.revocations, &body.revocation_lists)?;
         for member in body.members {
             read.take_in(&member)?;
         }
@@ -265,8 +307,11 @@ struct MembershipBody {
     cluster: Vec<u8>,
     #[prost(message, repeated, tag = "4")]
     members: Vec<MemberWire>,
-    #[prost(bytes = "vec", optional, tag = "5")]
-    revocations: Option<Vec<u8>>,
+    /// At most one in files of versions up to 0.1.
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    revocation_lists: Vec<Vec<u8>>,
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    revocations: Vec<Vec<u8>>,
 }
 
 /// Several members, in one frame.
@@ -359,8 +404,11 @@ mod tests {
         let told =
             addresses(&["/ip4/10.0.0.2/tcp/7071", "/ip4/10.0.0.2/udp/7071/quic-v1", "/ip4/0.0.0.0/tcp/1"]);
         assert!(membership.set_addresses(&other.peer_id(), &told));
-        assert_eq!(membership.revoke(key.revoke(1, [3]).unwrap()), Ok(true));
-        assert_eq!(membership.learn(out), Ok(false));
+        let old = certificate(&key, 4, 44);
+        assert_eq!(membership.learn(old.clone()), Ok(true));
+        assert_eq!(membership.revoke(key.revoke(out.peer_id())), Ok(true));
+        assert_eq!(membership.learn_revocation_list(key.revoke_serials(1, [44])), Ok(true));
+        assert_eq!((membership.learn(out), membership.learn(old)), (Ok(false), Ok(false)));
 
         let read = Membership::decode(&membership.encode()).unwrap();
         assert_eq!(read, membership);
@@ -369,16 +417,18 @@ mod tests {
     }
 
     #[test]
-    fn merging_is_for_one_cluster_and_keeps_the_higher_list() {
+    fn merging_is_for_one_cluster_and_keeps_what_both_revoked() {
         let key = ClusterKey::generate();
         let mut a = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
         let mut b = Membership::new(certificate(&key, 2, 2), key.public()).unwrap();
-        a.revoke(key.revoke(2, [9]).unwrap()).unwrap();
-        b.revoke(key.revoke(1, [8]).unwrap()).unwrap();
+        let out = [certificate(&key, 3, 3), certificate(&key, 4, 4)];
+        a.revoke(key.revoke(out[0].peer_id())).unwrap();
+        b.revoke(key.revoke(out[1].peer_id())).unwrap();
         assert_eq!(b.merge(a.clone()), Ok(true));
-        assert_eq!(b.revocations_version(), 2);
         assert_eq!(a.merge(b.clone()), Ok(true));
-        assert_eq!(a.merge(b), Ok(false));
+        assert_eq!((a.merge(b.clone()), b.merge(a.clone())), (Ok(false), Ok(false)));
+        assert!([&a, &b].iter().all(|one| out.iter().all(|out| one.is_revoked(out))));
+        assert_eq!(a.revocations(), b.revocations());
 
         let foreign = ClusterKey::generate();
         let other = Membership::new(certificate(&foreign, 1, 1), foreign.public()).unwrap();
@@ -390,7 +440,31 @@ mod tests {
     }
 
     #[test]
-    fn a_new_certificate_of_a_peer_replaces_a_revoked_one() {
+    fn a_member_that_joined_twice_is_revoked_with_both_certificates() {
+        let key = ClusterKey::generate();
+        let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
+        let first = certificate(&key, 2, 20);
+        let new = NewCertificate {
+            peer_id: first.peer_id(),
+            node_id: 2,
+            name: "node-2".into(),
+            serial: 3,
+            issued_unix_ms: 3,
+        };
+        let second = key.renew(new, &first).unwrap();
+        membership.learn(first.clone()).unwrap();
+        assert_eq!(membership.learn(second.clone()), Ok(true));
+        assert_eq!(membership.learn(first.clone()), Ok(false));
+        assert_eq!(membership.replacement(&first), Some(&second));
+        assert_eq!(membership.replacement(&second), None);
+        membership.revoke(key.revoke(first.peer_id())).unwrap();
+        assert_eq!((membership.learn(first), membership.learn(second)), (Ok(false), Ok(false)));
+        assert_eq!(membership.members().count(), 0);
+    }
+
+    /// A file of version 0.1: its list is in the same field.
+    #[test]
+    fn a_new_certificate_of_a_peer_replaces_one_that_a_list_revoked() {
         let key = ClusterKey::generate();
         let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
         let old = certificate(&key, 2, 20);
@@ -404,7 +478,7 @@ mod tests {
         membership.learn(old.clone()).unwrap();
         assert_eq!(membership.learn(key.issue(renewed(10)).unwrap()), Ok(false));
         assert_eq!(membership.learn(key.issue(renewed(21)).unwrap()), Ok(true));
-        membership.revoke(key.revoke(1, [21]).unwrap()).unwrap();
+        membership.learn_revocation_list(key.revoke_serials(1, [21])).unwrap();
         assert_eq!(membership.member(&old.peer_id()), None);
         assert_eq!(membership.learn(key.issue(renewed(5)).unwrap()), Ok(true));
     }

@@ -50,12 +50,17 @@ pub(crate) enum NoStream {
 }
 
 /// Decides about a connection before anything is read from it.
-pub(crate) type Gate = Arc<dyn Fn(PeerId) -> Result<(), GateClosed> + Send + Sync>;
+pub(crate) type Gate =
+    Arc<dyn Fn(ConnectionId, PeerId, &Multiaddr) -> Result<(), GateClosed> + Send + Sync>;
 
-/// The peer has to wait.
-#[derive(Debug, thiserror::Error)]
-#[error("the peer was refused a short while ago")]
-pub(crate) struct GateClosed;
+/// A connection that is closed before anything is read from it.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub(crate) enum GateClosed {
+    #[error("the peer was refused a short while ago")]
+    BackingOff,
+    #[error("too many connections of unknown peers")]
+    Crowded,
+}
 
 /// One stream per connection.
 pub(crate) struct Channels {
@@ -86,7 +91,7 @@ impl Channels {
             dials_for: Purpose::Join,
             serves_cluster: false,
             serves_joins: Arc::default(),
-            gate: Arc::new(|_| Ok(())),
+            gate: Arc::new(|_, _, _| Ok(())),
             ready: VecDeque::new(),
             waker: None,
         }
@@ -99,12 +104,12 @@ impl NetworkBehaviour for Channels {
 
     fn handle_established_inbound_connection(
         &mut self,
-        _: ConnectionId,
+        connection: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
-        _: &Multiaddr,
+        remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        (self.gate)(peer).map_err(ConnectionDenied::new)?;
+        (self.gate)(connection, peer, remote).map_err(ConnectionDenied::new)?;
         Ok(Handler {
             side: Side::Listener { served: false },
             serves_cluster: self.serves_cluster,

@@ -19,6 +19,7 @@ use super::{DownReason, Event, address};
 use crate::handshake::{Hello, Refusal};
 use crate::liveness::{Due, Liveness};
 use crate::membership::{Member, decode_addresses, decode_members, encode_addresses, encode_members};
+use crate::revocation::{RevocationFrame, encode_revocation};
 use crate::{CertificateError, RevocationList};
 
 /// Frames of the channel's own may be as large as this, whatever the limit for the node's.
@@ -48,7 +49,10 @@ pub(crate) async fn run(
     mut stream: Stream,
 ) -> Outcome {
     match greeting::open(&shared, &link, &mut stream).await {
-        Ok((peer, hello)) => serve(&shared, &events, &peer, &hello, stream).await,
+        Ok((peer, hello)) => {
+            shared.member_came_from(link.peer, &link.address);
+            serve(&shared, &events, &peer, &hello, stream).await
+        }
         Err(failure) => {
             // A member that does not let this node in may have said that it was put out.
             if shared.membership.lock().is_own_revoked() && !shared.cancel.is_cancelled() {
@@ -89,11 +93,12 @@ async fn serve(
             // Half a frame cannot be followed by another.
             if !channel.writing.load(Ordering::Relaxed) {
                 let is_put_out = peer.close_reason() == DownReason::Refused(Refusal::Revoked);
-                let list = shared.membership.lock().revocations().filter(|_| is_put_out).map(RevocationList::encode);
+                let peer_id = peer.certificate.peer_id();
+                let proof = greeting::proof_of_revocation(shared, &peer_id).filter(|_| is_put_out);
                 let goodbye = async {
                     // So that it knows, and works alone from now on.
-                    if let Some(list) = list {
-                        frame::write(&mut writer, Kind::Revocations, &list).await?;
+                    if let Some((kind, body)) = proof {
+                        frame::write(&mut writer, kind, &body).await?;
                     }
                     frame::write(&mut writer, Kind::Goodbye, &[]).await?;
                     writer.close().await
@@ -134,15 +139,27 @@ struct Channel<'a> {
 }
 
 impl Channel<'_> {
-    /// What the peer is told first: members, and certificates taken back that it does not know of.
+    /// What the peer is told first: members, and revocations if it knows other ones.
     fn introduce(&self, hello: &Hello) {
         let (shared, peer) = (self.shared, self.peer);
         for body in shared.members_frames(peer.certificate.peer_id()) {
             peer.outbox.control(Kind::Members, body);
         }
-        let list = shared.membership.lock().revocations().cloned();
-        if let Some(list) = list.filter(|list| list.version() > hello.revocations_version) {
-            peer.outbox.control(Kind::Revocations, list.encode());
+        let membership = shared.membership.lock();
+        let revocations = membership.revocations();
+        match hello.revocations_digest {
+            Some(digest) if digest == revocations.digest() => {}
+            Some(_) => {
+                for body in revocations.frames() {
+                    peer.outbox.control(Kind::RevocationSet, body);
+                }
+            }
+            // A version up to 0.1 reads nothing else, and keeps the list with the highest number.
+            None => {
+                for list in revocations.lists() {
+                    peer.outbox.control(Kind::Revocations, list.encode());
+                }
+            }
         }
     }
 
@@ -218,7 +235,13 @@ impl Channel<'_> {
                 Ok(())
             }
             Kind::Members => self.take_members(&body).await,
-            Kind::Revocations => self.take_revocations(&body).await,
+            Kind::Revocations => {
+                let list = RevocationList::decode(&body).map_err(|_| malformed)?;
+                self.take_revocations(RevocationFrame { peers: Vec::new(), lists: vec![list] }).await
+            }
+            Kind::RevocationSet => {
+                self.take_revocations(RevocationFrame::decode(&body).map_err(|_| malformed)?).await
+            }
             Kind::Goodbye => Err(DownReason::Left),
             Kind::Hello | Kind::Verdict => Err(malformed),
             Kind::Unknown => Ok(()),
@@ -245,16 +268,36 @@ impl Channel<'_> {
         Ok(())
     }
 
-    async fn take_revocations(&self, body: &[u8]) -> Result<(), DownReason> {
-        let malformed = DownReason::Refused(Refusal::Malformed);
-        let list = RevocationList::decode(body).map_err(|_| malformed)?;
-        let newer = self.shared.membership.lock().revoke(list).map_err(|_| malformed)?;
-        if newer {
-            self.shared.tell_others(self.peer.certificate.node_id(), Kind::Revocations, body);
+    /// Adds revocations, and passes on those that are new here.
+    async fn take_revocations(&self, frame: RevocationFrame) -> Result<(), DownReason> {
+        let mut new = Vec::new();
+        let mut all_signed = true;
+        {
+            let mut membership = self.shared.membership.lock();
+            for revocation in frame.peers {
+                match membership.learn_revocation(revocation.clone()) {
+                    Ok(true) => new.push((Kind::RevocationSet, encode_revocation(&revocation))),
+                    Ok(false) => {}
+                    Err(_) => all_signed = false,
+                }
+            }
+            for list in frame.lists {
+                let body = list.encode();
+                match membership.learn_revocation_list(list) {
+                    Ok(true) => new.push((Kind::Revocations, body)),
+                    Ok(false) => {}
+                    Err(_) => all_signed = false,
+                }
+            }
+        }
+        for (kind, body) in &new {
+            self.shared.tell_others(self.peer.certificate.node_id(), *kind, body);
+        }
+        if !new.is_empty() {
             self.shared.drop_revoked();
             self.membership_changed().await;
         }
-        Ok(())
+        if all_signed { Ok(()) } else { Err(DownReason::Refused(Refusal::Malformed)) }
     }
 
     /// A peer on another machine knows nothing of this one's loopback.

@@ -53,12 +53,17 @@ impl Cells {
         self.refused_by_peers.get(reason.index()).map(add);
     }
 
-    pub(crate) fn read(&self) -> Counters {
-        let by_reason = |cells: &[AtomicU64]| {
+    /// `crowded` were refused before they were connections.
+    pub(crate) fn read(&self, crowded: u64) -> Counters {
+        let by_reason = |cells: &[AtomicU64]| -> Vec<(Refusal, u64)> {
             Refusal::ALL.into_iter().zip(cells.iter().map(|cell| cell.load(Ordering::Relaxed))).collect()
         };
+        let mut refused = by_reason(&self.refused);
+        if let Some((_, count)) = refused.iter_mut().find(|(reason, _)| *reason == Refusal::Crowded) {
+            *count += crowded;
+        }
         Counters {
-            refused: by_reason(&self.refused),
+            refused,
             refused_by_peers: by_reason(&self.refused_by_peers),
             dials_failed: self.dials_failed.load(Ordering::Relaxed),
             strangers: self.strangers.load(Ordering::Relaxed),

@@ -106,6 +106,7 @@ impl Driver {
 
     /// Runs until the transport is cancelled.
     pub(crate) async fn run(mut self) {
+        self.shared.keep_places();
         loop {
             let look_ms = self.look().min(self.expire());
             let wait = Duration::from_millis(look_ms.saturating_sub(self.shared.now_ms()).min(60_000));
@@ -270,7 +271,7 @@ impl Driver {
 
     fn on_command(&mut self, command: Command) {
         match command {
-            Command::Look => {}
+            Command::Look => self.shared.keep_places(),
             Command::Resolved { index, sockets } => {
                 let mut round: VecDeque<Multiaddr> = sockets.into_iter().flat_map(address::both).collect();
                 let first = round.pop_front();
@@ -281,6 +282,7 @@ impl Driver {
                 }
             }
             Command::Ended { connection, outcome } => {
+                self.shared.is_proven(connection);
                 self.swarm.close_connection(connection);
                 let Some(Connection { peer, target, .. }) = self.connections.remove(&connection) else {
                     return;
@@ -346,6 +348,7 @@ impl Driver {
                 self.connections.insert(connection_id, connection);
             }
             SwarmEvent::ConnectionClosed { connection_id, .. } => {
+                self.shared.is_proven(connection_id);
                 // A channel's task tells itself how it ended.
                 let Some(connection) = self.connections.get(&connection_id) else { return };
                 if connection.has_channel {
@@ -361,10 +364,17 @@ impl Driver {
                     self.dial_failed(target, &error);
                 }
             }
-            SwarmEvent::IncomingConnectionError { error: ListenError::Denied { cause }, .. }
-                if cause.downcast_ref::<GateClosed>().is_some() =>
-            {
-                self.shared.counters.refuse(Refusal::BackingOff);
+            SwarmEvent::IncomingConnectionError {
+                connection_id,
+                error: ListenError::Denied { cause },
+                ..
+            } => {
+                self.shared.is_proven(connection_id);
+                match cause.downcast_ref::<GateClosed>() {
+                    Some(GateClosed::BackingOff) => self.shared.counters.refuse(Refusal::BackingOff),
+                    Some(GateClosed::Crowded) => self.shared.counters.refuse(Refusal::Crowded),
+                    None => {}
+                }
             }
             SwarmEvent::IncomingConnectionError { error: ListenError::Transport(_), .. } => {
                 add(&self.shared.counters.strangers);
@@ -384,7 +394,7 @@ impl Driver {
         let Opened { connection, peer, stream } = opened;
         let Some(known) = self.connections.get_mut(&connection) else { return };
         (known.deadline_ms, known.has_channel) = (None, true);
-        let link = Link { peer, address: known.address.clone() };
+        let link = Link { peer, address: known.address.clone(), connection };
         let (shared, commands) = (self.shared.clone(), self.shared.commands.clone());
         let events = self.events.clone();
         match stream {

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Revocations,
     /// The peer leaves.
     Goodbye,
+    /// Revocations, each signed by itself.
+    RevocationSet,
     Unknown,
 }
 
@@ -50,6 +52,7 @@ impl Kind {
             Self::Members => 5,
             Self::Revocations => 6,
             Self::Goodbye => 7,
+            Self::RevocationSet => 8,
             Self::Unknown => u8::MAX,
         }
     }
@@ -64,6 +67,7 @@ impl Kind {
             5 => Self::Members,
             6 => Self::Revocations,
             7 => Self::Goodbye,
+            8 => Self::RevocationSet,
             _ => Self::Unknown,
         }
     }

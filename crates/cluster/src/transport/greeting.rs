@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
+use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId, Stream};
 
 use super::channel::Outcome;
@@ -12,6 +13,7 @@ use super::frame::{self, Kind, ReadError};
 use super::shared::{Peer, Shared};
 use super::{TransportKind, address};
 use crate::handshake::{Hello, MAX_HELLO_BYTES, Refusal, Refused, Verdict};
+use crate::revocation::{RevocationFrame, encode_revocation};
 use crate::{CertificateError, RevocationList};
 
 /// How long a refusal may take to get through.
@@ -21,6 +23,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     pub(crate) peer: PeerId,
     pub(crate) address: Multiaddr,
+    pub(crate) connection: ConnectionId,
 }
 
 /// Why there is no channel.
@@ -55,9 +58,9 @@ pub(super) async fn open(
         .map_err(|_| Failure::Lost("the channel before has not ended yet".into()))?
         .map_err(Failure::Ours)?;
     let settled = async {
-        // It may have been put out since it was checked, and before there was a channel to end.
+        // It may have been revoked since it was checked, and before there was a channel to end.
         if shared.membership.lock().is_revoked(&peer.certificate) {
-            return Err(Failure::Ours(Refusal::Revoked.with("its certificate was taken back just now")));
+            return Err(Failure::Ours(Refusal::Revoked.with("it was revoked just now")));
         }
         if decides { accept(stream).await } else { Ok(()) }
     };
@@ -79,11 +82,9 @@ pub(super) async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, fa
             }
             shared.counters.refuse(refused.reason);
             let reason = refused.reason;
-            let list = match reason {
-                Refusal::Revoked => shared.membership.lock().revocations().map(RevocationList::encode),
-                _ => None,
-            };
-            refuse(&mut stream, refused, list.filter(|list| list.len() <= MAX_HELLO_BYTES)).await;
+            let proof = proof_of_revocation(shared, &link.peer)
+                .filter(|(_, body)| reason == Refusal::Revoked && body.len() <= MAX_HELLO_BYTES);
+            refuse(&mut stream, refused, proof).await;
             Outcome::Refused(reason)
         }
         Failure::Theirs(refused) => {
@@ -102,11 +103,22 @@ pub(super) async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, fa
     }
 }
 
-/// Tells the peer why, and waits a moment for it to read that and close. One that was put out gets the proof of it.
-async fn refuse(stream: &mut Stream, refused: Refused, revocations: Option<Vec<u8>>) {
+/// The signed revocation of a peer, as a frame. It is sent to that peer, which then works alone.
+pub(super) fn proof_of_revocation(shared: &Shared, peer_id: &PeerId) -> Option<(Kind, Vec<u8>)> {
+    let membership = shared.membership.lock();
+    let revocations = membership.revocations();
+    if let Some(revocation) = revocations.of_peer(peer_id) {
+        return Some((Kind::RevocationSet, encode_revocation(revocation)));
+    }
+    // By its serial number then. The longest list is the likeliest.
+    revocations.lists().next().map(|list| (Kind::Revocations, list.encode()))
+}
+
+/// Tells the peer why, and waits a moment for it to read that and close. A revoked one gets the proof of it.
+async fn refuse(stream: &mut Stream, refused: Refused, proof: Option<(Kind, Vec<u8>)>) {
     let farewell = async {
-        if let Some(list) = revocations {
-            frame::write(stream, Kind::Revocations, &list).await?;
+        if let Some((kind, body)) = proof {
+            frame::write(stream, kind, &body).await?;
         }
         frame::write(stream, Kind::Verdict, &Verdict::Refused(refused).encode()).await?;
         stream.close().await?;
@@ -132,6 +144,7 @@ async fn greet(
         hello.check(link.peer, &membership, &shared.limits.versions, shared.unix_ms())
     };
     let greeted = greeted.map_err(Failure::Ours)?;
+    shared.is_proven(link.connection);
     let kind = address::kind(&link.address).unwrap_or(TransportKind::Tcp);
     let peer = Arc::new(Peer::new(
         greeted.certificate,
@@ -157,13 +170,19 @@ async fn accept(stream: &mut Stream) -> Result<(), Failure> {
     frame::write(stream, Kind::Verdict, &Verdict::Accepted.encode()).await.map_err(lost)
 }
 
-/// Reads a frame of a certain kind; a refusal may come in its place, and before it the list of those that were put out.
+/// Reads a frame of a certain kind; a refusal may come in its place, and before it the revocation that it is for.
 async fn expect(shared: &Shared, stream: &mut Stream, wanted: Kind) -> Result<Bytes, Failure> {
     let (mut kind, mut body) = read(stream).await?;
+    let malformed = |error: CertificateError| Failure::Ours(Refusal::Malformed.with(error.to_string()));
     if kind == Kind::Revocations {
-        let malformed = |error: CertificateError| Failure::Ours(Refusal::Malformed.with(error.to_string()));
         let list = RevocationList::decode(&body).map_err(malformed)?;
-        shared.membership.lock().revoke(list).map_err(malformed)?;
+        shared.membership.lock().learn_revocation_list(list).map_err(malformed)?;
+        (kind, body) = read(stream).await?;
+    } else if kind == Kind::RevocationSet {
+        let frame = RevocationFrame::decode(&body).map_err(malformed)?;
+        for revocation in frame.peers {
+            shared.membership.lock().learn_revocation(revocation).map_err(malformed)?;
+        }
         (kind, body) = read(stream).await?;
     }
     if kind == wanted {

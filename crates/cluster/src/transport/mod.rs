@@ -14,8 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Certificate, CertificateError, ClusterKey, Identity, Membership, PROTOCOL_VERSIONS, Refusal,
-    RevocationList, Token,
+    Revocation, Token,
 };
+
+use crate::revocation::encode_revocation;
 
 mod address;
 mod back_off;
@@ -23,8 +25,10 @@ mod behaviour;
 mod busy;
 mod channel;
 mod counters;
+mod crowd;
 mod dial_book;
 mod driver;
+mod entrance;
 pub(crate) mod frame;
 mod greeting;
 mod outbox;
@@ -316,7 +320,7 @@ impl Handle {
 
     /// Figures since the start.
     pub fn counters(&self) -> Counters {
-        self.shared.counters.read()
+        self.shared.counters.read(self.shared.entrance.refused())
     }
 
     /// Makes a token that lets one node in within `life`, and serves newcomers until then. A token of a life
@@ -351,17 +355,20 @@ impl Handle {
         Ok(changed)
     }
 
-    /// Takes in a revocation list, tells the members of it and ends the channels of those that it puts out.
-    /// False if a newer one is there already.
-    pub fn revoke(&self, list: RevocationList) -> Result<bool, CertificateError> {
-        let body = list.encode();
-        let newer = self.shared.membership.lock().revoke(list)?;
-        if newer {
-            // Those that are put out are closed first: what is left hears of it.
+    /// Revokes a peer: sends the revocation to all members and ends the channel of the revoked one. False if the
+    /// peer was revoked before.
+    ///
+    /// # Errors
+    /// The key of another cluster, or too many revocations.
+    pub fn revoke(&self, revocation: Revocation) -> Result<bool, CertificateError> {
+        let body = encode_revocation(&revocation);
+        let added = self.shared.membership.lock().revoke(revocation)?;
+        if added {
+            // The revoked one first: all that are left hear of it.
             self.shared.drop_revoked();
-            self.shared.tell_all(frame::Kind::Revocations, &body);
+            self.shared.tell_all(frame::Kind::RevocationSet, &body);
         }
-        Ok(newer)
+        Ok(added)
     }
 }
 

@@ -1,10 +1,11 @@
 //! What the handle, the driver and the channels of one node have in common.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -13,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::back_off::Penalties;
 use super::busy::Busy;
 use super::counters::Cells;
+use super::crowd::{Crowd, CrowdLimits, Origin};
 use super::driver::Command;
+use super::entrance::Entrance;
 use super::frame::Kind;
 use super::outbox::Outbox;
 use super::{DownReason, Limits, PeerInfo, TransportKind, address};
@@ -24,6 +27,8 @@ use crate::{Certificate, Membership};
 
 /// Members that are told of in one frame.
 const MEMBERS_PER_FRAME: usize = 64;
+/// Encrypted connections whose peers have not shown a certificate yet and are no known members.
+const UNPROVEN: CrowdLimits = CrowdLimits { strangers: 64, members: 64, per_origin: 16 };
 
 /// One node's transport.
 pub(crate) struct Shared {
@@ -34,6 +39,10 @@ pub(crate) struct Shared {
     pub(crate) counters: Cells,
     pub(crate) busy: Arc<Busy>,
     pub(crate) penalties: Mutex<Penalties>,
+    pub(crate) entrance: Arc<Entrance>,
+    unproven: Mutex<Crowd<ConnectionId>>,
+    /// Where members' connections came from, which may be another address than they listen on.
+    came_from: Mutex<HashMap<PeerId, Origin>>,
     pub(crate) joins: Mutex<Desk>,
     pub(crate) serves_joins: Arc<AtomicBool>,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
@@ -80,6 +89,9 @@ impl Shared {
             counters: Cells::default(),
             busy: Arc::default(),
             penalties: Mutex::default(),
+            entrance: Arc::default(),
+            unproven: Mutex::new(Crowd::new(UNPROVEN)),
+            came_from: Mutex::default(),
             joins: Mutex::default(),
             serves_joins,
             commands,
@@ -111,6 +123,46 @@ impl Shared {
         addresses
     }
 
+    /// Whether a connection of this peer may stay until it has shown a certificate. Those of known members always
+    /// may, since they have proved their peer id.
+    pub(crate) fn may_greet(&self, connection: ConnectionId, peer: &PeerId, remote: &Multiaddr) -> bool {
+        if self.membership.lock().member(peer).is_some() {
+            return true;
+        }
+        let origin = address::socket(remote).map(|socket| Origin::from(socket.ip()));
+        origin.is_some_and(|origin| self.unproven.lock().try_enter(connection, origin))
+    }
+
+    /// The connection is closed, or its peer has shown its certificate.
+    pub(crate) fn is_proven(&self, connection: ConnectionId) {
+        self.unproven.lock().leave(connection);
+    }
+
+    /// A member has connected from here.
+    pub(crate) fn member_came_from(&self, peer: PeerId, remote: &Multiaddr) {
+        let Some(socket) = address::socket(remote) else { return };
+        let origin = Origin::from(socket.ip());
+        if self.came_from.lock().insert(peer, origin) != Some(origin) {
+            self.wake();
+        }
+    }
+
+    /// Brings the places that are kept for members' addresses up to date.
+    pub(crate) fn keep_places(&self) {
+        let mut origins: HashSet<Origin> = HashSet::new();
+        let mut came_from = self.came_from.lock();
+        {
+            let membership = self.membership.lock();
+            came_from.retain(|peer, _| membership.member(peer).is_some());
+            let addresses = membership.members().flat_map(|member| &member.addresses);
+            origins.extend(addresses.filter_map(address::socket).map(|socket| Origin::from(socket.ip())));
+        }
+        origins.extend(came_from.values());
+        drop(came_from);
+        self.entrance.set_members(&origins);
+        self.unproven.lock().set_members(origins);
+    }
+
     /// This node's Hello.
     pub(crate) fn hello(&self) -> Hello {
         let addresses = self.addresses();
@@ -119,7 +171,7 @@ impl Shared {
             versions: self.limits.versions.clone(),
             software: self.limits.software.clone(),
             certificate: membership.own().encode(),
-            revocations_version: membership.revocations_version(),
+            revocations_digest: Some(membership.revocations().digest()),
             unix_ms: self.unix_ms(),
             incarnation: self.limits.incarnation,
             addresses,
@@ -176,7 +228,7 @@ impl Shared {
         peer.gone.cancel();
     }
 
-    /// Ends the channels of members whose certificate was taken back.
+    /// Ends the channels of revoked members.
     pub(crate) fn drop_revoked(&self) {
         for peer in self.peers() {
             if self.membership.lock().is_revoked(&peer.certificate) {

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use libp2p::connection_limits::{self, ConnectionLimits};
-use libp2p::identity::Keypair;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Transport as _;
+use libp2p::core::transport::timeout::TransportTimeout;
+use libp2p::core::upgrade::Version;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{self, NetworkBehaviour, SwarmEvent};
-use libp2p::{PeerId, Swarm, SwarmBuilder, TransportError, mdns, noise, tcp, yamux};
+use libp2p::{PeerId, Swarm, TransportError, mdns, noise, quic, tcp, yamux};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -20,17 +23,17 @@ use super::address::{self, Bootstrap};
 use super::behaviour::{Channels, Gate, GateClosed};
 use super::busy::Busy;
 use super::driver::{Behaviour, Command, Driver};
+use super::entrance::{Entrance, Guarded};
 use super::shared::Shared;
 use super::{Event, Limits, Options, ServesJoins};
 use crate::{CertificateError, Identity};
 
-/// Until a connection is encrypted.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Until a connection that this node has dialled is encrypted.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Ports that are free for TCP and taken for UDP are rare.
 const PORT_ATTEMPTS: usize = 16;
-/// More connections than the members need, so that a flood ends somewhere.
-const MAX_PENDING_INCOMING: u32 = 64;
+/// More connections than the members need.
 const MAX_INCOMING: u32 = 1_024;
 const MAX_PER_PEER: u32 = 4;
 /// A connection has one stream; a few more leave room for those that are being refused.
@@ -116,7 +119,8 @@ pub(super) async fn start(
         cancel.child_token(),
     ));
     let gate = gate(&shared);
-    let mut swarm = swarm(&options.identity, shared.busy.clone(), |_| {
+    let entrance = shared.entrance.clone();
+    let mut swarm = swarm(&options.identity, shared.busy.clone(), entrance, || {
         let mdns = match options.mdns {
             true => Some(mdns::tokio::Behaviour::new(mdns::Config::default(), own)?),
             false => None,
@@ -126,7 +130,6 @@ pub(super) async fn start(
             mdns: Toggle::from(mdns),
             limits: connection_limits::Behaviour::new(
                 ConnectionLimits::default()
-                    .with_max_pending_incoming(Some(MAX_PENDING_INCOMING))
                     .with_max_established_incoming(Some(MAX_INCOMING))
                     .with_max_established_per_peer(Some(MAX_PER_PEER)),
             ),
@@ -147,33 +150,30 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) fn swarm<B: NetworkBehaviour>(
     identity: &Identity,
     busy: Arc<Busy>,
-    behaviour: impl FnOnce(&Keypair) -> Result<B, Box<dyn std::error::Error + Send + Sync>>,
+    entrance: Arc<Entrance>,
+    behaviour: impl FnOnce() -> Result<B, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<Swarm<B>, String> {
-    let yamux = || {
-        let mut config = yamux::Config::default();
-        config.set_max_num_streams(MAX_STREAMS);
-        config
-    };
-    let swarm = SwarmBuilder::with_existing_identity(identity.libp2p_keypair())
-        .with_tokio()
-        .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux)
-        .map_err(|error| error.to_string())?
-        .with_quic_config(|mut config| {
-            config.max_stream_data = QUIC_WINDOW_BYTES;
-            config.max_connection_data = 2 * QUIC_WINDOW_BYTES;
-            config.max_concurrent_stream_limit = MAX_STREAMS as u32;
-            config
-        })
-        .with_behaviour(behaviour)
-        .map_err(|error| error.to_string())?
-        .with_swarm_config(|_| {
-            swarm::Config::with_executor(move |task: Task| {
-                tokio::spawn(busy.clone().time(task));
-            })
-        })
-        .with_connection_timeout(CONNECT_TIMEOUT)
-        .build();
-    Ok(swarm)
+    let keypair = identity.libp2p_keypair();
+    let mut yamux = yamux::Config::default();
+    yamux.set_max_num_streams(MAX_STREAMS);
+    let noise = noise::Config::new(&keypair).map_err(|error| error.to_string())?;
+    let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(yamux)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let mut quic = quic::Config::new(&keypair);
+    quic.max_stream_data = QUIC_WINDOW_BYTES;
+    quic.max_connection_data = 2 * QUIC_WINDOW_BYTES;
+    quic.max_concurrent_stream_limit = MAX_STREAMS as u32;
+    let quic = quic::tokio::Transport::new(quic).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let either = tcp.or_transport(quic).map(|either, _| either.into_inner());
+    let transport = TransportTimeout::with_outgoing_timeout(either, DIAL_TIMEOUT).boxed();
+    let config = swarm::Config::with_executor(move |task: Task| {
+        tokio::spawn(busy.clone().time(task));
+    });
+    let behaviour = behaviour().map_err(|error| error.to_string())?;
+    Ok(Swarm::new(Guarded::new(transport, entrance).boxed(), behaviour, identity.peer_id(), config))
 }
 
 fn check_membership(options: &Options) -> Result<(), StartError> {
@@ -194,13 +194,18 @@ fn check_membership(options: &Options) -> Result<(), StartError> {
 /// expected everybody gets in as far as the protocol: one that was put out may have a token.
 fn gate(shared: &Arc<Shared>) -> Gate {
     let shared = Arc::downgrade(shared);
-    Arc::new(move |peer| {
-        let waits = shared.upgrade().is_some_and(|shared| {
+    Arc::new(move |connection, peer, remote| {
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let waits = {
             let now_ms = shared.now_ms();
             let expects_newcomers = shared.serves_joins.load(Ordering::Relaxed);
             !expects_newcomers && shared.penalties.lock().waits_until(&peer, now_ms).is_some()
-        });
-        if waits { Err(GateClosed) } else { Ok(()) }
+        };
+        match waits {
+            true => Err(GateClosed::BackingOff),
+            false if shared.may_greet(connection, &peer, remote) => Ok(()),
+            false => Err(GateClosed::Crowded),
+        }
     })
 }
 

@@ -12,7 +12,7 @@ mod replica;
 mod service;
 
 /// What is said where the node finds that it belongs to its cluster no more.
-const PUT_OUT: &str = "this node was put out of its cluster, and works alone; move `cluster/` out of its data directory to join again";
+const PUT_OUT: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
 pub use files::{ClusterFiles, FilesError};
 pub use recovery::Recoveries;

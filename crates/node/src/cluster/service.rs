@@ -279,7 +279,8 @@ impl Cluster {
         self.status()
     }
 
-    /// Puts a member out, by its name or number. Every member that hears of it ends its connections with it.
+    /// Revokes a member, by its name or number, with all certificates it ever got. Every member that hears of it ends
+    /// its connections with it.
     pub async fn revoke(&self, name: &str) -> Result<(), ClusterError> {
         let _changing = self.changing.lock().await;
         let key = self.key()?;
@@ -288,7 +289,7 @@ impl Cluster {
             let running = running.as_ref().ok_or(ClusterError::NoMember)?;
             (running.membership.clone(), running.handle.clone())
         };
-        let list = {
+        let revocation = {
             let membership = membership.lock();
             let is_it = |certificate: &edgefaas_cluster::Certificate| {
                 certificate.name() == name || format!("{:016x}", certificate.node_id()) == name
@@ -299,12 +300,9 @@ impl Cluster {
             let mut members = membership.members().map(|member| &member.certificate);
             let member = members.find(|certificate| is_it(certificate));
             let member = member.ok_or_else(|| ClusterError::UnknownMember { name: name.to_owned() })?;
-            let before: Vec<u64> =
-                membership.revocations().into_iter().flat_map(|list| list.serials()).collect();
-            let serials = before.into_iter().chain([member.serial()]);
-            key.revoke(membership.revocations_version() + 1, serials)?
+            key.revoke(member.peer_id())
         };
-        handle.revoke(list)?;
+        handle.revoke(revocation)?;
         let now = membership.lock().clone();
         Ok(self.files.keep_membership(&now)?)
     }

@@ -530,7 +530,9 @@ fn cluster_status(error: ClusterError) -> Status {
         }
         ClusterError::UnknownMember { .. } => Status::not_found(message),
         ClusterError::Join(error) => match error {
-            Join::WrongToken | Join::UsedToken | Join::ExpiredToken => Status::failed_precondition(message),
+            Join::WrongToken | Join::UsedToken | Join::ExpiredToken | Join::Revoked => {
+                Status::failed_precondition(message)
+            }
             Join::TooManyAttempts => Status::resource_exhausted(message),
             Join::NameTaken { .. } | Join::NodeIdTaken { .. } => Status::already_exists(message),
             Join::BadName(_) => Status::invalid_argument(message),

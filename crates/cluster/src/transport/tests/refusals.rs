@@ -18,10 +18,11 @@ struct Stranger {
 
 impl Stranger {
     async fn connect(identity: &Identity, to: &str) -> Self {
-        let gate: behaviour::Gate = Arc::new(|_| Ok(()));
-        let mut swarm =
-            swarm(identity, Arc::default(), |_| Ok(Channels::member(ServesJoins::default(), gate)))
-                .unwrap();
+        let gate: behaviour::Gate = Arc::new(|_, _, _| Ok(()));
+        let mut swarm = swarm(identity, Arc::default(), Arc::default(), || {
+            Ok(Channels::member(ServesJoins::default(), gate))
+        })
+        .unwrap();
         swarm.dial(to.parse::<Multiaddr>().unwrap()).unwrap();
         let stream = loop {
             if let SwarmEvent::Behaviour(opened) = swarm.select_next_some().await {
@@ -105,7 +106,7 @@ fn hello(certificate: &[u8]) -> Hello {
         versions: 1..=1,
         software: String::new(),
         certificate: certificate.to_vec(),
-        revocations_version: 0,
+        revocations_digest: Some(0),
         unix_ms: 0,
         incarnation: 0,
         addresses: vec![],
@@ -115,7 +116,8 @@ fn hello(certificate: &[u8]) -> Hello {
 #[tokio::test]
 async fn who_has_no_good_certificate_is_told_so() {
     let mut cluster = Cluster::start(TransportKind::Tcp).await;
-    cluster.a.handle.revoke(cluster.key.revoke(1, [33]).unwrap()).unwrap();
+    let list = cluster.key.revoke_serials(1, [33]);
+    cluster.a.membership.lock().learn_revocation_list(list).unwrap();
     let identity = Identity::generate();
     let peer = identity.peer_id();
     let foreign = ClusterKey::generate();
@@ -177,12 +179,82 @@ async fn who_talks_nonsense_is_refused_by_quic() {
     who_talks_nonsense_is_refused(TransportKind::Quic).await;
 }
 
+/// It connects, and opens no stream.
+fn silent_swarm(identity: &Identity) -> libp2p::Swarm<libp2p::swarm::dummy::Behaviour> {
+    swarm(identity, Arc::default(), Arc::default(), || Ok(libp2p::swarm::dummy::Behaviour)).unwrap()
+}
+
+/// More connections than there are places, on which nothing is sent.
+async fn silent_connections_close_nothing(from: &str, kind: TransportKind) {
+    let key = ClusterKey::generate();
+    let mut a = start(options(&key, 1)).await;
+    let port = address::socket(&a.address(TransportKind::Tcp).parse().unwrap()).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        silent.push(socket.connect(port).await.unwrap());
+    }
+    // Of one address the most recent 16 stay.
+    a.until(|node| node.handle.counters().refused(Refusal::Crowded) >= 184).await;
+    let of_b = Options { bootstrap: vec![a.address(kind)], ..options(&key, 2) };
+    let mut b = start(of_b).await;
+    tokio::join!(a.wait_up(2), b.wait_up(1));
+    assert_eq!(b.handle.counters().dials_failed, 0, "the first dial got through");
+    // Those that are still open are closed by the node.
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        let closed = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest);
+        let _ = tokio::time::timeout(LIMIT, closed).await.expect("a silent connection stays open");
+    }
+}
+
+#[tokio::test]
+async fn silent_connections_from_elsewhere_close_nothing() {
+    silent_connections_close_nothing("127.0.0.2", TransportKind::Tcp).await;
+}
+
+#[tokio::test]
+async fn silent_connections_from_the_same_address_close_nothing() {
+    tokio::join!(
+        silent_connections_close_nothing("127.0.0.1", TransportKind::Tcp),
+        silent_connections_close_nothing("127.0.0.1", TransportKind::Quic),
+    );
+}
+
+/// They have any number of peer ids, and say nothing of use.
+#[tokio::test]
+async fn unknown_peers_have_their_share_and_members_come_in_all_the_same() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let mut strangers: Vec<_> = (0..24)
+        .map(|_| {
+            let mut swarm = silent_swarm(&Identity::generate());
+            swarm.dial(cluster.at.parse::<Multiaddr>().unwrap()).unwrap();
+            swarm
+        })
+        .collect();
+    let turning = futures_util::future::join_all(strangers.iter_mut().map(|swarm| async move {
+        loop {
+            swarm.select_next_some().await;
+        }
+    }));
+    let test = async {
+        cluster.a.until(|node| node.handle.counters().refused(Refusal::Crowded) >= 8).await;
+        cluster.b.handle.disconnect(1, false);
+        tokio::join!(cluster.a.wait_up(2), cluster.b.wait_up(1));
+    };
+    tokio::select! {
+        _ = turning => unreachable!("they go on"),
+        () = test => {}
+    }
+}
+
 #[tokio::test]
 async fn who_says_nothing_is_cut_off() {
     let mut cluster = Cluster::start(TransportKind::Tcp).await;
     // A connection without a stream, and bytes that are not even libp2p.
     let identity = Identity::generate();
-    let mut swarm = swarm(&identity, Arc::default(), |_| Ok(libp2p::swarm::dummy::Behaviour)).unwrap();
+    let mut swarm = silent_swarm(&identity);
     let cut = async {
         swarm.dial(cluster.at.parse::<Multiaddr>().unwrap()).unwrap();
         while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionClosed { .. }) {}
@@ -293,14 +365,14 @@ async fn a_revoked_node_is_put_out_everywhere() {
     let mut c = start(of_c).await;
     cluster.a.wait_up(3).await;
     cluster.b.wait_up(3).await;
-    let list = cluster.key.revoke(1, [3]).unwrap();
-    assert_eq!(cluster.a.handle.revoke(list.clone()), Ok(true));
-    assert_eq!(cluster.a.handle.revoke(list), Ok(false));
+    let revocation = cluster.key.revoke(c.identity.peer_id());
+    assert_eq!(cluster.a.handle.revoke(revocation.clone()), Ok(true));
+    assert_eq!(cluster.a.handle.revoke(revocation), Ok(false));
     assert_eq!(cluster.a.wait_down(3).await, DownReason::Refused(Refusal::Revoked));
     assert_eq!(cluster.b.wait_down(3).await, DownReason::Refused(Refusal::Revoked));
     c.wait_down(1).await;
     c.until(|node| node.membership.lock().is_own_revoked()).await;
-    assert!(cluster.b.membership.lock().revocations().is_some_and(|list| list.revokes(3)));
+    assert!(cluster.b.membership.lock().revocations().revokes_peer(&c.identity.peer_id()));
     // It comes back and is told why it is not let in.
     c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
     assert_eq!(cluster.a.membership.lock().members().count(), 1);
@@ -317,32 +389,102 @@ async fn who_was_away_hears_of_a_revocation_when_it_comes_back() {
     a.wait_up(2).await;
     b.stop().await;
     a.wait_down(2).await;
-    a.handle.revoke(key.revoke(1, [3]).unwrap()).unwrap();
+    let mut options_c = options(&key, 3);
+    a.handle.revoke(key.revoke(options_c.identity.peer_id())).unwrap();
     let mut b = start(Options { incarnation: 1, ..of_b }).await;
     b.wait_up(1).await;
-    b.until(|node| node.membership.lock().revocations_version() == 1).await;
-    let of_c = Options { bootstrap: vec![b.address(TransportKind::Tcp)], ..options(&key, 3) };
-    let mut c = start(of_c).await;
+    b.until(|node| node.membership.lock().revocations().len() == 1).await;
+    options_c.bootstrap = vec![b.address(TransportKind::Tcp)];
+    let mut c = start(options_c).await;
     c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
     c.until(|node| node.membership.lock().is_own_revoked()).await;
     assert_eq!(b.handle.peers().len(), 1);
 }
 
 #[tokio::test]
-async fn a_node_that_was_put_out_may_join_again() {
+async fn a_revoked_node_joins_again_with_a_new_key_only() {
     let key = ClusterKey::generate();
     let mut a = start(options(&key, 1)).await;
     let of_b = Options { bootstrap: vec![a.address(TransportKind::Tcp)], ..options(&key, 2) };
     let mut b = start(of_b.clone()).await;
     a.wait_up(2).await;
-    a.handle.revoke(key.revoke(1, [2]).unwrap()).unwrap();
+    a.handle.revoke(key.revoke(b.identity.peer_id())).unwrap();
     b.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
     b.stop().await;
     let token = a.handle.open_join(&key, Duration::from_secs(60)).unwrap();
     let request = crate::JoinRequest { name: "node-2".into(), node_id: Some(2) };
-    let joined = crate::join(&of_b.identity, &token, &request, LIMIT).await.unwrap();
-    let mut b = start(Options { membership: Arc::new(Mutex::new(joined)), ..of_b }).await;
+    let refused = crate::join(&of_b.identity, &token, &request, LIMIT).await;
+    assert!(matches!(refused, Err(crate::JoinError::Revoked)), "{refused:?}");
+    // That did not use the token up.
+    let identity = Identity::generate();
+    let joined = crate::join(&identity, &token, &request, LIMIT).await.unwrap();
+    let mut b = start(Options { identity, membership: Arc::new(Mutex::new(joined)), ..of_b }).await;
     tokio::join!(a.wait_up(2), b.wait_up(1));
+}
+
+/// It has joined twice with one key, is revoked, and comes back with the member list of the first time.
+#[tokio::test]
+async fn a_revoked_member_does_not_come_back_with_an_earlier_certificate() {
+    let key = ClusterKey::generate();
+    let mut a = start(options(&key, 1)).await;
+    let identity = Identity::generate();
+    let request = crate::JoinRequest { name: "door".into(), node_id: Some(2) };
+    let mut lists = Vec::new();
+    for _ in 0..2 {
+        let token = a.handle.open_join(&key, Duration::from_secs(60)).unwrap();
+        lists.push(crate::join(&identity, &token, &request, LIMIT).await.unwrap());
+    }
+    let [first, second] = lists.try_into().unwrap();
+    assert!(second.own().replaces(first.own()));
+    let with = |membership: &Membership| {
+        let membership = Arc::new(Mutex::new(membership.clone()));
+        let options = Options::new(identity.clone(), membership, "127.0.0.1:0".parse().unwrap());
+        Options { bootstrap: vec![a.address(TransportKind::Tcp)], ..options }
+    };
+    let (with_first, with_second) = (with(&first), with(&second));
+    // While it is a member, only the latest certificate counts.
+    let mut b = start(with_first.clone()).await;
+    b.until(|node| node.handle.counters().refused_by_peers(Refusal::Superseded) >= 1).await;
+    b.stop().await;
+    let mut b = start(Options { incarnation: 1, ..with_second }).await;
+    tokio::join!(a.wait_up(2), b.wait_up(1));
+    a.handle.revoke(key.revoke(identity.peer_id())).unwrap();
+    a.wait_down(2).await;
+    b.until(|node| node.membership.lock().is_own_revoked()).await;
+    b.stop().await;
+    let mut b = start(Options { incarnation: 2, ..with_first }).await;
+    b.until(|node| node.membership.lock().is_own_revoked()).await;
+    assert!(a.handle.counters().refused(Refusal::Revoked) >= 1);
+    assert_eq!(a.handle.peers().len(), 0);
+}
+
+/// Two holders of the key revoke while they are cut off from each other.
+#[tokio::test]
+async fn revocations_of_two_holders_of_the_key_both_hold() {
+    let key = ClusterKey::generate();
+    let (of_a, of_b) = (options(&key, 1), options(&key, 2));
+    let out = [Identity::generate(), Identity::generate()].map(|identity| identity.peer_id());
+    let mut a = start(of_a).await;
+    a.handle.revoke(key.revoke(out[0])).unwrap();
+    of_b.membership.lock().revoke(key.revoke(out[1])).unwrap();
+    let mut b = start(Options { bootstrap: vec![a.address(TransportKind::Quic)], ..of_b }).await;
+    for node in [&mut a, &mut b] {
+        node.until(|node| {
+            let membership = node.membership.lock();
+            out.iter().all(|peer| membership.revocations().revokes_peer(peer))
+        })
+        .await;
+    }
+    // A third that knows the list of an old version.
+    let of_c = Options { bootstrap: vec![b.address(TransportKind::Quic)], ..options(&key, 3) };
+    of_c.membership.lock().learn_revocation_list(key.revoke_serials(7, [70])).unwrap();
+    let mut c = start(of_c).await;
+    c.until(|node| node.membership.lock().revocations().len() == 2).await;
+    for node in [&mut a, &mut b] {
+        node.until(|node| node.membership.lock().revocations().lists().any(|list| list.revokes(70))).await;
+    }
+    let digests = [&a, &b, &c].map(|node| node.membership.lock().revocations().digest());
+    assert!(digests.iter().all(|digest| *digest == digests[0]));
 }
 
 #[tokio::test]
