@@ -268,6 +268,9 @@ pub struct BrokerSection {
     pub max_connects_per_second_per_address: u32,
     /// Messages a second from one client, which is read slower when it sends more; 0 for no limit.
     pub max_messages_per_second: u32,
+    /// Client identifiers of bridges of other nodes, `*` for any characters: only these clients may set the user property
+    /// `edgefaas-via`.
+    pub bridge_clients: Vec<String>,
     /// Time between two rounds of `$SYS/broker/` figures; `0s` for none.
     #[serde(with = "humantime_serde")]
     pub sys_interval: Duration,
@@ -304,6 +307,7 @@ impl Default for BrokerSection {
             max_connections_per_address: 0,
             max_connects_per_second_per_address: 0,
             max_messages_per_second: 0,
+            bridge_clients: vec!["edgefaas-*".into()],
             sys_interval: broker.sys_interval,
         }
     }

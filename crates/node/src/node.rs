@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
-use crate::bridge::Bridges;
+use crate::bridge::{Bridges, ViaHook};
 use crate::cluster::{Cluster, ClusterError, ClusterOptions, Recoveries};
 use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
@@ -240,8 +240,11 @@ impl Node {
         let access = Arc::new(Access::new(policy, clock.clone()));
         let access_hook = Arc::new(AccessHook(access.clone()));
         // Who may not publish starts no function.
-        let hooks =
-            Hooks { publish: vec![access_hook.clone(), coordination.clone()], session: vec![access_hook] };
+        let via = Arc::new(ViaHook::new(&store.node_id(), &config.broker.bridge_clients));
+        let hooks = Hooks {
+            publish: vec![access_hook.clone(), via, coordination.clone()],
+            session: vec![access_hook],
+        };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
         let broker =
             Broker::open(broker_config(&config), hooks, storage.clone()).map_err(BuildError::Broker)?;

@@ -3,6 +3,7 @@
 //! ```text
 //! config   [[bridges]]
 //! topics   prefixes there and back
+//! via      the nodes that a message has passed
 //! wire     packets of a client (rumqttc's codecs), both versions
 //! relay    what packets mean: no I/O, no clock
 //! link     one connection with both of its ends
@@ -14,6 +15,7 @@ mod link;
 mod recorded;
 mod relay;
 mod topics;
+mod via;
 mod wire;
 
 use std::collections::{BTreeSet, HashSet};
@@ -28,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use self::config::BridgeSection;
 use self::link::Ended;
 use self::topics::Topics;
+pub use self::via::ViaHook;
 
 /// What the client identifiers of bridges' sessions in this node's broker start with.
 const SESSION_PREFIX: &str = "$bridge/";

@@ -26,11 +26,7 @@ use rumqttc::v5::mqttbytes::v5::{
 };
 
 use super::topics::Topics;
-
-/// User property with the ids of the nodes that a message came by, oldest first, separated by `,`.
-pub const VIA: &str = "edgefaas-via";
-/// Most nodes that a message may come by.
-const MOST_HOPS: usize = 8;
+use super::via::{MAX_HOPS, VIA, Via};
 
 /// The relay of one connection.
 #[derive(Debug)]
@@ -148,12 +144,16 @@ impl Relay<'_> {
     fn outgoing(&self, mut publish: Publish) -> Vec<Effect> {
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let properties = publish.properties.take();
-        let via = via(properties.iter().flat_map(|properties| &properties.user_properties));
+        let via = Via::of(properties.iter().flat_map(|properties| &properties.user_properties));
         // Brought by another bridge of this node, it was here just now; if it was here before, it has come back.
-        let returned = via.rsplit_once(',').is_some_and(|(before, _)| self.has_seen(before));
-        let far = via.split(',').count() >= MOST_HOPS;
+        let returned = via.has_before_last(self.node_id);
+        let far = via.is_far();
+        let signed = via.with(self.node_id);
         let translated = self.topics.to_remote(topic);
-        let lost = translated.is_none().then(|| belongs_nowhere(topic));
+        let lost = match &translated {
+            None => Some(belongs_nowhere(topic)),
+            Some(_) => (far && !returned).then(|| too_far(topic)),
+        };
         let Some(topic) = translated.filter(|_| !returned && !far) else {
             let ack = match publish.qos {
                 v5::QoS::AtMostOnce => None,
@@ -171,7 +171,7 @@ impl Relay<'_> {
             let mut properties = properties.unwrap_or_default();
             properties.subscription_identifiers.clear();
             properties.topic_alias = None;
-            self.sign(&mut properties.user_properties, via);
+            sign(&mut properties.user_properties, signed);
             publish.properties = Some(properties);
         }
         let sent = (publish.qos == v5::QoS::AtMostOnce).then_some(Effect::Delivered);
@@ -193,12 +193,17 @@ impl Relay<'_> {
         let record = once.then_some(publish.pkid);
         let mut properties = publish.properties.unwrap_or_default();
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
-        let via = via(&properties.user_properties);
+        let via = Via::of(&properties.user_properties);
         // What has been here before has been everywhere it would go.
+        let (returned, far) = (via.has(self.node_id), via.is_far());
+        let signed = via.with(self.node_id);
         let translated = self.topics.to_local(topic).and_then(|topic| TopicName::new(topic).ok());
-        let lost = translated.is_none().then(|| belongs_nowhere(topic));
-        let Some(topic) = translated.filter(|_| !self.has_seen(&via)) else { return done(ack, lost) };
-        self.sign(&mut properties.user_properties, via);
+        let lost = match &translated {
+            None => Some(belongs_nowhere(topic)),
+            Some(_) => (far && !returned).then(|| too_far(topic)),
+        };
+        let Some(topic) = translated.filter(|_| !returned && !far) else { return done(ack, lost) };
+        sign(&mut properties.user_properties, signed);
         let message = Message::new(topic, publish.payload)
             .with_qos(qos(publish.qos))
             .with_retain(publish.retain)
@@ -208,30 +213,20 @@ impl Relay<'_> {
         }
         vec![Effect::Publish { message: Box::new(message), ack, record }]
     }
+}
 
-    fn has_seen(&self, via: &str) -> bool {
-        via.split(',').any(|node| node == self.node_id)
-    }
-
-    /// Adds this node to those that the message came by, if it is not the last of them.
-    fn sign(&self, user_properties: &mut Vec<(String, String)>, via: String) {
-        let via = match via.rsplit(',').next() {
-            Some("") | None => self.node_id.to_owned(),
-            Some(last) if last == self.node_id => via,
-            Some(_) => format!("{via},{}", self.node_id),
-        };
-        user_properties.retain(|(name, _)| name != VIA);
-        user_properties.push((VIA.to_owned(), via));
-    }
+/// Names this node as the last of those that the message came by.
+fn sign(user_properties: &mut Vec<(String, String)>, via: String) {
+    user_properties.retain(|(name, _)| name != VIA);
+    user_properties.push((VIA.to_owned(), via));
 }
 
 fn belongs_nowhere(topic: &str) -> Effect {
     Effect::Refused(format!("a message on {topic:?} belongs to none of the bridge's `topics`"))
 }
 
-fn via<'a>(user_properties: impl IntoIterator<Item = &'a (String, String)>) -> String {
-    let found = user_properties.into_iter().find(|(name, _)| name == VIA);
-    found.map(|(_, via)| via.clone()).unwrap_or_default()
+fn too_far(topic: &str) -> Effect {
+    Effect::Refused(format!("a message on {topic:?} has passed {MAX_HOPS} nodes and goes no further"))
 }
 
 fn own_properties(properties: PublishProperties) -> Properties {
@@ -297,7 +292,7 @@ mod tests {
     #[test]
     fn a_message_that_was_here_before_ends_here() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
-        for (via, taken) in [("n2", true), ("n2,n1", false), ("n1", false), ("n11", true)] {
+        for (via, taken) in [("n2", true), ("n2,n1", false), ("n1", false), ("n11", true), ("", true)] {
             let mut came = publish("there/a", v5::QoS::AtLeastOnce, 9);
             let user_properties = vec![(VIA.to_owned(), via.to_owned())];
             came.properties = Some(PublishProperties { user_properties, ..PublishProperties::default() });
@@ -305,6 +300,34 @@ mod tests {
             let published = matches!(effects[..], [Effect::Publish { .. }]);
             let acknowledged = matches!(effects[..], [Effect::Acknowledge(Packet::PubAck(_))]);
             assert_eq!((published, acknowledged), (taken, !taken), "{via}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_has_passed_eight_nodes_is_not_taken_in() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        for hops in 1..=12 {
+            let via: Vec<String> = (0..hops).map(|hop| format!("node{hop}")).collect();
+            let user_properties = vec![(VIA.to_owned(), via.join(","))];
+            let properties = PublishProperties { user_properties, ..PublishProperties::default() };
+            let mut relay = relay(&topics, &mut unreleased, "n1");
+            let mut there = publish("there/a", v5::QoS::AtLeastOnce, 9);
+            there.properties = Some(properties.clone());
+            match (&relay.on_remote(Packet::Publish(there))[..], hops < MAX_HOPS) {
+                ([Effect::Publish { message, .. }], true) => {
+                    let user = &message.properties().unwrap().user;
+                    assert_eq!(user[0].1.split(',').count(), hops + 1, "the count goes on");
+                }
+                ([Effect::Acknowledge(Packet::PubAck(_)), Effect::Refused(reason)], false) => {
+                    assert!(reason.contains("8 nodes"), "{reason}");
+                }
+                other => panic!("{hops}: {other:?}"),
+            }
+            let mut here = publish("here/a", v5::QoS::AtLeastOnce, 9);
+            here.properties = Some(properties);
+            let effects = relay.on_local(Packet::Publish(here));
+            let goes = matches!(effects[..], [Effect::ToRemote(_)]);
+            assert_eq!(goes, hops < MAX_HOPS, "{hops}: {effects:?}");
         }
     }
 
