@@ -74,6 +74,7 @@ fn cluster(name: &str) -> proto::Cluster {
         node_id: "00000000000000ab".into(),
         addresses: vec!["/ip4/10.0.0.3/tcp/7071".into()],
         peer,
+        copy_address: None,
     };
     proto::Cluster {
         id: "c1".into(),
@@ -83,6 +84,7 @@ fn cluster(name: &str) -> proto::Cluster {
         addresses: vec!["/ip4/10.0.0.1/tcp/7071".into()],
         members: vec![member("hall", Some(peer)), member("cellar", None)],
         recovering: 0,
+        copy: None,
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use libp2p::{Multiaddr, PeerId};
 use prost::Message;
 
-use crate::membership::{decode_addresses, encode_addresses};
+use crate::known_addresses::{decode_addresses, encode_addresses};
 use crate::{Certificate, CertificateError, Membership};
 
 /// The versions of the protocol inside the channel that this edgefaas speaks.
@@ -49,6 +49,8 @@ pub enum Refusal {
     Superseded,
     /// Its address has too many connections that have not shown who they are.
     Crowded,
+    /// Another node with its identity is running, or its data directory is an older copy.
+    Cloned,
     /// A reason of a newer version.
     Other,
 }
@@ -71,6 +73,8 @@ pub(crate) struct Hello {
     pub(crate) revocations_digest: Option<u64>,
     pub(crate) unix_ms: u64,
     pub(crate) incarnation: u32,
+    /// Random for each start; none from versions up to 0.1.
+    pub(crate) instance: Option<u64>,
     pub(crate) addresses: Vec<Multiaddr>,
 }
 
@@ -91,7 +95,7 @@ pub(crate) enum Verdict {
 
 impl Refusal {
     /// Every reason, in the order of their codes.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::NoCommonVersion,
         Self::ForeignCluster,
         Self::Forged,
@@ -105,6 +109,7 @@ impl Refusal {
         Self::BackingOff,
         Self::Superseded,
         Self::Crowded,
+        Self::Cloned,
         Self::Other,
     ];
 
@@ -124,6 +129,7 @@ impl Refusal {
             Self::BackingOff => "backing_off",
             Self::Superseded => "superseded",
             Self::Crowded => "crowded",
+            Self::Cloned => "cloned",
             Self::Other => "other",
         }
     }
@@ -142,9 +148,10 @@ impl Refusal {
         Self::ALL.get(index).copied().unwrap_or(Self::Other)
     }
 
-    /// Whether a peer that is refused for this gets a pause before it may come again.
+    /// Whether a peer that is refused for this gets a pause before it may come again. A copy gets none: the pause would
+    /// be that of the node whose identity it has.
     pub(crate) fn is_penalised(self) -> bool {
-        !matches!(self, Self::Duplicate | Self::BackingOff | Self::Crowded)
+        !matches!(self, Self::Duplicate | Self::BackingOff | Self::Crowded | Self::Cloned)
     }
 
     pub(crate) fn with(self, detail: impl Into<String>) -> Refused {
@@ -166,6 +173,7 @@ impl Hello {
             incarnation: self.incarnation,
             addresses: encode_addresses(&self.addresses),
             revocations_digest: self.revocations_digest,
+            instance: self.instance,
         }
         .encode_to_vec()
     }
@@ -181,6 +189,7 @@ impl Hello {
             revocations_digest: wire.revocations_digest,
             unix_ms: wire.unix_ms,
             incarnation: wire.incarnation,
+            instance: wire.instance,
             addresses: decode_addresses(&wire.addresses),
         })
     }
@@ -271,6 +280,8 @@ struct HelloWire {
     addresses: Vec<Vec<u8>>,
     #[prost(fixed64, optional, tag = "9")]
     revocations_digest: Option<u64>,
+    #[prost(fixed64, optional, tag = "10")]
+    instance: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -342,6 +353,7 @@ mod tests {
             revocations_digest: Some(9),
             unix_ms: 5_000,
             incarnation: 3,
+            instance: Some(8),
             addresses: vec!["/ip4/10.0.0.1/tcp/7071".parse().unwrap()],
         }
     }

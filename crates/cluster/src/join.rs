@@ -14,7 +14,8 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use crate::certificate::check_name;
-use crate::membership::{Member, MemberWire, encode_addresses};
+use crate::known_addresses::encode_addresses;
+use crate::membership::{Member, MemberWire};
 use crate::transport::{Channels, Event, NoStream, Shared, count, frame, swarm};
 use crate::{
     Certificate, CertificateError, ClusterPublicKey, Identity, Membership, NewCertificate, Revocation,
@@ -216,7 +217,7 @@ fn read_reply(
     let mut membership = Membership::new(certificate, cluster).map_err(wrong)?;
     membership.learn_revocations(&reply.revocations, &reply.revocation_lists).map_err(wrong)?;
     for member in &reply.members {
-        membership.take_in(member).map_err(wrong)?;
+        membership.take_in(token.issuer(), member).map_err(wrong)?;
     }
     Ok(membership)
 }
@@ -303,8 +304,11 @@ fn decide(shared: &Shared, peer: PeerId, body: &[u8]) -> Result<JoinReply, Refus
     };
     let certificate = issued.map_err(|_| Refused::Malformed)?;
     membership.learn(certificate.clone()).map_err(|_| Refused::Malformed)?;
-    let own =
-        MemberWire { certificate: membership.own().encode(), addresses: encode_addresses(&listening) };
+    let own = MemberWire {
+        certificate: membership.own().encode(),
+        addresses: encode_addresses(&listening),
+        is_hearsay: false,
+    };
     let others = membership.members().filter(|member| member.certificate.peer_id() != peer);
     let reply = JoinReply {
         code: 0,

@@ -42,6 +42,7 @@ mod cluster_key;
 mod handshake;
 mod identity;
 mod join;
+mod known_addresses;
 mod liveness;
 mod membership;
 pub mod replication;
@@ -55,10 +56,11 @@ pub use cluster_key::{ClusterId, ClusterKey, ClusterKeyError, ClusterPublicKey};
 pub use handshake::{PROTOCOL_VERSIONS, Refusal};
 pub use identity::{Identity, IdentityError};
 pub use join::{JoinError, JoinRequest, Token, TokenError, join};
+pub use known_addresses::KnownAddresses;
 pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
-    Busy, Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
+    Busy, Copy, Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
     TransportKind, WallClock, Work,
 };

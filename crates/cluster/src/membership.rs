@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use prost::Message;
 
+use crate::known_addresses::{KnownAddresses, decode_addresses, encode_addresses};
 use crate::revocation::MAX_REVOCATIONS;
 use crate::{
     Certificate, CertificateError, ClusterId, ClusterKey, ClusterPublicKey, NewCertificate, Revocation,
@@ -14,9 +14,6 @@ use crate::{
 
 /// The most members that a node remembers.
 pub(crate) const MAX_MEMBERS: usize = 1_024;
-/// The most addresses that a node remembers of one member.
-pub(crate) const MAX_ADDRESSES: usize = 8;
-const MAX_ADDRESS_BYTES: usize = 64;
 const FORMAT: u32 = 1;
 
 /// A cluster as one of its members sees it. Holds no secret.
@@ -33,8 +30,8 @@ pub struct Membership {
 pub struct Member {
     /// Its certificate, checked.
     pub certificate: Certificate,
-    /// Where it listened when last heard of, at most 8; the likeliest first.
-    pub addresses: Vec<Multiaddr>,
+    /// The addresses at which it may listen.
+    pub addresses: KnownAddresses,
 }
 
 /// Bytes that are no membership.
@@ -140,37 +137,23 @@ impl Membership {
             }
             None if full => Ok(false),
             None => {
-                self.members.insert(certificate.peer_id(), Member { certificate, addresses: Vec::new() });
+                self.members.insert(
+                    certificate.peer_id(),
+                    Member { certificate, addresses: KnownAddresses::default() },
+                );
                 Ok(true)
             }
         }
     }
 
-    /// Takes in where a member said itself that it listens; true if that changed anything.
-    pub fn set_addresses(&mut self, peer_id: &PeerId, addresses: &[Multiaddr]) -> bool {
-        let addresses = usable(addresses);
-        match self.members.get_mut(peer_id) {
-            Some(member) if !addresses.is_empty() && member.addresses != addresses => {
-                member.addresses = addresses;
-                true
-            }
-            _ => false,
-        }
+    /// The member itself announced that it listens here; true if that changed anything.
+    pub fn announce(&mut self, peer_id: &PeerId, addresses: &[Multiaddr]) -> bool {
+        self.members.get_mut(peer_id).is_some_and(|member| member.addresses.announce(addresses))
     }
 
-    /// Takes in where others say that a member listens, ahead of what was known; true if that changed
-    /// anything.
-    pub fn add_addresses(&mut self, peer_id: &PeerId, addresses: &[Multiaddr]) -> bool {
-        let Some(member) = self.members.get_mut(peer_id) else { return false };
-        let mut merged = usable(addresses);
-        merged.retain(|address| !member.addresses.contains(address));
-        if merged.is_empty() {
-            return false;
-        }
-        merged.append(&mut member.addresses);
-        merged.truncate(MAX_ADDRESSES);
-        member.addresses = merged;
-        true
+    /// This node has reached the member here; true if that changed anything.
+    pub fn reach(&mut self, peer_id: &PeerId, address: &Multiaddr) -> bool {
+        self.members.get_mut(peer_id).is_some_and(|member| member.addresses.reach(address))
     }
 
     /// Revokes a peer, as a holder of the cluster key; true if that changed anything.
@@ -236,10 +219,13 @@ impl Membership {
         for list in other.revocations.lists() {
             changed |= self.learn_revocation_list(list.clone())?;
         }
+        let teller = other.own.peer_id();
         changed |= self.learn(other.own)?;
         for (peer_id, member) in other.members {
             changed |= self.learn(member.certificate)?;
-            changed |= self.add_addresses(&peer_id, &member.addresses);
+            if let Some(known) = self.members.get_mut(&peer_id) {
+                changed |= known.addresses.hear(teller, &member.addresses.to_tell());
+            }
         }
         Ok(changed)
     }
@@ -268,23 +254,50 @@ impl Membership {
         let mut read = Self::new(Certificate::decode(&body.own)?, cluster)?;
         read.learn_revocations(&body.revocations, &body.revocation_lists)?;
         for member in body.members {
-            read.take_in(&member)?;
+            // As if each had announced its addresses, except those that are known from others only.
+            let peer_id = Certificate::decode(&member.certificate)?.peer_id();
+            read.take_in(peer_id, &member)?;
         }
         Ok(read)
     }
 
-    /// Takes in a member that someone told of; true if that changed anything.
-    pub(crate) fn take_in(&mut self, member: &MemberWire) -> Result<bool, CertificateError> {
+    /// Takes in a member that another one told of.
+    pub(crate) fn take_in(
+        &mut self,
+        teller: PeerId,
+        member: &MemberWire,
+    ) -> Result<TakenIn, CertificateError> {
         let certificate = Certificate::decode(&member.certificate)?;
         let peer_id = certificate.peer_id();
-        let learnt = self.learn(certificate)?;
-        Ok(self.add_addresses(&peer_id, &decode_addresses(&member.addresses)) | learnt)
+        let mut taken = TakenIn { to_keep: self.learn(certificate)?, to_dial: false };
+        if let Some(known) = self.members.get_mut(&peer_id) {
+            let addresses = decode_addresses(&member.addresses);
+            let itself = teller == peer_id && !member.is_hearsay;
+            if itself && known.addresses.announce(&addresses) {
+                taken.to_keep = true;
+            }
+            taken.to_dial = !itself && known.addresses.hear(teller, &addresses);
+        }
+        Ok(taken)
     }
+}
+
+/// What changed by a member that another one told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TakenIn {
+    /// A member, its certificate or its own addresses. Hearsay about addresses is not worth a write.
+    pub(crate) to_keep: bool,
+    /// Hearsay about addresses.
+    pub(crate) to_dial: bool,
 }
 
 impl Member {
     pub(crate) fn to_wire(&self) -> MemberWire {
-        MemberWire { certificate: self.certificate.encode(), addresses: encode_addresses(&self.addresses) }
+        MemberWire {
+            certificate: self.certificate.encode(),
+            addresses: encode_addresses(&self.addresses.to_tell()),
+            is_hearsay: !self.addresses.has_first_hand(),
+        }
     }
 }
 
@@ -295,6 +308,9 @@ pub(crate) struct MemberWire {
     pub(crate) certificate: Vec<u8>,
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub(crate) addresses: Vec<Vec<u8>>,
+    /// The teller has them from others.
+    #[prost(bool, tag = "3")]
+    pub(crate) is_hearsay: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -330,48 +346,6 @@ pub(crate) fn decode_members(bytes: &[u8]) -> Option<Vec<MemberWire>> {
     MembersBody::decode(bytes).ok().map(|body| body.members)
 }
 
-pub(crate) fn encode_addresses(addresses: &[Multiaddr]) -> Vec<Vec<u8>> {
-    addresses.iter().take(MAX_ADDRESSES).map(Multiaddr::to_vec).collect()
-}
-
-/// Those that can be read and dialled; the rest is of no use and no fault.
-pub(crate) fn decode_addresses(addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
-    let read = addresses
-        .iter()
-        .take(MAX_ADDRESSES)
-        .filter(|bytes| bytes.len() <= MAX_ADDRESS_BYTES)
-        .filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok())
-        .collect::<Vec<_>>();
-    usable(&read)
-}
-
-/// `/ip4|ip6/ADDRESS/tcp/PORT` and `/ip4|ip6/ADDRESS/udp/PORT/quic-v1`, each once, at most 8.
-fn usable(addresses: &[Multiaddr]) -> Vec<Multiaddr> {
-    let mut kept: Vec<Multiaddr> = Vec::new();
-    for address in addresses {
-        if kept.len() < MAX_ADDRESSES && is_usable(address) && !kept.contains(address) {
-            kept.push(address.clone());
-        }
-    }
-    kept
-}
-
-fn is_usable(address: &Multiaddr) -> bool {
-    let mut parts = address.iter();
-    let host = match parts.next() {
-        Some(Protocol::Ip4(ip)) => !ip.is_unspecified() && !ip.is_multicast(),
-        // A link-local address is of no use without the name of the link.
-        Some(Protocol::Ip6(ip)) => {
-            !ip.is_unspecified() && !ip.is_multicast() && !ip.is_unicast_link_local()
-        }
-        _ => false,
-    };
-    host && matches!(
-        (parts.next(), parts.next(), parts.next()),
-        (Some(Protocol::Tcp(1..)), None, _) | (Some(Protocol::Udp(1..)), Some(Protocol::QuicV1), None)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -403,7 +377,7 @@ mod tests {
         assert_eq!(membership.learn(out.clone()), Ok(true));
         let told =
             addresses(&["/ip4/10.0.0.2/tcp/7071", "/ip4/10.0.0.2/udp/7071/quic-v1", "/ip4/0.0.0.0/tcp/1"]);
-        assert!(membership.set_addresses(&other.peer_id(), &told));
+        assert!(membership.announce(&other.peer_id(), &told));
         let old = certificate(&key, 4, 44);
         assert_eq!(membership.learn(old.clone()), Ok(true));
         assert_eq!(membership.revoke(key.revoke(out.peer_id())), Ok(true));
@@ -413,7 +387,7 @@ mod tests {
         let read = Membership::decode(&membership.encode()).unwrap();
         assert_eq!(read, membership);
         assert_eq!(read.members().count(), 1);
-        assert_eq!(read.member(&other.peer_id()).unwrap().addresses, told[..2]);
+        assert_eq!(read.member(&other.peer_id()).unwrap().addresses.all(), told[..2]);
     }
 
     #[test]
@@ -483,24 +457,34 @@ mod tests {
         assert_eq!(membership.learn(key.issue(renewed(5)).unwrap()), Ok(true));
     }
 
+    #[test]
+    fn hearsay_is_marked_as_such_where_it_is_kept_and_told() {
+        let key = ClusterKey::generate();
+        let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
+        let [moved, other, teller] = [2, 3, 4].map(|id| certificate(&key, id, id));
+        membership.learn(moved.clone()).unwrap();
+        membership.announce(&moved.peer_id(), &addresses(&["/ip4/10.0.0.2/tcp/1"]));
+        let wire = |certificate: &Certificate, text: &str| MemberWire {
+            certificate: certificate.encode(),
+            addresses: encode_addresses(&addresses(&[text])),
+            is_hearsay: false,
+        };
+        let told = membership.take_in(teller.peer_id(), &wire(&moved, "/ip4/10.0.0.2/tcp/2"));
+        assert_eq!(told, Ok(TakenIn { to_keep: false, to_dial: true }));
+        let told = membership.take_in(teller.peer_id(), &wire(&other, "/ip4/10.0.0.3/tcp/3"));
+        assert_eq!(told, Ok(TakenIn { to_keep: true, to_dial: true }));
+        let read = Membership::decode(&membership.encode()).unwrap();
+        let kept = |peer_id| read.member(&peer_id).unwrap();
+        assert_eq!(kept(moved.peer_id()).addresses.all(), addresses(&["/ip4/10.0.0.2/tcp/1"]));
+        assert_eq!(kept(other.peer_id()).addresses.hearsay(), addresses(&["/ip4/10.0.0.3/tcp/3"]));
+        assert!(kept(other.peer_id()).to_wire().is_hearsay);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Membership::decode(&bytes);
-            let _ = decode_addresses(&[bytes]);
-        }
-
-        #[test]
-        fn no_more_addresses_than_allowed(count in 0_u16..40) {
-            let key = ClusterKey::generate();
-            let mut membership = Membership::new(certificate(&key, 1, 1), key.public()).unwrap();
-            let other = certificate(&key, 2, 2);
-            membership.learn(other.clone()).unwrap();
-            let many: Vec<Multiaddr> =
-                (0..count).map(|i| format!("/ip4/10.0.0.2/tcp/{}", 1 + i).parse().unwrap()).collect();
-            membership.set_addresses(&other.peer_id(), &many);
-            membership.add_addresses(&other.peer_id(), &many);
-            prop_assert!(membership.member(&other.peer_id()).unwrap().addresses.len() <= MAX_ADDRESSES);
+            let _ = crate::known_addresses::decode_addresses(&[bytes]);
         }
     }
 }

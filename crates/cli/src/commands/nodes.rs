@@ -37,7 +37,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         String::new(),
     ]];
     for member in &cluster.members {
-        let (state, place, rtt, traffic) = match &member.peer {
+        let (mut state, place, rtt, traffic) = match &member.peer {
             None => ("away".to_owned(), address(&member.addresses), String::new(), String::new()),
             Some(peer) => {
                 let since = humantime::format_duration(Duration::from_secs(peer.connected_ms / 1000));
@@ -51,9 +51,19 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
                 (state, peer.address.clone(), rtt, traffic)
             }
         };
+        if let Some(copy) = &member.copy_address {
+            state
+                .push_str(&format!(", a second node with its identity is refused: {}", output::line(copy)));
+        }
         rows.push(vec![output::line(&member.name), member.node_id.clone(), state, place, rtt, traffic]);
     }
     output::table(&["NODE", "ID", "STATE", "ADDRESS", "ROUND TRIP", "TRAFFIC"], rows)?;
+    if let Some(copy) = &cluster.copy {
+        eprintln!(
+            "a second node runs with the identity of this one: {}; stop one of them and start it with an empty data directory",
+            output::line(copy)
+        );
+    }
     if cluster.recovering > 0 {
         eprintln!("objects of {} patterns have not come from the other nodes yet", cluster.recovering);
     }
@@ -71,7 +81,7 @@ fn as_json(cluster: &proto::Cluster) -> serde_json::Value {
     let member = |member: &proto::Member| {
         json!({
             "name": member.name, "node_id": member.node_id, "addresses": member.addresses,
-            "peer": member.peer.as_ref().map(peer),
+            "peer": member.peer.as_ref().map(peer), "copy_address": member.copy_address,
         })
     };
     json!({
@@ -81,6 +91,7 @@ fn as_json(cluster: &proto::Cluster) -> serde_json::Value {
         "has_key": cluster.has_key,
         "addresses": cluster.addresses,
         "recovering": cluster.recovering,
+        "copy": cluster.copy,
         "members": cluster.members.iter().map(member).collect::<Vec<_>>(),
     })
 }

@@ -8,7 +8,7 @@ use libp2p::{Multiaddr, PeerId};
 use prost::Message;
 
 use crate::ClusterId;
-use crate::membership::{decode_addresses, encode_addresses};
+use crate::known_addresses::{decode_addresses, encode_addresses};
 
 /// What every token begins with; the digit is the version of what follows.
 const PREFIX: &str = "efj1-";

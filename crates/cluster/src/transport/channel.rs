@@ -17,8 +17,9 @@ use super::greeting::{self, Link};
 use super::shared::{Peer, Shared};
 use super::{DownReason, Event, address};
 use crate::handshake::{Hello, Refusal};
+use crate::known_addresses::{decode_addresses, encode_addresses};
 use crate::liveness::{Due, Liveness};
-use crate::membership::{Member, decode_addresses, decode_members, encode_addresses, encode_members};
+use crate::membership::{Member, decode_members, encode_members};
 use crate::revocation::{RevocationFrame, encode_revocation};
 use crate::{CertificateError, RevocationList};
 
@@ -51,6 +52,9 @@ pub(crate) async fn run(
     match greeting::open(&shared, &link, &mut stream).await {
         Ok((peer, hello)) => {
             shared.member_came_from(link.peer, &link.address);
+            if let Some(life) = peer.life() {
+                shared.lives.lock().accept(link.peer, life);
+            }
             serve(&shared, &events, &peer, &hello, stream).await
         }
         Err(failure) => {
@@ -205,7 +209,11 @@ impl Channel<'_> {
             let mut membership = shared.membership.lock();
             // It was verified a moment ago.
             let learnt = membership.learn(peer.certificate.clone()).unwrap_or(false);
-            let moved = membership.set_addresses(&peer_id, &heard);
+            let reached = match &peer.dialed {
+                Some(address) => membership.reach(&peer_id, address),
+                None => false,
+            };
+            let moved = membership.announce(&peer_id, &heard) | reached;
             (learnt | moved, membership.member(&peer_id).map(Member::to_wire))
         };
         if let Some(member) = member.filter(|_| changed) {
@@ -232,6 +240,7 @@ impl Channel<'_> {
                 let sent_us = token(&body).ok_or(malformed)?;
                 let rtt_us = self.shared.now_us().checked_sub(sent_us).ok_or(malformed)?;
                 self.peer.rtt_us.store(rtt_us.max(1), Ordering::Relaxed);
+                self.peer.has_answered(sent_us);
                 Ok(())
             }
             Kind::Members => self.take_members(&body).await,
@@ -243,6 +252,12 @@ impl Channel<'_> {
                 self.take_revocations(RevocationFrame::decode(&body).map_err(|_| malformed)?).await
             }
             Kind::Goodbye => Err(DownReason::Left),
+            Kind::Copied => {
+                let text = std::str::from_utf8(&body).map_err(|_| malformed)?;
+                let address: Multiaddr = text.parse().map_err(|_| malformed)?;
+                self.shared.is_copied(format!("at {address}, says `{}`", self.peer.certificate.name()));
+                Ok(())
+            }
             Kind::Hello | Kind::Verdict => Err(malformed),
             Kind::Unknown => Ok(()),
         }
@@ -251,19 +266,25 @@ impl Channel<'_> {
     async fn take_members(&self, body: &[u8]) -> Result<(), DownReason> {
         let malformed = DownReason::Refused(Refusal::Malformed);
         let members = decode_members(body).ok_or(malformed)?;
-        let mut changed = false;
+        let teller = self.peer.certificate.peer_id();
+        let (mut to_keep, mut to_dial) = (false, false);
         for mut member in members {
             let heard = self.credible(decode_addresses(&member.addresses));
             member.addresses = encode_addresses(&heard);
-            match self.shared.membership.lock().take_in(&member) {
-                Ok(learnt) => changed |= learnt,
+            match self.shared.membership.lock().take_in(teller, &member) {
+                Ok(taken) => {
+                    to_keep |= taken.to_keep;
+                    to_dial |= taken.to_dial;
+                }
                 // What only newer versions can read is no fault of the peer's.
                 Err(CertificateError::UnknownFormat { .. }) => {}
                 Err(_) => return Err(malformed),
             }
         }
-        if changed {
+        if to_keep {
             self.membership_changed().await;
+        } else if to_dial {
+            self.shared.wake();
         }
         Ok(())
     }

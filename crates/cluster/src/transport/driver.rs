@@ -22,7 +22,7 @@ use super::counters::add;
 use super::dial_book::{DialBook, Target};
 use super::greeting::Link;
 use super::shared::{Shared, millis};
-use crate::{Refusal, join};
+use crate::{KnownAddresses, Refusal, join};
 
 /// A channel that stood for less counts as a failed attempt, so that nothing flaps at full speed.
 const STEADY: Duration = Duration::from_secs(3);
@@ -76,9 +76,21 @@ struct Connection {
     peer: PeerId,
     address: Multiaddr,
     target: Option<Target>,
+    is_dialed: bool,
     /// Until when a stream has to be open; none once it is, or once the connection is being closed.
     deadline_ms: Option<u64>,
     has_channel: bool,
+}
+
+/// Addresses to dial: what this node has seen itself, what is announced on the link, and then hearsay.
+fn in_order(known: &KnownAddresses, on_the_link: &[Multiaddr]) -> Vec<Multiaddr> {
+    let mut addresses = known.first_hand();
+    for address in on_the_link.iter().cloned().chain(known.hearsay()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 impl Driver {
@@ -211,12 +223,11 @@ impl Driver {
                 None => self.fail(target),
             },
             Target::Peer(peer) => {
-                let mut addresses = self.seen.get(&peer).cloned().unwrap_or_default();
-                if let Some(member) = self.shared.membership.lock().member(&peer) {
-                    let more = member.addresses.iter().filter(|address| !addresses.contains(address));
-                    let more: Vec<Multiaddr> = more.cloned().collect();
-                    addresses.extend(more);
-                }
+                let announced = self.seen.get(&peer).map(Vec::as_slice).unwrap_or_default();
+                let addresses = match self.shared.membership.lock().member(&peer) {
+                    Some(member) => in_order(&member.addresses, announced),
+                    None => announced.to_vec(),
+                };
                 let options = DialOpts::peer_id(peer)
                     .condition(PeerCondition::Always)
                     .addresses(addresses)
@@ -271,7 +282,10 @@ impl Driver {
 
     fn on_command(&mut self, command: Command) {
         match command {
-            Command::Look => self.shared.keep_places(),
+            Command::Look => {
+                self.shared.looks();
+                self.shared.keep_places();
+            }
             Command::Resolved { index, sockets } => {
                 let mut round: VecDeque<Multiaddr> = sockets.into_iter().flat_map(address::both).collect();
                 let first = round.pop_front();
@@ -342,6 +356,7 @@ impl Driver {
                     peer: peer_id,
                     address: endpoint.get_remote_address().clone(),
                     target,
+                    is_dialed: endpoint.is_dialer(),
                     deadline_ms: Some(deadline_ms),
                     has_channel: false,
                 };
@@ -394,7 +409,8 @@ impl Driver {
         let Opened { connection, peer, stream } = opened;
         let Some(known) = self.connections.get_mut(&connection) else { return };
         (known.deadline_ms, known.has_channel) = (None, true);
-        let link = Link { peer, address: known.address.clone(), connection };
+        let is_dialed = known.is_dialed;
+        let link = Link { peer, address: known.address.clone(), connection, is_dialed };
         let (shared, commands) = (self.shared.clone(), self.shared.commands.clone());
         let events = self.events.clone();
         match stream {

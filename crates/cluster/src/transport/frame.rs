@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Goodbye,
     /// Revocations, each signed by itself.
     RevocationSet,
+    /// A copy of the receiver was refused; the address at which the copy is.
+    Copied,
     Unknown,
 }
 
@@ -53,6 +55,7 @@ impl Kind {
             Self::Revocations => 6,
             Self::Goodbye => 7,
             Self::RevocationSet => 8,
+            Self::Copied => 9,
             Self::Unknown => u8::MAX,
         }
     }
@@ -68,6 +71,7 @@ impl Kind {
             6 => Self::Revocations,
             7 => Self::Goodbye,
             8 => Self::RevocationSet,
+            9 => Self::Copied,
             _ => Self::Unknown,
         }
     }

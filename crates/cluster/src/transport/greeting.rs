@@ -24,6 +24,8 @@ pub(crate) struct Link {
     pub(crate) peer: PeerId,
     pub(crate) address: Multiaddr,
     pub(crate) connection: ConnectionId,
+    /// This node has dialled it.
+    pub(crate) is_dialed: bool,
 }
 
 /// Why there is no channel.
@@ -94,6 +96,9 @@ pub(super) async fn give_up(shared: &Shared, link: &Link, mut stream: Stream, fa
                 tracing::warn!(peer = %link.peer, address = %link.address, reason = %refused, "refused by a peer");
             }
             shared.counters.refused_by_peer(refused.reason);
+            if refused.reason == Refusal::Cloned {
+                shared.is_copied(refused.detail.clone());
+            }
             Outcome::RefusedByPeer(refused.reason)
         }
         Failure::Lost(reason) => {
@@ -149,6 +154,7 @@ async fn greet(
     let peer = Arc::new(Peer::new(
         greeted.certificate,
         link.address.clone(),
+        link.is_dialed.then(|| link.address.clone()),
         kind,
         greeted.protocol_version,
         &hello,
@@ -156,6 +162,7 @@ async fn greet(
         shared.limits.outbox_bytes,
         shared.cancel.child_token(),
     ));
+    shared.refuse_copies(&peer).await.map_err(Failure::Ours)?;
     if shared.own > link.peer {
         accept(stream).await?;
     }

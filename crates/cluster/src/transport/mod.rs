@@ -31,6 +31,7 @@ mod driver;
 mod entrance;
 pub(crate) mod frame;
 mod greeting;
+mod lives;
 mod outbox;
 mod shared;
 mod start;
@@ -42,6 +43,7 @@ pub(crate) use behaviour::{Channels, NoStream};
 pub use busy::{Busy, Work};
 pub use counters::Counters;
 pub(crate) use counters::add as count;
+pub use lives::Copy;
 pub(crate) use shared::Shared;
 pub use start::StartError;
 pub(crate) use start::swarm;
@@ -318,6 +320,16 @@ impl Handle {
         self.shared.busy.read()
     }
 
+    /// Copies of other members that were refused in the last 10 minutes: nodes with the same identity.
+    pub fn copies(&self) -> Vec<Copy> {
+        self.shared.lives.lock().copies(self.shared.now_ms())
+    }
+
+    /// What members have said of a copy of this node since its start.
+    pub fn own_copy(&self) -> Option<String> {
+        self.shared.own_copy()
+    }
+
     /// Figures since the start.
     pub fn counters(&self) -> Counters {
         self.shared.counters.read(self.shared.entrance.refused())
@@ -349,7 +361,7 @@ impl Handle {
         let mut membership = self.shared.membership.lock();
         let peer_id = certificate.peer_id();
         let learnt = membership.learn(certificate)?;
-        let changed = membership.add_addresses(&peer_id, addresses) | learnt;
+        let changed = membership.announce(&peer_id, addresses) | learnt;
         drop(membership);
         self.shared.wake();
         Ok(changed)

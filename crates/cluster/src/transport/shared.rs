@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::back_off::Penalties;
@@ -18,6 +18,7 @@ use super::crowd::{Crowd, CrowdLimits, Origin};
 use super::driver::Command;
 use super::entrance::Entrance;
 use super::frame::Kind;
+use super::lives::{Copy, Life, Lives};
 use super::outbox::Outbox;
 use super::{DownReason, Limits, PeerInfo, TransportKind, address};
 use crate::handshake::{Hello, Refusal, Refused};
@@ -27,12 +28,16 @@ use crate::{Certificate, Membership};
 
 /// Members that are told of in one frame.
 const MEMBERS_PER_FRAME: usize = 64;
+/// A node that does not answer for so long is taken for one that has ended.
+const PROBE: Duration = Duration::from_secs(2);
 /// Encrypted connections whose peers have not shown a certificate yet and are no known members.
 const UNPROVEN: CrowdLimits = CrowdLimits { strangers: 64, members: 64, per_origin: 16 };
 
 /// One node's transport.
 pub(crate) struct Shared {
     pub(crate) own: PeerId,
+    /// Random for each start.
+    pub(crate) instance: u64,
     pub(crate) limits: Limits,
     pub(crate) membership: Arc<Mutex<Membership>>,
     pub(crate) listening: Mutex<Vec<Multiaddr>>,
@@ -43,10 +48,15 @@ pub(crate) struct Shared {
     unproven: Mutex<Crowd<ConnectionId>>,
     /// Where members' connections came from, which may be another address than they listen on.
     came_from: Mutex<HashMap<PeerId, Origin>>,
+    pub(crate) lives: Mutex<Lives>,
+    /// The address of a copy of this node, or what was said of it.
+    own_copy: Mutex<Option<String>>,
     pub(crate) joins: Mutex<Desk>,
     pub(crate) serves_joins: Arc<AtomicBool>,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
     pub(crate) cancel: CancellationToken,
+    /// A look is under way to the driver.
+    is_look_due: AtomicBool,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
     started: Instant,
 }
@@ -55,14 +65,20 @@ pub(crate) struct Shared {
 pub(crate) struct Peer {
     pub(crate) certificate: Certificate,
     pub(crate) address: Multiaddr,
+    /// The address that this node has dialled, if it was this node that did.
+    pub(crate) dialed: Option<Multiaddr>,
     pub(crate) kind: TransportKind,
     pub(crate) protocol_version: u32,
     pub(crate) incarnation: u32,
+    pub(crate) instance: Option<u64>,
     pub(crate) software: String,
     pub(crate) skew_ms: i64,
     pub(crate) since: Instant,
     pub(crate) outbox: Outbox,
     pub(crate) rtt_us: AtomicU64,
+    /// When the last heartbeat that was answered was sent.
+    answered_us: AtomicU64,
+    answered: Notify,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
     /// Set when the channel is to end, with the reason.
@@ -83,6 +99,7 @@ impl Shared {
     ) -> Self {
         Self {
             own,
+            instance: rand::random(),
             limits,
             membership,
             listening: Mutex::default(),
@@ -92,10 +109,13 @@ impl Shared {
             entrance: Arc::default(),
             unproven: Mutex::new(Crowd::new(UNPROVEN)),
             came_from: Mutex::default(),
+            lives: Mutex::default(),
+            own_copy: Mutex::default(),
             joins: Mutex::default(),
             serves_joins,
             commands,
             cancel,
+            is_look_due: AtomicBool::new(false),
             peers: Mutex::default(),
             started: Instant::now(),
         }
@@ -147,6 +167,11 @@ impl Shared {
         }
     }
 
+    /// The driver looks now; later changes need another look.
+    pub(crate) fn looks(&self) {
+        self.is_look_due.store(false, Ordering::Release);
+    }
+
     /// Brings the places that are kept for members' addresses up to date.
     pub(crate) fn keep_places(&self) {
         let mut origins: HashSet<Origin> = HashSet::new();
@@ -154,8 +179,13 @@ impl Shared {
         {
             let membership = self.membership.lock();
             came_from.retain(|peer, _| membership.member(peer).is_some());
-            let addresses = membership.members().flat_map(|member| &member.addresses);
-            origins.extend(addresses.filter_map(address::socket).map(|socket| Origin::from(socket.ip())));
+            self.lives.lock().retain(|peer| membership.member(peer).is_some());
+            let addresses = membership.members().flat_map(|member| member.addresses.first_hand());
+            origins.extend(
+                addresses
+                    .filter_map(|address| address::socket(&address))
+                    .map(|socket| Origin::from(socket.ip())),
+            );
         }
         origins.extend(came_from.values());
         drop(came_from);
@@ -174,6 +204,7 @@ impl Shared {
             revocations_digest: Some(membership.revocations().digest()),
             unix_ms: self.unix_ms(),
             incarnation: self.limits.incarnation,
+            instance: Some(self.instance),
             addresses,
         }
     }
@@ -186,6 +217,64 @@ impl Shared {
     /// All members with a channel.
     pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.lock().values().cloned().collect()
+    }
+
+    /// Refuses a node that has the identity of another one: a cloned data directory that runs beside its original, or an
+    /// older copy of it.
+    pub(crate) async fn refuse_copies(&self, peer: &Peer) -> Result<(), Refused> {
+        let Some(life) = peer.life() else { return Ok(()) };
+        let (name, peer_id) = (peer.certificate.name(), peer.certificate.peer_id());
+        let holder = self.peer(peer.certificate.node_id()).filter(|holder| {
+            holder.certificate.peer_id() == peer_id
+                && holder.instance.is_some_and(|instance| instance != life.instance)
+        });
+        // One that was started again does not answer over its old connection.
+        if let Some(holder) = holder
+            && !holder.close.is_cancelled()
+            && holder.answers(self.now_us(), self.probe_time()).await
+        {
+            self.report_copy(peer_id, &holder.address, &peer.address);
+            holder.outbox.control(Kind::Copied, peer.address.to_string().into_bytes());
+            return Err(Refusal::Cloned.with(format!(
+                "two nodes with the identity of `{name}` are running, at {} and at {}; stop one of them and start it \
+                 with an empty data directory",
+                holder.address, peer.address
+            )));
+        }
+        let latest = self.lives.lock().contradiction(&peer_id, &life).cloned();
+        if let Some(latest) = latest {
+            self.report_copy(peer_id, &latest.address, &peer.address);
+            return Err(Refusal::Cloned.with(format!(
+                "the data directory of `{name}` at {} is a copy: it counts start {}, and start {} was at {}; start it \
+                 with an empty data directory and join it again",
+                peer.address, life.incarnation, latest.incarnation, latest.address
+            )));
+        }
+        Ok(())
+    }
+
+    fn report_copy(&self, peer_id: PeerId, known_at: &Multiaddr, refused_at: &Multiaddr) {
+        let copy = Copy { peer_id, known_at: known_at.clone(), refused_at: refused_at.clone() };
+        self.lives.lock().refuse(copy, self.now_ms());
+    }
+
+    /// Within this time a running node answers.
+    fn probe_time(&self) -> Duration {
+        PROBE.min(self.limits.handshake_timeout / 2)
+    }
+
+    /// A member has said that there is a copy of this node.
+    pub(crate) fn is_copied(&self, text: String) {
+        let mut own_copy = self.own_copy.lock();
+        if own_copy.as_ref() != Some(&text) {
+            tracing::error!(copy = text, "another node is running with the identity of this one");
+            *own_copy = Some(text);
+        }
+    }
+
+    /// What members have said of a copy of this node.
+    pub(crate) fn own_copy(&self) -> Option<String> {
+        self.own_copy.lock().clone()
     }
 
     /// Takes the place of a member's channel. `decides` is whether this side says which of two is kept.
@@ -208,7 +297,7 @@ impl Shared {
                 )));
             }
             // One that was started again has not seen its old connection end, this node may not have either.
-            let restarted = holder.incarnation != peer.incarnation;
+            let restarted = holder.incarnation != peer.incarnation || holder.instance != peer.instance;
             if decides && !restarted && !holder.close.is_cancelled() {
                 return Err(Refusal::Duplicate.with("there is a connection already"));
             }
@@ -271,8 +360,11 @@ impl Shared {
 
     /// Has the driver look whom to dial.
     pub(crate) fn wake(&self) {
-        // The driver is gone only when all is at its end.
-        let _ = self.commands.send(Command::Look);
+        // One that waits is enough, so that no peer can fill the queue.
+        if !self.is_look_due.swap(true, Ordering::AcqRel) {
+            // The driver is gone only when all is at its end.
+            let _ = self.commands.send(Command::Look);
+        }
     }
 }
 
@@ -281,6 +373,7 @@ impl Peer {
     pub(crate) fn new(
         certificate: Certificate,
         address: Multiaddr,
+        dialed: Option<Multiaddr>,
         kind: TransportKind,
         protocol_version: u32,
         hello: &Hello,
@@ -291,20 +384,56 @@ impl Peer {
         Self {
             certificate,
             address,
+            dialed,
             kind,
             protocol_version,
             incarnation: hello.incarnation,
+            instance: hello.instance,
             software: hello.software.clone(),
             skew_ms,
             since: Instant::now(),
             outbox: Outbox::new(outbox_bytes),
             rtt_us: AtomicU64::new(0),
+            answered_us: AtomicU64::new(0),
+            answered: Notify::new(),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             close,
             close_reason: Mutex::new(None),
             gone: CancellationToken::new(),
         }
+    }
+
+    /// The start of the node that this is.
+    pub(crate) fn life(&self) -> Option<Life> {
+        let instance = self.instance?;
+        Some(Life { instance, incarnation: self.incarnation, address: self.address.clone() })
+    }
+
+    /// A heartbeat that was sent then was answered.
+    pub(crate) fn has_answered(&self, sent_us: u64) {
+        self.answered_us.fetch_max(sent_us, Ordering::AcqRel);
+        self.answered.notify_waiters();
+    }
+
+    /// Whether the node at the other end is running: it answers a heartbeat that is sent now.
+    async fn answers(&self, now_us: u64, within: Duration) -> bool {
+        self.outbox.ping(now_us);
+        let answered = async {
+            loop {
+                let mut notified = std::pin::pin!(self.answered.notified());
+                notified.as_mut().enable();
+                if self.answered_us.load(Ordering::Acquire) >= now_us {
+                    return true;
+                }
+                tokio::select! {
+                    () = notified => {}
+                    () = self.close.cancelled() => return false,
+                    () = self.gone.cancelled() => return false,
+                }
+            }
+        };
+        tokio::time::timeout(within, answered).await.unwrap_or(false)
     }
 
     /// Ends the channel; the first reason counts.

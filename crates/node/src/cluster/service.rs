@@ -118,6 +118,8 @@ pub struct ClusterStatus {
     pub members: Vec<MemberStatus>,
     /// Interests whose objects have not come from the peers yet.
     pub recovering: usize,
+    /// What members have said of a second node with this node's identity.
+    pub copy: Option<String>,
 }
 
 /// Another member.
@@ -131,6 +133,8 @@ pub struct MemberStatus {
     pub addresses: Vec<String>,
     /// The connection with it, if there is one.
     pub peer: Option<PeerInfo>,
+    /// Where a second node with its identity was refused in the last 10 minutes.
+    pub copy_address: Option<String>,
 }
 
 /// Figures of the cluster.
@@ -321,15 +325,21 @@ impl Cluster {
                 addresses: Vec::new(),
                 members: Vec::new(),
                 recovering: 0,
+                copy: None,
             });
         };
         let peers = running.handle.peers();
+        let copies = running.handle.copies();
         let membership = running.membership.lock();
         let member = |member: &edgefaas_cluster::Member| MemberStatus {
             name: member.certificate.name().to_owned(),
             node_id: member.certificate.node_id(),
-            addresses: member.addresses.iter().map(ToString::to_string).collect(),
+            addresses: member.addresses.all().iter().map(ToString::to_string).collect(),
             peer: peers.iter().find(|peer| peer.node_id == member.certificate.node_id()).cloned(),
+            copy_address: copies
+                .iter()
+                .find(|copy| copy.peer_id == member.certificate.peer_id())
+                .map(|copy| copy.refused_at.to_string()),
         };
         let mut members: Vec<_> = membership.members().map(member).collect();
         members.sort_by(|one, next| one.name.cmp(&next.name));
@@ -341,6 +351,7 @@ impl Cluster {
             addresses: running.handle.listen_addresses().iter().map(ToString::to_string).collect(),
             members,
             recovering: self.recoveries.missing(),
+            copy: running.handle.own_copy(),
         })
     }
 

@@ -257,6 +257,7 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
         node_id: id(member.node_id),
         addresses: member.addresses,
         peer: member.peer.map(peer),
+        copy_address: member.copy_address,
     });
     proto::Cluster {
         id: status.cluster.unwrap_or_default(),
@@ -266,5 +267,6 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
         addresses: status.addresses,
         members: members.collect(),
         recovering: status.recovering as u32,
+        copy: status.copy,
     }
 }

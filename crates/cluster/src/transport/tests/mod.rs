@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::NewCertificate;
 
+mod copies;
 mod endurance;
+mod hostile;
 mod joins;
 mod mesh;
 mod refusals;

@@ -11,7 +11,7 @@ use crate::handshake::{Hello, Verdict};
 use crate::{Certificate, NewCertificate};
 
 /// A peer that speaks libp2p and then what a test likes.
-struct Stranger {
+pub(super) struct Stranger {
     stream: Stream,
     task: tokio::task::JoinHandle<()>,
 }
@@ -37,7 +37,7 @@ impl Stranger {
         Self { stream, task }
     }
 
-    async fn say(&mut self, kind: Kind, body: &[u8]) {
+    pub(super) async fn say(&mut self, kind: Kind, body: &[u8]) {
         frame::write(&mut self.stream, kind, body).await.unwrap();
     }
 
@@ -65,15 +65,15 @@ impl Drop for Stranger {
 }
 
 /// Two good nodes, and the address at which the first is to be troubled.
-struct Cluster {
-    key: ClusterKey,
-    a: Node,
-    b: Node,
+pub(super) struct Cluster {
+    pub(super) key: ClusterKey,
+    pub(super) a: Node,
+    pub(super) b: Node,
     at: String,
 }
 
 impl Cluster {
-    async fn start(kind: TransportKind) -> Self {
+    pub(super) async fn start(kind: TransportKind) -> Self {
         let key = ClusterKey::generate();
         let quick = |id| Options { handshake_timeout: Duration::from_millis(500), ..options(&key, id) };
         let mut a = start(quick(1)).await;
@@ -109,6 +109,7 @@ fn hello(certificate: &[u8]) -> Hello {
         revocations_digest: Some(0),
         unix_ms: 0,
         incarnation: 0,
+        instance: None,
         addresses: vec![],
     }
 }
@@ -273,7 +274,7 @@ async fn who_says_nothing_is_cut_off() {
 }
 
 /// A peer that was let in, and is not what it seemed.
-async fn let_in(cluster: &mut Cluster) -> Stranger {
+pub(super) async fn let_in(cluster: &mut Cluster) -> Stranger {
     let identity = Identity::generate();
     let certificate = cluster.certificate(identity.peer_id(), 3);
     let mut stranger = Stranger::connect(&identity, &cluster.at).await;
