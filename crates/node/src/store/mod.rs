@@ -5,6 +5,7 @@
 
 mod broker;
 mod commit;
+mod incarnation;
 mod lock;
 mod space;
 mod tail;
@@ -135,9 +136,6 @@ pub(crate) struct Spaces {
     pub invocations: Keyspace,
 }
 
-const NODE_ID_KEY: &str = "node-id";
-const INCARNATION_KEY: &str = "incarnation";
-
 impl Store {
     /// Opens or makes the database and starts its committer. Every opening is a new incarnation of the
     /// replica: after a power cut the disk may be behind what peers have seen under the old one.
@@ -191,7 +189,8 @@ impl Store {
             mqtt_queue: space("mqtt-queue").map_err(failed)?,
             invocations: space("invocations").map_err(failed)?,
         };
-        let (node_id, incarnation) = next_incarnation(&database, &spaces.meta).map_err(failed)?;
+        let (node_id, incarnation) =
+            incarnation::next(&database, &spaces.meta, clock.now_unix_ms()).map_err(failed)?;
         let replica = ReplicaId::new(node_id, incarnation);
         let fields = spaces.fields.clone();
         let objects =
@@ -236,18 +235,4 @@ impl Store {
         self.committer.close();
         self.database.persist(PersistMode::SyncAll).map_err(StoreError::Read)
     }
-}
-
-fn next_incarnation(database: &Database, meta: &Keyspace) -> fjall::Result<(u64, u32)> {
-    let number = |key: &str| -> fjall::Result<Option<u64>> {
-        let value = meta.get(key)?;
-        Ok(value.and_then(|value| Some(u64::from_le_bytes(value.as_ref().try_into().ok()?))))
-    };
-    let node_id = number(NODE_ID_KEY)?.unwrap_or_else(rand::random);
-    let incarnation = number(INCARNATION_KEY)?.map_or(0, |last| last + 1);
-    let mut batch = database.batch().durability(Some(PersistMode::SyncAll));
-    batch.insert(meta, NODE_ID_KEY, node_id.to_le_bytes());
-    batch.insert(meta, INCARNATION_KEY, incarnation.to_le_bytes());
-    batch.commit()?;
-    Ok((node_id, u32::try_from(incarnation).unwrap_or(u32::MAX)))
 }

@@ -226,11 +226,15 @@ async fn silent_connections_from_the_same_address_close_nothing() {
 /// They have any number of peer ids, and say nothing of use.
 #[tokio::test]
 async fn unknown_peers_have_their_share_and_members_come_in_all_the_same() {
-    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let key = ClusterKey::generate();
+    let mut a = start(options(&key, 1)).await;
+    let at = a.address(TransportKind::Tcp);
+    let mut b = start(Options { bootstrap: vec![at.clone()], ..options(&key, 2) }).await;
+    tokio::join!(a.wait_up(2), b.wait_up(1));
     let mut strangers: Vec<_> = (0..24)
         .map(|_| {
             let mut swarm = silent_swarm(&Identity::generate());
-            swarm.dial(cluster.at.parse::<Multiaddr>().unwrap()).unwrap();
+            swarm.dial(at.parse::<Multiaddr>().unwrap()).unwrap();
             swarm
         })
         .collect();
@@ -240,9 +244,9 @@ async fn unknown_peers_have_their_share_and_members_come_in_all_the_same() {
         }
     }));
     let test = async {
-        cluster.a.until(|node| node.handle.counters().refused(Refusal::Crowded) >= 8).await;
-        cluster.b.handle.disconnect(1, false);
-        tokio::join!(cluster.a.wait_up(2), cluster.b.wait_up(1));
+        a.until(|node| node.handle.counters().refused(Refusal::Crowded) >= 8).await;
+        b.handle.disconnect(1, false);
+        tokio::join!(a.wait_up(2), b.wait_up(1));
     };
     tokio::select! {
         _ = turning => unreachable!("they go on"),
