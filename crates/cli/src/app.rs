@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use bytesize::ByteSize;
-use edgefaas_isolates::js;
+use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
 use edgefaas_node::control::proto;
 use edgefaas_node::manifest::{self, Function, Manifest, Permission, SourceKind};
 use prost::Message;
@@ -14,6 +14,7 @@ use crate::args;
 use crate::cargo;
 use crate::client::MESSAGE_BYTES;
 use crate::exit::{Exit, Failure};
+use crate::node::this_program;
 use crate::progress::Step;
 
 /// The first 8 bytes of a WebAssembly component, and of a core module.
@@ -100,7 +101,7 @@ impl App {
 
     fn single_workflow(path: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
         let app = manifest::single_file_name(path)?;
-        let text = read_workflow(path)?;
+        let text = read_workflow(path, &AppFolder::open(&parent(path)).map_err(refused)?)?;
         let compiled = edgefaas_workflow::compile(&text, &path.display().to_string())?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let text = manifest::single_workflow(&app, &compiled.program.name, &file, allow);
@@ -110,10 +111,9 @@ impl App {
 
     /// Reads and checks the workflows that the manifest names, in the order of their files.
     pub fn workflows(&self) -> anyhow::Result<Vec<proto::WorkflowFile>> {
-        let files = self.named_files("workflows", &self.manifest.workflows.files)?;
-        let mut workflows = Vec::new();
-        for (file, path) in files {
-            let text = read_workflow(&path)?;
+        let (folder, mut workflows) = (self.files()?, Vec::new());
+        for (file, path) in self.named_files("workflows", &self.manifest.workflows.files)? {
+            let text = read_workflow(&path, &folder)?;
             edgefaas_workflow::compile(&text, &path.display().to_string())?;
             workflows.push(proto::WorkflowFile { file, text });
         }
@@ -132,20 +132,27 @@ impl App {
 
     /// Reads the files that `assets` of the manifest names, in the order of their names.
     fn assets(&self) -> anyhow::Result<Vec<proto::Asset>> {
-        let invalid = |reason: String| Failure::new(Exit::Invalid, reason);
-        let (mut assets, mut bytes) = (Vec::new(), 0);
+        let (folder, mut left_bytes) = (self.files()?, MESSAGE_BYTES as u64);
+        let mut assets = Vec::new();
         for (name, path) in self.named_files("assets", &self.manifest.assets)? {
-            bytes += path.metadata()?.len();
-            if bytes > MESSAGE_BYTES as u64 {
-                let most = ByteSize::b(MESSAGE_BYTES as u64);
-                let reason = format!("with its assets the app is too large to deploy: more than {most}");
-                return Err(invalid(format!("{}: {reason}", path.display())));
-            }
-            let content = std::fs::read(&path)
-                .map_err(|error| invalid(format!("asset {}: {error}", path.display())))?;
+            let content = folder.read(&path, left_bytes).map_err(|error| match error {
+                AppFileError::TooLarge { path, .. } => {
+                    let most = ByteSize::b(MESSAGE_BYTES as u64);
+                    let reason =
+                        format!("with its assets the app is too large to deploy: more than {most}");
+                    Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()))
+                }
+                error => refused(error),
+            })?;
+            left_bytes -= content.len() as u64;
             assets.push(proto::Asset { name, content });
         }
         Ok(assets)
+    }
+
+    /// The files of the app.
+    fn files(&self) -> anyhow::Result<AppFolder> {
+        AppFolder::open(&self.root).map_err(refused)
     }
 
     /// The files that a key of the manifest names, by their names in the app folder.
@@ -157,7 +164,6 @@ impl App {
                 self.root.display()
             ))
         })?;
-        let canonical_root = self.root.canonicalize()?;
         let mut named = BTreeMap::new();
         for pattern in patterns {
             // As in a shell, `*` is not for names that begin with a dot, nor for `..`.
@@ -178,12 +184,6 @@ impl App {
                         format!("a file of `{key}` needs a name in UTF-8, inside of the app folder");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 };
-                if !path.canonicalize()?.starts_with(&canonical_root) {
-                    let what = if key == "assets" { "an asset is a file" } else { "a workflow is a file" };
-                    let reason =
-                        format!("{what} inside of the app folder; this is a link that leads out of it");
-                    return Err(invalid(format!("{}: {reason}", path.display())));
-                }
                 named.insert(name.to_owned(), path);
             }
             if files == 0 {
@@ -200,16 +200,31 @@ impl App {
         let main: PathBuf = self.root.join(&function.main).components().collect();
         match function.source_kind() {
             SourceKind::Script => {
-                let root = self.root.clone();
-                let graph = tokio::task::spawn_blocking(move || js::collect(&main, &root)).await?;
+                let (program, root) = (this_program()?, self.root.clone());
+                let memory_bytes = Machine::probe().compile_memory_bytes();
+                let memory = memory_bytes.to_string().into();
+                let arguments = vec![args::COLLECT.into(), memory, "--".into(), main.into(), root.into()];
+                let collect = move || js::collect_in_child(&program, arguments, memory_bytes);
+                let graph = tokio::task::spawn_blocking(collect).await?;
                 let graph = graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
                 Ok(Source::Modules(modules(graph)))
             }
-            SourceKind::Component => Ok(Source::Component(read_component(&main)?)),
+            SourceKind::Component => {
+                let wasm = self.files()?.read(&main, MESSAGE_BYTES as u64).map_err(refused)?;
+                Ok(Source::Component(component(&main, wasm)?))
+            }
             SourceKind::Crate => {
+                // Where there is no such folder, the builder says what `main` may be.
+                if let Err(error @ AppFileError::Outside { .. }) = self.files()?.locate(&main) {
+                    return Err(refused(error));
+                }
                 let step = Step::start(format!("Building {name}"));
+                // Where cargo puts what it builds is the user's choice, and may be outside of the app folder.
                 let artifact = cargo::build(&main, &step).await?;
-                Ok(Source::Component(read_component(&artifact)?))
+                let wasm = std::fs::read(&artifact).map_err(|error| {
+                    Failure::new(Exit::Invalid, format!("{}: {error}", artifact.display()))
+                })?;
+                Ok(Source::Component(component(&artifact, wasm)?))
             }
         }
     }
@@ -259,9 +274,9 @@ fn modules(graph: edgefaas_isolates::ModuleGraph) -> proto::ModuleGraph {
     proto::ModuleGraph { entry: graph.entry, modules: graph.modules.into_iter().map(module).collect() }
 }
 
-fn read_component(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// `bytes`, if they begin like a component.
+fn component(path: &Path, bytes: Vec<u8>) -> anyhow::Result<Vec<u8>> {
     let invalid = |reason: String| Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
     if bytes.starts_with(COMPONENT_MAGIC) {
         return Ok(bytes);
     }
@@ -272,9 +287,14 @@ fn read_component(path: &Path) -> anyhow::Result<Vec<u8>> {
     }))
 }
 
-fn read_workflow(path: &Path) -> anyhow::Result<String> {
-    let invalid = |reason: String| Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()));
-    std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))
+fn read_workflow(path: &Path, files: &AppFolder) -> anyhow::Result<String> {
+    let text = files.read(path, MESSAGE_BYTES as u64).map_err(refused)?;
+    String::from_utf8(text)
+        .map_err(|_| Failure::new(Exit::Invalid, format!("{}: it is no UTF-8", path.display())))
+}
+
+fn refused(error: AppFileError) -> anyhow::Error {
+    Failure::new(Exit::Invalid, error.to_string())
 }
 
 /// The folder of a file, `.` if it has no other.

@@ -95,13 +95,19 @@ pub enum Command {
     Users(Users),
     /// Trust a node on another machine: see its certificate, give its token, keep both
     Login(Login),
-    /// WebAssembly on stdin to native code on stdout; what a node starts to compile a function
+    /// Deployed code on stdin, what it is compiled to on stdout; what a node starts to deploy a function
     #[command(name = COMPILE, hide = true)]
     Compile(Compile),
+    /// All modules that a file imports on stdout; what `build`, `deploy` and `dev` start for a JavaScript function
+    #[command(name = COLLECT, hide = true)]
+    Collect(Collect),
 }
 
 /// The name of the command that compiles in a child process.
 pub const COMPILE: &str = "compile-stdio";
+
+/// The name of the command that parses modules in a child process.
+pub const COLLECT: &str = "collect-stdio";
 
 #[derive(Debug, Args)]
 pub struct Compile {
@@ -111,16 +117,28 @@ pub struct Compile {
     pub reservation_bytes: u64,
     /// `isolates.compile_memory` of the node, in bytes
     pub compile_memory_bytes: u64,
-    /// What is compiled
-    pub kind: CodeKind,
+    /// What is done
+    pub task: CompileTask,
+}
+
+#[derive(Debug, Args)]
+pub struct Collect {
+    /// The memory that it may use, in bytes
+    pub memory_bytes: u64,
+    /// The module that the others are reached from
+    pub entry: PathBuf,
+    /// The app folder
+    pub root: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CodeKind {
-    /// A core module.
+pub enum CompileTask {
+    /// Compiles a core module.
     Module,
-    /// A component.
+    /// Compiles a component.
     Component,
+    /// Evaluates JavaScript.
+    Script,
 }
 
 /// Where a node listens.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use edgefaas_isolates::Compiler;
-use edgefaas_isolates::engine::PoolConfig;
+use edgefaas_isolates::compile::ChildCompiler;
+use edgefaas_isolates::{Compiler, Machine};
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Node, Platform};
@@ -60,28 +60,32 @@ fn is_taken(address: SocketAddr) -> bool {
 /// Opens the data directory and the listeners.
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     let platform = Platform::system();
-    let compiler = compiler(&config, config.isolates.pool(&platform.machine))?;
+    let compiler = compiler(&config, &platform.machine)?;
     let platform = Platform { compiler, ..platform };
     Node::build(config, platform).await.context("the node cannot start")
 }
 
-/// Compiling leaves tens of megabytes behind, so that it happens in a child of this same program.
-fn compiler(config: &NodeConfig, pool: PoolConfig) -> anyhow::Result<Compiler> {
-    // What runs here, even when the file on disk has been replaced by a later version.
-    let running = PathBuf::from("/proc/self/exe");
-    let program = match running.exists() {
-        true => running,
-        false => std::env::current_exe().context("this program's own file is unknown")?,
-    };
+/// What is deployed is parsed and compiled in a child of this same program.
+fn compiler(config: &NodeConfig, machine: &Machine) -> anyhow::Result<Compiler> {
+    let pool = config.isolates.pool(machine);
+    let memory_bytes = config.isolates.compile_memory_bytes(machine);
     // The engine's choices, which native code depends on, follow from these.
     let arguments = vec![
         args::COMPILE.to_owned(),
         pool.max_memory_bytes.to_string(),
         pool.reservation_bytes.to_string(),
-        config.isolates.compile_memory.as_u64().to_string(),
+        memory_bytes.to_string(),
     ];
-    let memory_bytes = config.isolates.compile_memory.as_u64();
-    Ok(Compiler::Child { program, arguments, memory_bytes })
+    Ok(Compiler::Child(ChildCompiler { program: this_program()?, arguments, memory_bytes }))
+}
+
+/// What runs here, even when the file on disk has been replaced by a later version.
+pub fn this_program() -> anyhow::Result<PathBuf> {
+    let running = PathBuf::from("/proc/self/exe");
+    match running.exists() {
+        true => Ok(running),
+        false => std::env::current_exe().context("this program's own file is unknown"),
+    }
 }
 
 /// Allows this process as many open files as it may have: each connection is one.
@@ -159,12 +163,9 @@ mod tests {
 
     #[test]
     fn the_compiler_is_the_program_that_runs() {
-        let Compiler::Child { program, arguments, .. } =
-            compiler(&NodeConfig::default(), PoolConfig::default()).unwrap()
-        else {
-            panic!("it compiles in a child");
-        };
-        assert_eq!(program, PathBuf::from("/proc/self/exe"), "not a path that an upgrade replaces");
-        assert_eq!(arguments[0], args::COMPILE);
+        let compiler = compiler(&NodeConfig::default(), &Machine::probe()).unwrap();
+        let Compiler::Child(child) = compiler else { panic!("it compiles in a child") };
+        assert_eq!(child.program, PathBuf::from("/proc/self/exe"), "not a path that an upgrade replaces");
+        assert_eq!(child.arguments[0], args::COMPILE);
     }
 }

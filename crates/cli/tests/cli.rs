@@ -289,3 +289,123 @@ fn a_node_that_cannot_start_says_so_in_one_line() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn only_files_inside_of_the_app_folder_are_bundled() {
+    use std::os::unix::fs::symlink;
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let write = |name: &str, text: &str| {
+        fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+        fs::write(path(name), text).unwrap();
+    };
+    // Beside the app folder, as in a checkout beside the CLI's own files.
+    write("nodes.json", "{\"token\": \"secret\"}");
+    write("outside.js", "export default () => 'secret';");
+    write("outside.wasm", "\0asm\x0d\0\x01\0");
+    write("node_modules/hoisted/index.js", "export default 1;");
+    write("outside-flow.yaml", "document: {}");
+    let absolute = format!("{}/app/../nodes.json", home.path().display());
+    write("app/node_modules/x/index.js", "export default 1;");
+    symlink(path("nodes.json"), path("app/leak.json")).unwrap();
+    symlink(path("outside.js"), path("app/main.js")).unwrap();
+    symlink(path("outside.wasm"), path("app/main.wasm")).unwrap();
+    symlink(path("outside-flow.yaml"), path("app/flow.yaml")).unwrap();
+    write("crate/Cargo.toml", "[package]\nname = \"c\"\nversion = \"0.1.0\"");
+    symlink(path("crate"), path("app/crate")).unwrap();
+    symlink(path("node_modules/hoisted"), path("app/node_modules/linked")).unwrap();
+    let manifest = |main: &str| format!("app = \"a\"\n[functions.f]\nmain = \"{main}\"\n");
+    let build = |main: &str| {
+        write("app/edgefaas.toml", &manifest(main));
+        run(home.path(), &["build", "app"])
+    };
+    let importing = |specifier: &str| {
+        write("app/f.js", &format!("import n from \"{specifier}\"; export default () => n;"));
+        build("f.js")
+    };
+    for specifier in [
+        absolute.as_str(),
+        "../nodes.json",
+        "./../nodes.json",
+        "./leak.json",
+        &format!("file://{absolute}"),
+        path("nodes.json").to_str().unwrap(),
+        "hoisted",
+        "linked",
+    ] {
+        let (code, stdout, stderr) = importing(specifier);
+        assert_eq!((code, stdout.as_str()), (7, ""), "{specifier}: {stderr}");
+        assert!(stderr.contains("f.js:1:15: cannot "), "{specifier}: {stderr}");
+        assert!(!stderr.contains("secret"), "{stderr}");
+    }
+    assert!(importing("../nodes.json").2.contains("leads out of the app folder"));
+    assert!(importing("hoisted").2.contains("install it in the app folder"));
+    for main in ["main.js", "main.wasm", "crate"] {
+        let (code, _, stderr) = build(main);
+        assert_eq!(code, 7, "{main}: {stderr}");
+        assert!(stderr.contains("leads out of the app folder"), "{main}: {stderr}");
+    }
+    write("app/edgefaas.toml", "app = \"a\"\n[workflows]\nfiles = [\"flow.yaml\"]\n");
+    let (code, _, stderr) = run(home.path(), &["build", "app"]);
+    assert_eq!(code, 7, "{stderr}");
+    assert!(stderr.contains("leads out of the app folder"), "{stderr}");
+    // A single file's folder is its app folder.
+    for file in ["app/main.js", "app/main.wasm", "app/flow.yaml"] {
+        let (code, _, stderr) = run(home.path(), &["build", file]);
+        assert_eq!(code, 7, "{file}: {stderr}");
+        assert!(stderr.contains("leads out of the app folder"), "{file}: {stderr}");
+    }
+}
+
+#[test]
+fn links_within_the_app_folder_are_followed() {
+    use std::os::unix::fs::symlink;
+    let home = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = home.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    // As npm and pnpm lay out a workspace.
+    write("app/packages/shared/package.json", "{\"name\": \"shared\", \"main\": \"index.js\"}");
+    write("app/packages/shared/index.js", "export { default } from 'deep';");
+    write("app/node_modules/.pnpm/deep@1/node_modules/deep/index.js", "export default 1;");
+    fs::create_dir_all(home.path().join("app/packages/shared/node_modules")).unwrap();
+    for (target, link) in [
+        ("../packages/shared", "app/node_modules/shared"),
+        ("../../../node_modules/.pnpm/deep@1/node_modules/deep", "app/packages/shared/node_modules/deep"),
+        ("app", "link"),
+        ("functions/f.js", "app/main.js"),
+    ] {
+        symlink(target, home.path().join(link)).unwrap();
+    }
+    write(
+        "app/functions/f.js",
+        "import x from 'shared'; import y from '../lib/y.js'; export default () => x + y;",
+    );
+    write("app/lib/y.js", "export default 2;");
+    write("app/edgefaas.toml", "app = \"a\"\n[functions.f]\nmain = \"main.js\"\n");
+    for app in ["app", "link", "link/edgefaas.toml"] {
+        let (code, stdout, stderr) = run(home.path(), &["build", app]);
+        assert_eq!(code, 0, "{app}: {stderr}");
+        assert!(stdout.contains('f'), "{stdout}");
+    }
+    // A file with its siblings.
+    write("single/hello.js", "import { who } from './who.js'; export default () => who;");
+    write("single/who.js", "export const who = 'world';");
+    let (code, _, stderr) = run(home.path(), &["build", "single/hello.js"]);
+    assert_eq!(code, 0, "{stderr}");
+}
+
+#[test]
+fn code_that_nests_too_deeply_is_7_and_names_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep =
+        format!("const x = {{}}/{}1{}/1; export default ()=>1", "(".repeat(400_000), ")".repeat(400_000));
+    fs::write(folder.path().join("deep.ts"), deep).unwrap();
+    fs::write(folder.path().join("f.js"), "import './deep.ts'; export default () => 1;").unwrap();
+    let (code, stdout, stderr) = run(folder.path(), &["build", "f.js"]);
+    assert_eq!((code, stdout.as_str()), (7, ""), "{stderr}");
+    assert!(stderr.contains("deep.ts: the code is nested too deeply"), "{stderr}");
+    assert!(!stderr.contains("overflowed its stack"), "the child's own words are not shown: {stderr}");
+}

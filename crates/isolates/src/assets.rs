@@ -48,6 +48,26 @@ impl fmt::Debug for Asset {
     }
 }
 
+/// An asset with its content.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct PlainAsset {
+    pub name: String,
+    pub content: Bytes,
+}
+
+/// Gets the contents of assets. Blocks.
+pub(crate) fn read_all(assets: &[Asset]) -> Result<Vec<PlainAsset>, AssetError> {
+    let read = |asset: &Asset| {
+        let unreadable = |reason: String| AssetError::Unreadable { name: asset.name.clone(), reason };
+        let content = (asset.read)().map_err(unreadable)?;
+        if content.len() as u64 != asset.bytes {
+            return Err(unreadable(format!("it has {} bytes and not {}", content.len(), asset.bytes)));
+        }
+        Ok(PlainAsset { name: asset.name.clone(), content })
+    };
+    assets.iter().map(read).collect()
+}
+
 /// Where the assets of a function lie in its memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AssetTable {
@@ -77,15 +97,15 @@ pub(crate) enum AssetError {
 
 impl AssetTable {
     /// Places assets one after another from a page on.
-    fn new(first_page: u64, assets: &[Asset]) -> Result<Self, AssetError> {
-        let start = first_page * PAGE_BYTES as u64;
+    fn new(first_page: u64, assets: &[PlainAsset]) -> Result<Self, AssetError> {
+        let start = first_page.saturating_mul(PAGE_BYTES as u64);
         let mut end = start;
         let mut places = Vec::with_capacity(assets.len());
         for asset in assets {
             let address = end.next_multiple_of(ALIGNMENT);
-            end = address.saturating_add(asset.bytes);
+            end = address.saturating_add(asset.content.len() as u64);
             let (Ok(address), Ok(bytes), true) =
-                (u32::try_from(address), u32::try_from(asset.bytes), end < ADDRESS_SPACE)
+                (u32::try_from(address), u32::try_from(asset.content.len()), end < ADDRESS_SPACE)
             else {
                 return Err(AssetError::TooLarge);
             };
@@ -128,19 +148,13 @@ pub(crate) fn identity(assets: &[Asset]) -> Vec<u8> {
 }
 
 /// Assets in a memory of `pages` pages: where they are, and their contents by address.
-pub(crate) fn place(pages: u64, assets: &[Asset]) -> Result<(AssetTable, Vec<(u32, Bytes)>), AssetError> {
+pub(crate) fn place(
+    pages: u64,
+    assets: &[PlainAsset],
+) -> Result<(AssetTable, Vec<(u32, Bytes)>), AssetError> {
     let table = AssetTable::new(pages, assets)?;
-    let mut contents = Vec::with_capacity(assets.len());
-    for asset in assets {
-        let unreadable = |reason: String| AssetError::Unreadable { name: asset.name.clone(), reason };
-        let content = (asset.read)().map_err(unreadable)?;
-        if content.len() as u64 != asset.bytes {
-            return Err(unreadable(format!("it has {} bytes and not {}", content.len(), asset.bytes)));
-        }
-        if let Some((address, _)) = table.find(&asset.name) {
-            contents.push((address, content));
-        }
-    }
+    let place = |asset: &PlainAsset| Some((table.find(&asset.name)?.0, asset.content.clone()));
+    let contents = assets.iter().filter_map(place).collect();
     Ok((table, contents))
 }
 
@@ -166,7 +180,10 @@ pub(crate) fn reads_assets(wasm: &[u8]) -> bool {
 }
 
 /// The component with assets in the memory of its main module: the first module that has a memory of its own.
-pub(crate) fn add_to_component(wasm: &[u8], assets: &[Asset]) -> Result<(Vec<u8>, AssetTable), AssetError> {
+pub(crate) fn add_to_component(
+    wasm: &[u8],
+    assets: &[PlainAsset],
+) -> Result<(Vec<u8>, AssetTable), AssetError> {
     let invalid = |error: wasmparser::BinaryReaderError| AssetError::Component(error.to_string());
     let mut component = Component::new();
     let mut table = None;
@@ -202,7 +219,7 @@ pub(crate) fn add_to_component(wasm: &[u8], assets: &[Asset]) -> Result<(Vec<u8>
 }
 
 /// The module with assets behind its memory; nothing if it has none of its own, or another's beside it.
-fn add_to_module(wasm: &[u8], assets: &[Asset]) -> Result<Option<(Vec<u8>, AssetTable)>, AssetError> {
+fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, AssetTable)>, AssetError> {
     let invalid = |error: wasmparser::BinaryReaderError| AssetError::Component(error.to_string());
     let mut module = Module::new();
     let mut placed = None;
@@ -236,8 +253,8 @@ fn add_to_module(wasm: &[u8], assets: &[Asset]) -> Result<Option<(Vec<u8>, Asset
                     }
                     let maximum = ADDRESS_SPACE / PAGE_BYTES as u64;
                     section.memory(MemoryType {
-                        minimum: memory.initial + pages,
-                        maximum: memory.maximum.map(|most| (most + pages).min(maximum)),
+                        minimum: memory.initial.saturating_add(pages),
+                        maximum: memory.maximum.map(|most| most.saturating_add(pages).min(maximum)),
                         memory64: memory.memory64,
                         shared: memory.shared,
                         page_size_log2: memory.page_size_log2,
@@ -246,7 +263,8 @@ fn add_to_module(wasm: &[u8], assets: &[Asset]) -> Result<Option<(Vec<u8>, Asset
                 module.section(&section);
             }
             (Payload::DataCountSection { count, .. }, Some((_, contents))) => {
-                module.section(&wasm_encoder::DataCountSection { count: count + contents.len() as u32 });
+                let count = count.saturating_add(contents.len() as u32);
+                module.section(&wasm_encoder::DataCountSection { count });
             }
             // It is the last one that means anything; where it is missing, there is one now.
             (Payload::DataSection(segments), Some(_)) => {

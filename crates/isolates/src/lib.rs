@@ -5,6 +5,7 @@
 //! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
 //! [`Host`].
 
+mod app_folder;
 mod assets;
 mod busy;
 mod code_cache;
@@ -22,6 +23,7 @@ mod source;
 mod turns;
 mod warm;
 
+pub use app_folder::{AppFileError, AppFolder};
 pub use assets::{Asset, ReadAsset};
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;

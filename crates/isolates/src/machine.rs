@@ -18,6 +18,11 @@ const ISOLATE_BYTES: u64 = 128 << 10;
 /// The most memory of one isolate where nothing else is said.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 
+/// Enough to compile a component of a few megabytes.
+const COMPILE_MEMORY_BYTES: u64 = 512 << 20;
+/// As little as `isolates.compile_memory` may be.
+const MIN_COMPILE_MEMORY_BYTES: u64 = 32 << 20;
+
 /// The machine as far as isolates depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
@@ -62,6 +67,16 @@ impl Machine {
             page_bytes: rustix::param::page_size(),
             pagemap_scan: PoolingAllocationConfig::is_pagemap_scan_available(),
             copy_on_write: memfd_create("probe", MemfdFlags::CLOEXEC).is_ok(),
+        }
+    }
+
+    /// Memory that a process which parses and compiles may use, in bytes: three quarters of the machine's, and at least
+    /// 512 MiB where the machine has so much. The system ends that process before the node if both need too much.
+    pub fn compile_memory_bytes(&self) -> u64 {
+        let three_quarters = self.memory_bytes / 4 * 3;
+        match self.memory_bytes >= COMPILE_MEMORY_BYTES {
+            true => three_quarters.max(COMPILE_MEMORY_BYTES),
+            false => three_quarters.max(MIN_COMPILE_MEMORY_BYTES),
         }
     }
 
@@ -149,6 +164,14 @@ mod tests {
         assert_eq!(address_bits("7ffffdf000-8000000000 rw-p 00000000 00:00 0 [stack]\n"), Some(39));
         assert_eq!(address_bits("rubbish"), None);
         assert_eq!(total_bytes("MemTotal:         949444 kB\nMemFree: 1 kB\n"), Some(949_444 << 10));
+    }
+
+    #[test]
+    fn compiling_may_use_most_of_the_machine() {
+        let with = |mib: u64| Machine { memory_bytes: mib << 20, ..PI }.compile_memory_bytes() >> 20;
+        assert_eq!([with(16), with(256), with(512), with(600)], [32, 192, 512, 512]);
+        // A component of componentize-py takes 640 MiB, which a Raspberry Pi of 1 GB has.
+        assert_eq!([with(927), with(8192)], [695, 6144]);
     }
 
     #[test]

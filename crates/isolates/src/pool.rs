@@ -11,8 +11,8 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::assets::{self, Asset, AssetTable};
-use crate::code_cache::{CacheFolder, CodeCache, Wanted};
-use crate::compile::{CompileError, Compiler};
+use crate::code_cache::{CacheFolder, CodeCache};
+use crate::compile::{CompileError, CompiledComponent, Compiler, ComponentTask};
 use crate::component::{ComponentError, ComponentProgram, ComponentRunner, check_header};
 use crate::engine::{self, EngineError, EpochClock, PoolConfig};
 use crate::event::Event;
@@ -286,13 +286,9 @@ impl Isolates {
             .get_or_try_init(|| async {
                 let (engine, code, pool) = (self.engine.clone(), self.code.clone(), self.pool);
                 blocking(move || {
-                    let failed = |reason: String| PrepareError::Engine(reason);
-                    let wasm = js::engine_code_wasm().map_err(|error| failed(error.to_string()))?;
-                    let module = code.module(&engine, &wasm).map_err(|error| failed(error.to_string()))?;
-                    let javascript = JsEngine::new(&engine, module, pool);
-                    javascript
-                        .map(|engine| Arc::new(engine.keeping(code)))
-                        .map_err(|error| failed(error.to_string()))
+                    JsEngine::load(&engine, code, pool)
+                        .map(Arc::new)
+                        .map_err(|error| PrepareError::Engine(error.to_string()))
                 })
                 .await
             })
@@ -303,33 +299,46 @@ impl Isolates {
 /// The version of [`AssetTable`] as it is kept with native code.
 const TABLE_FORMAT: &[u8] = &[1];
 
+/// Kept with the code of a component that reads no assets, so that it is not compiled again when assets change.
+const READS_NONE: &[u8] = b"reads no assets";
+
 /// The native code of a component, and where its assets are.
 fn compiled(
     engine: &Engine,
     code: &CodeCache,
     name: &str,
-    wasm: &[u8],
+    wasm: &Bytes,
     assets: &[Asset],
 ) -> Result<(Component, AssetTable), PrepareError> {
     let refused = |reason: CompileError| match reason {
         CompileError::Invalid(reason) => ComponentError::Invalid { name: name.to_owned(), reason }.into(),
         reason => PrepareError::Compile { name: name.to_owned(), reason },
     };
-    if assets.is_empty() || !assets::reads_assets(wasm) {
-        let wanted = Wanted { key: &[wasm], make: || Ok((wasm.to_vec(), Vec::new())) };
-        return Ok((code.component(engine, wanted).map_err(refused)?.0, AssetTable::default()));
+    let unreadable = |reason: String| refused(CompileError::Assets(reason));
+    let damaged = |error: postcard::Error| unreadable(format!("their table is damaged: {error}"));
+    let identity = assets::identity(assets);
+    let (plain, with_assets): (&[&[u8]], &[&[u8]]) = (&[wasm], &[wasm, &identity, TABLE_FORMAT]);
+    if !assets.is_empty()
+        && let Some((component, table)) = code.kept(engine, with_assets)
+    {
+        return Ok((component, postcard::from_bytes(&table).map_err(damaged)?));
     }
-    let make = || {
-        let failed = |reason: String| CompileError::Assets(reason);
-        let (wasm, table) =
-            assets::add_to_component(wasm, assets).map_err(|error| failed(error.to_string()))?;
-        Ok((wasm, postcard::to_allocvec(&table).map_err(|error| failed(error.to_string()))?))
+    if let Some((component, about)) = code.kept(engine, plain)
+        && (assets.is_empty() || about == READS_NONE)
+    {
+        return Ok((component, AssetTable::default()));
+    }
+    let contents = assets::read_all(assets).map_err(|error| unreadable(error.to_string()))?;
+    let task = ComponentTask { wasm: wasm.clone(), assets: contents };
+    let CompiledComponent { native, assets: table } =
+        code.compiler().component(engine, task).map_err(refused)?;
+    let (key, about) = match &table {
+        Some(table) => (with_assets, postcard::to_allocvec(table).map_err(damaged)?),
+        None if assets.is_empty() => (plain, Vec::new()),
+        None => (plain, READS_NONE.to_vec()),
     };
-    let wanted = Wanted { key: &[wasm, &assets::identity(assets), TABLE_FORMAT], make };
-    let (component, table) = code.component(engine, wanted).map_err(refused)?;
-    let table = postcard::from_bytes(&table)
-        .map_err(|error| refused(CompileError::Assets(format!("their table is damaged: {error}"))))?;
-    Ok((component, table))
+    let (component, _) = code.keep(engine, key, &native, about).map_err(refused)?;
+    Ok((component, table.unwrap_or_default()))
 }
 
 async fn blocking<T: Send + 'static>(

@@ -818,17 +818,6 @@ async fn the_memory_limit_holds_for_what_a_function_starts_with() {
     assert_eq!(json(bench.run_within(&program, call(""), limits).await.result), 1);
 }
 
-#[tokio::test]
-async fn text_too_deep_for_the_parser_is_refused() {
-    let bench = Bench::new();
-    for source in ["[".repeat(3000), format!("export default {}1", "1-".repeat(300_000))] {
-        let error = bench.prepare(&graph("f.ts", &source)).await.err().unwrap();
-        assert!(matches!(error, PrepareError::Syntax(_)), "{error:?}");
-    }
-    let source = format!("const a = {}1; export default () => a;", "1-".repeat(2000));
-    bench.prepare(&graph("f.ts", &source)).await.unwrap();
-}
-
 /// Prints what a fresh invocation costs; `cargo test --release --test javascript -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "a measurement"]

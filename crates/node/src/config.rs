@@ -178,8 +178,9 @@ pub struct IsolatesSection {
     pub max_memory: Option<ByteSize>,
     /// Address space that each isolate reserves: 4 GiB where there is so much, and then its code needs no bounds checks.
     pub reservation: Option<ByteSize>,
-    /// The most memory that compiling a function may take, in a process of its own.
-    pub compile_memory: ByteSize,
+    /// The most memory that parsing, evaluating and compiling a function may take, in a process of its own. Three quarters
+    /// of the machine's without, at least 512 MiB where the machine has so much.
+    pub compile_memory: Option<ByteSize>,
     /// Files of compiled code that are kept, together; those not used for longest go first.
     pub code_cache: ByteSize,
     /// Functions that stay ready to run though nobody has called them lately; others are loaded when they are called.
@@ -192,7 +193,7 @@ impl Default for IsolatesSection {
             max: None,
             max_memory: None,
             reservation: None,
-            compile_memory: ByteSize::mib(512),
+            compile_memory: None,
             code_cache: ByteSize::gib(1),
             programs: 128,
         }
@@ -207,6 +208,11 @@ impl IsolatesSection {
             max_memory_bytes: self.max_memory.map(|size| size.as_u64()),
             reservation_bytes: self.reservation.map(|size| size.as_u64()),
         })
+    }
+
+    /// The memory that the process may use in which a function is compiled, in bytes.
+    pub fn compile_memory_bytes(&self, machine: &Machine) -> u64 {
+        self.compile_memory.map_or_else(|| machine.compile_memory_bytes(), |size| size.as_u64())
     }
 }
 
@@ -453,9 +459,10 @@ impl NodeConfig {
         if let Some(max) = self.isolates.max.filter(|max| !(1..=100_000).contains(max)) {
             return out_of_range("isolates.max", max.to_string(), "1 to 100000");
         }
-        let compile_memory = self.isolates.compile_memory;
-        if !(ByteSize::mib(32)..=ByteSize::gib(64)).contains(&compile_memory) {
-            return out_of_range("isolates.compile_memory", compile_memory.to_string(), "32MiB to 64GiB");
+        let compile_memory = ByteSize::mib(32)..=ByteSize::gib(64);
+        if let Some(memory) = self.isolates.compile_memory.filter(|memory| !compile_memory.contains(memory))
+        {
+            return out_of_range("isolates.compile_memory", memory.to_string(), "32MiB to 64GiB");
         }
         let size = ByteSize::mib(1)..=ByteSize::gib(4);
         if let Some(memory) = self.isolates.max_memory.filter(|memory| !size.contains(memory)) {

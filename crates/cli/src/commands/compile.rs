@@ -1,24 +1,30 @@
-//! `edgefaas compile-stdio`, hidden: the child process that a node compiles in.
+//! `edgefaas compile-stdio` and `collect-stdio`, hidden: the child processes that parse and compile what others wrote.
 
 use std::process::ExitCode;
 
-use edgefaas_isolates::compile::{self, compile_stdio, limit_memory};
-use edgefaas_isolates::engine::{self, PoolConfig};
+use edgefaas_isolates::compile::{ProcessLimits, Task, collect_stdio, compile_stdio};
+use edgefaas_isolates::engine::PoolConfig;
 
-use crate::args::{CodeKind, Compile};
+use crate::args::{Collect, Compile, CompileTask};
 
-pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
-    limit_memory(args.compile_memory_bytes)?;
+pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
+    let memory_bytes = args.compile_memory_bytes;
+    ProcessLimits { memory_bytes }.apply()?;
     let pool = PoolConfig {
-        // Nothing runs here, and room for more would count for the limit.
+        // The top level of one function, and room for more would count for the limit.
         max_isolates: 1,
         max_memory_bytes: args.max_memory_bytes,
         reservation_bytes: args.reservation_bytes,
     };
-    let engine = engine::build(pool)?;
-    let kind = match args.kind {
-        CodeKind::Module => compile::CodeKind::Module,
-        CodeKind::Component => compile::CodeKind::Component,
+    let task = match args.task {
+        CompileTask::Module => Task::Module,
+        CompileTask::Component => Task::Component,
+        CompileTask::Script => Task::Script,
     };
-    Ok(compile_stdio(&engine, kind))
+    Ok(compile_stdio(pool, memory_bytes, task))
+}
+
+pub fn collect(args: &Collect) -> anyhow::Result<ExitCode> {
+    ProcessLimits { memory_bytes: args.memory_bytes }.apply()?;
+    Ok(collect_stdio(&args.entry, &args.root, args.memory_bytes))
 }

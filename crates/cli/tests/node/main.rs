@@ -15,6 +15,7 @@ mod durable;
 mod encrypted;
 mod examples;
 mod frameworks;
+mod hostile_deploys;
 mod isolation;
 mod kill;
 mod load;

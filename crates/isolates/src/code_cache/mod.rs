@@ -11,14 +11,15 @@ use std::hash::{Hash, Hasher};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
-use crate::compile::{CodeKind, CompileError, Compiler, compile_with};
+use crate::compile::{CompileError, Compiler};
 use entry::{Authentic, Entry};
 
 /// Where compiled code is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheFolder {
     /// The folder, which there is. Nobody else may write to it: a file that is cut short while it is mapped ends the
     /// process.
@@ -37,17 +38,10 @@ pub struct CodeCache {
     folder: Option<CacheFolder>,
 }
 
-/// What is to be compiled, unless it was before.
-pub(crate) struct Wanted<'a, W> {
-    /// What it depends on, beside the engine.
-    pub key: &'a [&'a [u8]],
-    /// Makes the WebAssembly, and what is to be kept about it; asked only if it has to be compiled.
-    pub make: W,
-}
-
 /// Native code of one of the two kinds.
-trait Loaded: Sized {
-    const KIND: CodeKind;
+pub(crate) trait Loaded: Sized {
+    /// The kind of its entries.
+    const KIND: &str;
     fn from_bytes(engine: &Engine, native: &[u8]) -> wasmtime::Result<Self>;
     fn from_file(engine: &Engine, file: &File) -> wasmtime::Result<Self>;
 }
@@ -58,74 +52,58 @@ impl CodeCache {
         Self { compiler, folder }
     }
 
-    /// The core module, compiled now or earlier. Blocks for as long as compiling takes.
+    /// Where code is compiled.
+    pub fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// The folder, if code is kept.
+    pub fn folder(&self) -> Option<&CacheFolder> {
+        self.folder.as_ref()
+    }
+
+    /// The core module that depends on `key`, compiled now or earlier. Blocks for as long as compiling takes.
     ///
     /// # Errors
-    /// It can't be compiled.
-    pub fn module(&self, engine: &Engine, wasm: &[u8]) -> Result<Module, CompileError> {
-        let wanted = Wanted { key: &[wasm], make: || Ok((wasm.to_vec(), Vec::new())) };
-        Ok(self.load(engine, wanted)?.0)
-    }
-
-    /// A component, compiled now or earlier, and what is kept about it. Blocks for as long as compiling takes.
-    pub(crate) fn component<W>(
-        &self,
-        engine: &Engine,
-        wanted: Wanted<'_, W>,
-    ) -> Result<(Component, Vec<u8>), CompileError>
-    where
-        W: FnOnce() -> Result<(Vec<u8>, Vec<u8>), CompileError>,
-    {
-        self.load(engine, wanted)
-    }
-
-    /// A module without functions that was kept as `key`, and what is kept about it. Blocks for as long as reading takes.
-    pub(crate) fn kept_picture(&self, engine: &Engine, key: &[&[u8]]) -> Option<(Module, Vec<u8>)> {
-        self.kept(engine, &self.entry(engine, "picture", key)?)
-    }
-
-    /// Loads a module without functions and keeps it as `key`, in place of an earlier one. Gives it with what is kept about
-    /// it: both are another's if somebody else has kept one at the same time. Blocks for as long as writing takes.
-    pub(crate) fn keep_picture(
+    /// `wasm` gives none, or it can't be compiled.
+    pub(crate) fn module<E: From<CompileError>>(
         &self,
         engine: &Engine,
         key: &[&[u8]],
-        wasm: &[u8],
-        about: Vec<u8>,
-    ) -> wasmtime::Result<(Module, Vec<u8>)> {
-        // There are no functions to compile, but the compiler's own code and heap would stay in this process.
-        let native = compile_with(&self.compiler, engine, CodeKind::Module, wasm)?;
-        if let Some(entry) = self.entry(engine, "picture", key)
-            && self.keep(&entry, &native, &about)
-            && let Some(kept) = self.kept(engine, &entry)
-        {
-            return Ok(kept);
+        wasm: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Module, E> {
+        if let Some((module, _)) = self.kept(engine, key) {
+            return Ok(module);
         }
-        Ok((Module::from_bytes(engine, &native)?, about))
+        let native = self.compiler.module(engine, wasm()?)?;
+        Ok(self.keep(engine, key, &native, Vec::new())?.0)
     }
 
-    fn load<T: Loaded, W>(
+    /// Code that was kept as `key`, and what is kept about it. Blocks for as long as reading takes.
+    pub(crate) fn kept<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<(T, Vec<u8>)> {
+        self.open(engine, &self.entry(engine, T::KIND, key)?)
+    }
+
+    /// Loads native code and keeps it as `key`, in place of earlier code. Gives it with what is kept about it: both are
+    /// another's if somebody else has kept some at the same time. Blocks for as long as writing takes.
+    ///
+    /// # Errors
+    /// It is no code of this engine.
+    pub(crate) fn keep<T: Loaded>(
         &self,
         engine: &Engine,
-        wanted: Wanted<'_, W>,
-    ) -> Result<(T, Vec<u8>), CompileError>
-    where
-        W: FnOnce() -> Result<(Vec<u8>, Vec<u8>), CompileError>,
-    {
-        let entry = self.entry(engine, T::KIND.as_str(), wanted.key);
-        if let Some(kept) = entry.as_ref().and_then(|entry| self.kept(engine, entry)) {
-            return Ok(kept);
-        }
-        let (wasm, about) = (wanted.make)()?;
-        let native = compile_with(&self.compiler, engine, T::KIND, &wasm)?;
+        key: &[&[u8]],
+        native: &[u8],
+        about: Vec<u8>,
+    ) -> Result<(T, Vec<u8>), CompileError> {
         // Kept before it is loaded, so that it can be mapped.
-        if let Some(entry) = &entry
-            && self.keep(entry, &native, &about)
-            && let Some(kept) = self.kept(engine, entry)
+        if let Some(entry) = self.entry(engine, T::KIND, key)
+            && self.write(&entry, native, &about)
+            && let Some(kept) = self.open(engine, &entry)
         {
             return Ok(kept);
         }
-        let code = T::from_bytes(engine, &native);
+        let code = T::from_bytes(engine, native);
         Ok((code.map_err(|error| CompileError::Invalid(format!("{error:#}")))?, about))
     }
 
@@ -143,7 +121,7 @@ impl CodeCache {
         Some(Entry::new(folder, format!("{}.native", digest.finalize().to_hex())))
     }
 
-    fn kept<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<(T, Vec<u8>)> {
+    fn open<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<(T, Vec<u8>)> {
         let authentic = entry.open()?;
         match load_kept(engine, &authentic) {
             Ok(code) => Some((code, authentic.about)),
@@ -157,7 +135,7 @@ impl CodeCache {
     }
 
     /// Says whether it is there now. A cache that can't be written costs time and memory, nothing else.
-    fn keep(&self, entry: &Entry<'_>, native: &[u8], about: &[u8]) -> bool {
+    fn write(&self, entry: &Entry<'_>, native: &[u8], about: &[u8]) -> bool {
         entry.write(native, about).unwrap_or_else(|error| {
             tracing::warn!(path = %entry.path.display(), %error, "compiled code could not be kept");
             false
@@ -172,7 +150,7 @@ fn load_kept<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Res
 
 #[allow(unsafe_code)]
 impl Loaded for Module {
-    const KIND: CodeKind = CodeKind::Module;
+    const KIND: &str = "module";
 
     fn from_bytes(engine: &Engine, native: &[u8]) -> wasmtime::Result<Self> {
         // SAFETY: the bytes were made by `compile` on this machine: just now, or earlier and authenticated with the node's
@@ -189,7 +167,7 @@ impl Loaded for Module {
 
 #[allow(unsafe_code)]
 impl Loaded for Component {
-    const KIND: CodeKind = CodeKind::Component;
+    const KIND: &str = "component";
 
     fn from_bytes(engine: &Engine, native: &[u8]) -> wasmtime::Result<Self> {
         // SAFETY: as for modules.
@@ -211,24 +189,29 @@ mod tests {
 
     use super::entry::make_room;
     use super::*;
+    use crate::compile::ChildCompiler;
 
     const KEY: [u8; 32] = [7; 32];
     const EMPTY: &[u8] = b"\0asm\x01\0\0\0";
     /// An empty module with an empty custom section "a".
     const OTHER: &[u8] = b"\0asm\x01\0\0\0\x00\x02\x01a";
 
+    fn given(wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
+        Ok(wasm.to_vec())
+    }
+
     fn folder(path: &Path) -> CacheFolder {
         CacheFolder { path: path.to_owned(), key: KEY, max_bytes: 1 << 20 }
     }
 
     fn entry<'a>(engine: &Engine, cache: &'a CodeCache, wasm: &[u8]) -> Entry<'a> {
-        cache.entry(engine, CodeKind::Module.as_str(), &[wasm]).unwrap()
+        cache.entry(engine, Module::KIND, &[wasm]).unwrap()
     }
 
     /// A cache that cannot compile: what it gives was kept.
     fn only_kept(folder: &Path) -> CodeCache {
         let (program, arguments) = ("/no/such/compiler".into(), Vec::new());
-        let compiler = Compiler::Child { program, arguments, memory_bytes: 0 };
+        let compiler = Compiler::Child(ChildCompiler { program, arguments, memory_bytes: 0 });
         CodeCache::new(compiler, Some(self::folder(folder)))
     }
 
@@ -239,11 +222,11 @@ mod tests {
         let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
         let entry = entry(&engine, &cache, EMPTY);
         entry.write(b"authentic, but no code", b"").unwrap();
-        only_kept(folder.path()).module(&engine, EMPTY).unwrap_err();
+        only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap_err();
         assert!(!entry.path.exists());
         entry.write(b"authentic, but no code", b"").unwrap();
-        cache.module(&engine, EMPTY).unwrap();
-        only_kept(folder.path()).module(&engine, EMPTY).unwrap();
+        cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
+        only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let names = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(names, 1, "no temporary file stays");
     }
@@ -253,7 +236,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::default();
         let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
-        cache.module(&engine, EMPTY).unwrap();
+        cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let (here, there) = (entry(&engine, &cache, EMPTY), entry(&engine, &cache, OTHER));
         std::fs::copy(&here.path, &there.path).unwrap();
         assert!(here.open().is_some());
@@ -317,7 +300,7 @@ mod tests {
         let engine = Engine::default();
         let own = folder(temporary.path());
         let cache = CodeCache::new(Compiler::InProcess, Some(own.clone()));
-        cache.module(&engine, EMPTY).unwrap();
+        cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let entry = entry(&engine, &cache, EMPTY);
         let long_ago = SystemTime::now() - Duration::from_secs(1000);
         std::fs::File::options().append(true).open(&entry.path).unwrap().set_modified(long_ago).unwrap();
@@ -325,7 +308,9 @@ mod tests {
         assert!(entry.path.metadata().unwrap().modified().unwrap() > long_ago);
         // One that would take all the room for itself is used and not kept.
         let small = CacheFolder { max_bytes: 10, ..own };
-        CodeCache::new(Compiler::InProcess, Some(small)).module(&engine, OTHER).unwrap();
+        CodeCache::new(Compiler::InProcess, Some(small))
+            .module(&engine, &[OTHER], || given(OTHER))
+            .unwrap();
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 1);
     }
 }

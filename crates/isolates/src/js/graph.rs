@@ -1,28 +1,34 @@
-//! A function's modules, gathered from disk.
+//! A function's modules, gathered from the app folder on the user's machine.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
+use bytes::Bytes;
 use oxc_resolver::{ResolveOptions, Resolver};
+use serde::{Deserialize, Serialize};
 
-use super::nesting::on_large_stack;
 use super::transpile::{ImportSite, MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
+use crate::app_folder::{AppFileError, AppFolder};
+use crate::compile::{self, CompileError, Parsing};
 use crate::{Module, ModuleGraph};
 
 /// The most modules a function may have; more is a package meant for a build step.
 const MAX_MODULES: usize = 2000;
 
+/// How long a child process may take for it.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// The most that all modules of a function may have, with their paths and imports.
+const MAX_GRAPH_BYTES: u64 = 256 << 20;
+
 /// A function's modules cannot be gathered.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum CollectError {
-    /// A file cannot be read.
-    #[error("{file}: cannot be read: {source}")]
-    Read {
-        /// Its path.
-        file: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// A file cannot be read, or is outside of the app folder; the message says which and why.
+    #[error("{0}")]
+    File(String),
     /// A module does not parse, or imports what cannot be imported; the message says which.
     #[error(transparent)]
     Module(#[from] SyntaxError),
@@ -32,25 +38,56 @@ pub enum CollectError {
         /// The limit.
         limit: usize,
     },
-    /// The parser's thread did not start or ended early.
+    /// The process that parses did not end well.
+    #[error(transparent)]
+    Process(#[from] CompileError),
+    /// The parser's thread did not start.
     #[error("the parser could not be run: {0}")]
     Parser(String),
 }
 
-/// Gathers the module at `entry` and all it imports. Paths in the result are relative to `root`.
-///
-/// Blocks while it reads and parses. A module may have 8 MiB, a function 2000 modules.
-pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
-    on_large_stack(|| gather(entry, root)).map_err(CollectError::Parser)?
+impl From<AppFileError> for CollectError {
+    fn from(error: AppFileError) -> Self {
+        Self::File(error.to_string())
+    }
 }
 
-fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
-    let unreadable = |path: &Path| {
-        let file = path.display().to_string();
-        move |source| CollectError::Read { file, source }
-    };
-    let root = root.canonicalize().map_err(unreadable(root))?;
-    let entry = entry.canonicalize().map_err(unreadable(entry))?;
+/// Gathers the module at `entry` and all it imports. Paths in the result are relative to `root`, and no file outside of `root`
+/// is read.
+///
+/// Blocks while it reads and parses. A module may have 8 MiB, a function 2000 modules. Text that nests too deeply for the parser
+/// ends this process: see [`collect_in_child`].
+pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
+    gather(entry, root, Parsing::in_process())
+}
+
+/// The same in a child process: `program` with `arguments`, which calls [`collect_stdio`](crate::compile::collect_stdio) within
+/// `memory_bytes`. Blocks.
+pub fn collect_in_child(
+    program: &Path,
+    arguments: Vec<OsString>,
+    memory_bytes: u64,
+) -> Result<ModuleGraph, CollectError> {
+    let collected = compile::run(compile::Input {
+        program,
+        arguments,
+        stdin: Bytes::new(),
+        time_limit: TIME_LIMIT,
+        memory_bytes,
+        max_output_bytes: MAX_GRAPH_BYTES,
+    })?;
+    let collected: Result<ModuleGraph, CollectError> = postcard::from_bytes(&collected)
+        .map_err(|error| CollectError::Parser(format!("its answer is not understood: {error}")))?;
+    collected
+}
+
+pub(crate) fn gather(entry: &Path, root: &Path, parsing: Parsing) -> Result<ModuleGraph, CollectError> {
+    parsing.run(|| gather_here(entry, root, parsing.report)).map_err(CollectError::Parser)?
+}
+
+fn gather_here(entry: &Path, root: &Path, report: fn(&str)) -> Result<ModuleGraph, CollectError> {
+    let folder = AppFolder::open(root)?;
+    let entry = folder.locate(entry)?;
     let resolver = Resolver::new(ResolveOptions {
         extensions: [".ts", ".mts", ".js", ".mjs", ".json"].map(str::to_owned).to_vec(),
         // What TypeScript lets one write: the name that the file would have once compiled.
@@ -64,17 +101,21 @@ fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
         ..ResolveOptions::default()
     });
 
-    let mut names = BTreeMap::from([(entry.clone(), relative(&entry, &root))]);
+    let mut names = BTreeMap::from([(entry.clone(), relative(&entry, folder.root()))]);
     let mut queue = VecDeque::from([entry.clone()]);
     let mut modules = Vec::new();
     while let Some(file) = queue.pop_front() {
         let path = names[&file].clone();
-        let unreadable = |source| CollectError::Read { file: path.clone(), source };
-        let bytes = std::fs::metadata(&file).map_err(unreadable)?.len();
-        if bytes > MAX_SOURCE_BYTES as u64 {
-            return Err(SyntaxError::at(&path, "", 0, too_large(bytes)).into());
-        }
-        let source = std::fs::read_to_string(&file).map_err(unreadable)?;
+        report(&path);
+        let source = match folder.read(&file, MAX_SOURCE_BYTES as u64) {
+            Ok(source) => source,
+            Err(AppFileError::TooLarge { bytes, .. }) => {
+                return Err(SyntaxError::at(&path, "", 0, too_large(bytes)).into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let source = String::from_utf8(source)
+            .map_err(|_| CollectError::File(format!("{path}: cannot be read: it is no UTF-8")))?;
         let transpiled = transpile(&path, &source)?;
         if is_common_js(&file, &transpiled.code, &transpiled.imports) {
             let message = "a CommonJS module (it uses require or module.exports); only ES modules run here, \
@@ -83,14 +124,21 @@ fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
         }
         let mut imports: Vec<(String, String)> = Vec::new();
         for site in &transpiled.imports {
-            let (specifier, target) = match resolve(&resolver, &file, &path, &source, site) {
+            let found =
+                resolve(&resolver, &file, &path, &source, site).and_then(
+                    |(specifier, target)| match folder.locate(&target) {
+                        Ok(target) => Ok((specifier, target)),
+                        Err(error) => Err(outside(&path, &source, site, &specifier, &error)),
+                    },
+                );
+            let (specifier, target) = match found {
                 Ok(found) => found,
                 // Packages look for other platforms' modules this way, and go on without them.
                 Err(_) if site.dynamic && is_in_package(&path) => continue,
                 Err(error) => return Err(error.into()),
             };
             let name = names.entry(target.clone()).or_insert_with(|| {
-                let name = relative(&target, &root);
+                let name = relative(&target, folder.root());
                 queue.push_back(target);
                 name
             });
@@ -104,6 +152,25 @@ fn gather(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
         }
     }
     Ok(ModuleGraph { entry: names[&entry].clone(), modules })
+}
+
+/// An import of a file that is not in the app folder.
+fn outside(
+    path: &str,
+    source: &str,
+    site: &ImportSite,
+    specifier: &str,
+    error: &AppFileError,
+) -> SyntaxError {
+    let message = match error {
+        AppFileError::Outside { target, .. } if is_in_package(&target.to_string_lossy()) => format!(
+            "cannot import {specifier:?}: the package is installed outside of the app folder ({}); install it in the app \
+             folder, or bundle the function first",
+            target.display()
+        ),
+        error => format!("cannot import {specifier:?}: {error}"),
+    };
+    SyntaxError::at(path, source, site.offset, message)
 }
 
 /// Whether a module's path is that of a package's file.
@@ -155,13 +222,11 @@ fn is_common_js(file: &Path, code: &str, imports: &[ImportSite]) -> bool {
         && marks.iter().any(|mark| code.contains(mark))
 }
 
-/// `path` seen from `root`, with `/`.
+/// `path`, which is below `root`, seen from there, with `/`.
 fn relative(path: &Path, root: &Path) -> String {
-    let common = path.components().zip(root.components()).take_while(|(a, b)| a == b).count();
-    let up = root.components().skip(common).map(|_| "..".into());
-    let down = path.components().skip(common).filter_map(|part| match part {
+    let names = path.strip_prefix(root).unwrap_or(path).components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_string_lossy()),
         _ => None,
     });
-    up.chain(down).collect::<Vec<_>>().join("/")
+    names.collect::<Vec<_>>().join("/")
 }

@@ -6,16 +6,20 @@
 //! evaluated again. The engine itself is one precompiled module (`js-engine/engine.wasm`).
 
 mod calls;
+mod error;
+mod evaluate;
 mod graph;
 mod messages;
-mod nesting;
 mod program;
 mod runtime;
 pub(crate) mod snapshot;
 mod stack;
 mod transpile;
 
-pub use graph::{CollectError, collect};
-pub use program::{JsEngine, JsEngineError, JsProgram, PrepareError, Script, engine_code_wasm};
+pub use error::{DeployMemory, PrepareError};
+pub(crate) use evaluate::run_task;
+pub(crate) use graph::gather;
+pub use graph::{CollectError, collect, collect_in_child};
+pub use program::{JsEngine, JsEngineError, JsProgram, Script, engine_code_wasm};
 pub(crate) use runtime::WarmJs;
-pub use transpile::SyntaxError;
+pub use transpile::{SyntaxError, check};

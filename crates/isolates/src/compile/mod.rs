@@ -1,0 +1,233 @@
+//! Everything that is done with deployed code before it runs: parsing, transpiling, evaluating the top level of
+//! JavaScript, and compiling WebAssembly to native code.
+//!
+//! The code comes from whoever may deploy, and none of these steps has a known bound on its stack, memory or time. A node
+//! therefore leaves all of them to a short-lived child process of the same binary ([`process`]), which has limits
+//! on all three. If the child dies, the deploy fails ([`child`]).
+
+mod child;
+mod process;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use wasmtime::Engine;
+
+use crate::assets::PlainAsset;
+
+pub(crate) use child::{Input, run};
+pub(crate) use process::{CompiledComponent, ComponentTask, Parsing};
+pub use process::{ProcessLimits, collect_stdio, compile_stdio};
+
+/// Where deployed code is parsed and compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compiler {
+    /// In this process: tests and benches, with code that they know.
+    InProcess,
+    /// In a child process.
+    Child(ChildCompiler),
+}
+
+/// A program that calls [`compile_stdio`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildCompiler {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments; the word for the [`Task`] is added.
+    pub arguments: Vec<String>,
+    /// The limit that it sets itself with [`ProcessLimits::apply`], for errors.
+    pub memory_bytes: u64,
+}
+
+/// How long a child process may take.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+impl Compiler {
+    /// Compiles a core module. Blocks.
+    pub(crate) fn module(&self, engine: &Engine, wasm: Vec<u8>) -> Result<Vec<u8>, CompileError> {
+        match self {
+            Self::InProcess => compile(engine, CodeKind::Module, &wasm),
+            Self::Child(child) => child.run(Task::Module, wasm.into()),
+        }
+    }
+
+    /// Puts assets into a component and compiles it. Blocks.
+    pub(crate) fn component(
+        &self,
+        engine: &Engine,
+        task: ComponentTask,
+    ) -> Result<CompiledComponent, CompileError> {
+        match self {
+            Self::InProcess => task.run(engine),
+            Self::Child(child) => child.exchange(Task::Component, &task)?,
+        }
+    }
+}
+
+impl ChildCompiler {
+    /// Gives a child its task and takes its result. Blocks.
+    pub(crate) fn exchange<T: DeserializeOwned>(
+        &self,
+        task: Task,
+        content: &impl Serialize,
+    ) -> Result<T, CompileError> {
+        let not_understood = |error: postcard::Error| CompileError::Process {
+            program: self.program.display().to_string(),
+            reason: format!("what it is told, or what it answers, is not understood: {error}"),
+        };
+        let content = postcard::to_allocvec(content).map_err(not_understood)?;
+        postcard::from_bytes(&self.run(task, content.into())?).map_err(not_understood)
+    }
+
+    fn run(&self, task: Task, stdin: Bytes) -> Result<Vec<u8>, CompileError> {
+        run(Input {
+            program: &self.program,
+            arguments: self
+                .arguments
+                .iter()
+                .map(String::as_str)
+                .chain([task.as_str()])
+                .map(Into::into)
+                .collect(),
+            stdin,
+            time_limit: TIME_LIMIT,
+            memory_bytes: self.memory_bytes,
+            // The node holds the result once more while it keeps it.
+            max_output_bytes: self.memory_bytes / 2,
+        })
+    }
+}
+
+/// What the child process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Compiles a core module.
+    Module,
+    /// Compiles a component, with assets in its memory.
+    Component,
+    /// Evaluates JavaScript modules and makes a snapshot of the memory.
+    Script,
+}
+
+impl Task {
+    /// The word for it on the child's command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Module => "module",
+            Self::Component => "component",
+            Self::Script => "script",
+        }
+    }
+}
+
+/// The child process could not do its task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum CompileError {
+    /// The code is not valid WebAssembly.
+    #[error("{0}")]
+    Invalid(String),
+    /// The app's assets can't be put into its memory.
+    #[error("{0}")]
+    Assets(String),
+    /// The child process could not be run.
+    #[error("the compiler {program} could not be run: {reason}")]
+    Process {
+        /// The program.
+        program: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// The child process took too long and was killed.
+    #[error(
+        "{}compiling it did not end within {limit:?}; try again when the machine has less to do, or make the code smaller",
+        place(at.as_deref())
+    )]
+    TimedOut {
+        /// The file it was at.
+        at: Option<String>,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// The child process wanted more memory than it may have.
+    #[error(
+        "{}compiling it takes more than {} MiB of memory; make the code smaller (for Rust: opt-level = \"s\" and \
+         strip = true), or raise isolates.compile_memory",
+        place(at.as_deref()), memory_bytes >> 20
+    )]
+    OutOfMemory {
+        /// The file it was at.
+        at: Option<String>,
+        /// The limit in bytes.
+        memory_bytes: u64,
+    },
+    /// The child process was killed from outside.
+    #[error(
+        "{}the compiler was killed, as the system does when the machine's memory is used up; try again when less runs on \
+         it, or compile the function on a larger machine",
+        place(at.as_deref())
+    )]
+    Killed {
+        /// The file it was at.
+        at: Option<String>,
+    },
+    /// The child process overflowed its stack.
+    #[error("{}the code is nested too deeply; split up what nests (brackets, operators, branches)", place(at.as_deref()))]
+    TooDeep {
+        /// The file it was at.
+        at: Option<String>,
+    },
+    /// The result does not fit.
+    #[error(
+        "what is compiled from it has more than {} MiB; make the code smaller, or raise isolates.compile_memory",
+        limit_bytes >> 20
+    )]
+    TooLarge {
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
+    /// The child process crashed: a fault of the parser or compiler.
+    #[error("{}the compiler crashed on this code ({reason}); please report it", place(at.as_deref()))]
+    Crashed {
+        /// The file it was at.
+        at: Option<String>,
+        /// How it ended, and its last words.
+        reason: String,
+    },
+}
+
+/// A file as the beginning of a message.
+fn place(at: Option<&str>) -> String {
+    at.map(|file| format!("{file}: ")).unwrap_or_default()
+}
+
+/// The kinds of WebAssembly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CodeKind {
+    Module,
+    Component,
+}
+
+/// Compiles for `engine` in this process.
+pub(crate) fn compile(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
+    let native = match kind {
+        CodeKind::Module => engine.precompile_module(wasm),
+        CodeKind::Component => engine.precompile_component(wasm),
+    };
+    native.map_err(|error| CompileError::Invalid(format!("{error:#}")))
+}
+
+/// Puts assets, names with contents, into a component that reads any, and compiles it in this process: what the fuzzer drives.
+///
+/// # Errors
+/// It is no component, or has no place for assets.
+pub fn compile_component(
+    engine: &Engine,
+    wasm: Bytes,
+    assets: Vec<(String, Vec<u8>)>,
+) -> Result<Vec<u8>, CompileError> {
+    let assets = assets.into_iter().map(|(name, content)| PlainAsset { name, content: content.into() });
+    Ok(ComponentTask { wasm, assets: assets.collect() }.run(engine)?.native.to_vec())
+}
