@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,6 +13,10 @@ use rustix::process::Signal;
 
 use super::CompileError;
 use super::process::{CPU_LIMIT, PROGRESS_PREFIX};
+
+/// A child lives too short to give memory back; and where its limit has no room for jemalloc's thread, jemalloc would try to start
+/// it again and again.
+const ALLOCATOR_SETTINGS: (&str, &str) = ("_RJEM_MALLOC_CONF", "background_thread:false");
 
 /// What a process says last that has no memory left.
 const OUT_OF_MEMORY: [&str; 4] =
@@ -57,6 +61,7 @@ pub(crate) fn run(input: Input<'_>) -> Result<Vec<u8>, CompileError> {
     let io = |error: std::io::Error| failed(error.to_string());
     let child = Command::new(program)
         .args(arguments)
+        .env(ALLOCATOR_SETTINGS.0, ALLOCATOR_SETTINGS.1)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -167,10 +172,7 @@ fn in_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> st
 
 /// What a thread gives within `limit`, nothing if it takes longer.
 fn wait<T>(from: &Receiver<T>, limit: Duration) -> Option<T> {
-    match from.recv_timeout(limit) {
-        Ok(given) => Some(given),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
+    from.recv_timeout(limit).ok()
 }
 
 /// Reads one byte more than allowed, by which the caller sees that it is too much.
