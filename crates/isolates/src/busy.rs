@@ -3,15 +3,14 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use crate::lane;
+use crate::turns::{Turn, Turns};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::OwnedSemaphorePermit;
-
-use crate::turns::Turns;
 
 /// How much processor time an isolate used so far: what the system gave to other processes and threads meanwhile is not in
 /// it.
@@ -23,8 +22,16 @@ pub(crate) struct Busy {
     entered_ns: AtomicU64,
     turns: Arc<Turns>,
     /// Its function's turn, while it has it.
-    turn: Mutex<Option<OwnedSemaphorePermit>>,
+    turn: Mutex<Option<Turn>>,
+    place: AtomicU8,
 }
+
+/// It runs in the time that a round has for those that have not computed for long.
+const PASSING: u8 = 0;
+/// It waits for its turn in the thread's lane.
+const WAITS_FOR_LANE: u8 = 1;
+/// It has computed in the lane since it was polled.
+const IN_LANE: u8 = 2;
 
 /// It computed for longer than it may: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,17 +43,23 @@ impl Busy {
     pub fn new(limit: Duration, turns: Arc<Turns>) -> Arc<Self> {
         let none = || AtomicU64::new(0);
         let (spent_ns, entered_ns) = (none(), none());
-        Arc::new(Self { limit, spent_ns, entered_ns, turns, turn: Mutex::default() })
+        Arc::new(Self {
+            limit,
+            spent_ns,
+            entered_ns,
+            turns,
+            turn: Mutex::default(),
+            place: AtomicU8::new(PASSING),
+        })
     }
 
     /// Lets others compute, and waits until it is its function's turn. It has the turn until it waits for something.
     pub async fn take_turn(&self) {
         drop(self.turn.lock().take());
+        self.place.store(WAITS_FOR_LANE, Relaxed);
         let turn = self.turns.take().await;
-        // The runtime's own yield lets its sockets and timers have their turn; a bare wake-up would only
-        // let the tasks that are ready already. After the wait: what ends a wait is such a wake-up.
-        tokio::task::yield_now().await;
-        *self.turn.lock() = turn;
+        self.place.store(IN_LANE, Relaxed);
+        *self.turn.lock() = Some(turn);
     }
 
     /// All of it, up to the last time it gave the thread back.
@@ -71,22 +84,44 @@ fn thread_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A run whose processor time is counted.
+/// A run whose processor time is counted, and which waits where its thread's [round](crate::lane) has no time left for it.
 pub(crate) struct Counted<F> {
-    pub busy: Arc<Busy>,
-    pub run: F,
+    busy: Arc<Busy>,
+    run: F,
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl<F: Future + Unpin> Counted<F> {
+    /// Counts the time of `run` for `busy`.
+    pub fn new(busy: Arc<Busy>, run: F) -> Self {
+        Self { busy, run, waiting: None }
+    }
 }
 
 impl<F: Future + Unpin> Future for Counted<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        if this.waiting.is_none() && lane::is_full() && this.busy.place.load(Relaxed) == PASSING {
+            this.waiting = Some(Box::pin(lane::admit()));
+        }
+        if let Some(waiting) = &mut this.waiting {
+            ready!(waiting.as_mut().poll(context));
+            this.waiting = None;
+        }
         let entered_ns = thread_ns();
-        self.busy.entered_ns.store(entered_ns, Relaxed);
-        let polled = Pin::new(&mut self.run).poll(context);
+        this.busy.entered_ns.store(entered_ns, Relaxed);
+        let polled = Pin::new(&mut this.run).poll(context);
         let ran_ns = thread_ns().saturating_sub(entered_ns);
-        self.busy.spent_ns.fetch_add(ran_ns, Relaxed);
-        drop(self.busy.turn.lock().take());
+        this.busy.spent_ns.fetch_add(ran_ns, Relaxed);
+        lane::note_run(ran_ns);
+        match this.busy.place.load(Relaxed) {
+            PASSING => lane::charge(ran_ns),
+            IN_LANE => this.busy.place.store(PASSING, Relaxed),
+            _ => {}
+        }
+        drop(this.busy.turn.lock().take());
         polled
     }
 }
@@ -110,7 +145,7 @@ mod tests {
             spin(250);
             busy.check()
         };
-        let mut run = Counted { busy: busy.clone(), run: Box::pin(run) };
+        let mut run = Counted::new(busy.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut run).poll(&mut context).is_pending());
         // It waits, while somebody else computes.
@@ -127,7 +162,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(300));
             busy.check()
         };
-        let mut run = Counted { busy: busy.clone(), run: Box::pin(run) };
+        let mut run = Counted::new(busy.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Ok(())));
     }

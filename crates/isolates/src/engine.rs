@@ -7,9 +7,16 @@ use std::time::{Duration, Instant};
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::lane;
+
 /// How often running isolates are interrupted: the granularity of deadlines and the longest time one
 /// isolate keeps its thread before the others on it have a turn.
 pub const TICK: Duration = Duration::from_millis(5);
+
+/// The tick while isolates compute for long: the slice of each.
+pub const FINE_TICK: Duration = Duration::from_millis(1);
+/// The fine tick is kept for so many ticks after the last long run.
+const FINE_TICKS: u32 = 100;
 
 /// The most elements a table may have.
 pub const MAX_TABLE_ELEMENTS: usize = 20_000;
@@ -210,8 +217,10 @@ impl Drop for Running<'_> {
 }
 
 fn tick(engine: &Engine, state: &ClockState) {
+    let mut fine_ticks = 0_u32;
     while !state.stop.load(Ordering::SeqCst) {
-        std::thread::park_timeout(TICK);
+        fine_ticks = if lane::has_long_runs() { FINE_TICKS } else { fine_ticks.saturating_sub(1) };
+        std::thread::park_timeout(if fine_ticks > 0 { FINE_TICK } else { TICK });
         engine.increment_epoch();
         let idle_ms = (state.origin.elapsed().as_millis() as u64)
             .saturating_sub(state.last_end_ms.load(Ordering::Relaxed));

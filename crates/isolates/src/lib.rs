@@ -16,6 +16,7 @@ pub mod engine;
 mod event;
 mod host;
 pub mod js;
+mod lane;
 mod machine;
 mod outcome;
 mod pool;

@@ -1,9 +1,8 @@
 //! Whose turn it is to compute, where many invocations want to at once.
 //!
 //! An invocation that has computed for a tick goes on when it is its function's turn on this thread, which one invocation of
-//! a function has at a time. So a thread has as many that compute as there are functions that want to, and not as many as
-//! there are invocations: a function with a thousand of them gets no more of it than one with two, and what ends within a
-//! tick waits for a tick of each of the others at most.
+//! a function has at a time, and then waits for the thread's [lane](crate::lane). A function with a thousand invocations
+//! gets no more of a thread than a function with two.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,20 +11,32 @@ use std::thread::{self, ThreadId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::lane;
+
 /// The turns of one function on each thread.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<HashMap<ThreadId, Arc<Semaphore>>>);
 
+/// The right to compute for one slice.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _function: Option<OwnedSemaphorePermit>,
+    _lane: Option<OwnedSemaphorePermit>,
+    _computing: lane::Computing,
+}
+
 impl Turns {
-    /// Waits for the turn on this thread; those who wait have it in the order in which they came.
-    pub async fn take(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for the turn on this thread, in the order of arrival, and for the next round of its event loop.
+    pub async fn take(&self) -> Turn {
+        let computing = lane::Computing::begin();
         let here = self
             .0
             .lock()
             .entry(thread::current().id())
             .or_insert_with(|| Arc::new(Semaphore::new(1)))
             .clone();
-        here.acquire_owned().await.ok()
+        let function = here.acquire_owned().await.ok();
+        Turn { _function: function, _lane: lane::turn().await, _computing: computing }
     }
 }
 
@@ -49,7 +60,7 @@ mod tests {
                     ticks.take_turn().await;
                 }
             });
-            tokio::spawn(Counted { busy, run })
+            tokio::spawn(Counted::new(busy, run))
         });
         compute.collect()
     }
@@ -75,19 +86,17 @@ mod tests {
         let (turns, slices) = (Arc::<Turns>::default(), Arc::<AtomicU32>::default());
         let busy = Busy::new(Duration::MAX, turns.clone());
         let (ticks, counted) = (busy.clone(), slices.clone());
-        let waits = tokio::spawn(Counted {
-            busy,
-            run: Box::pin(async move {
-                ticks.take_turn().await;
-                counted.fetch_add(1, Relaxed);
-                std::future::pending::<()>().await;
-            }),
+        let run = Box::pin(async move {
+            ticks.take_turn().await;
+            counted.fetch_add(1, Relaxed);
+            std::future::pending::<()>().await;
         });
+        let waits = tokio::spawn(Counted::new(busy, run));
         while slices.load(Relaxed) == 0 {
             tokio::task::yield_now().await;
         }
         tokio::task::yield_now().await;
-        assert!(turns.take().await.is_some());
+        assert!(turns.take().await._function.is_some());
         waits.abort();
     }
 }

@@ -233,7 +233,7 @@ impl ComponentRunner {
             }
         };
         // Boxed: the future is large, and every future around it would be moved with it.
-        let run = Counted { busy: busy.clone(), run: Box::pin(run) };
+        let run = Counted::new(busy.clone(), Box::pin(run));
         let result = deadline::limit(deadline, run).await;
         let ended = Instant::now();
 

@@ -62,7 +62,7 @@ impl JsEngine {
         // Boxed: the future is large, and every future around it would be moved with it.
         let run =
             Box::pin(handle(self, program, &mut store, &mut instance, meta, &event, limits, &mut started));
-        let run = Counted { busy: busy.clone(), run };
+        let run = Counted::new(busy.clone(), run);
         let result = match deadline::limit(deadline, run).await {
             Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
             Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
