@@ -25,6 +25,7 @@ mod power;
 mod proxying;
 mod reaching;
 mod recording;
+mod spinning;
 mod support;
 mod websocket;
 mod workflows;

@@ -124,7 +124,7 @@ impl JsEngine {
         let (deadline, busy) = (Instant::now() + PREPARE_TIMEOUT, Busy::new(PREPARE_CPU, Arc::default()));
         let mut store = self.deploy_store(files.clone());
         deadline::arm(&mut store, deadline, busy.clone());
-        let run = Counted { busy, run: Box::pin(evaluate(self, &base.picture, &mut store, &load)) };
+        let run = Counted::new(busy, Box::pin(evaluate(self, &base.picture, &mut store, &load)));
         let evaluated = deadline::limit(deadline, run).await.unwrap_or_else(|passed| Err(passed.into()));
         let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
         drop(load);

@@ -1,0 +1,81 @@
+//! Functions that compute without end, beside MQTT clients and small functions.
+
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rumqttc::{Client, Event, Incoming, MqttOptions, QoS};
+
+use crate::support::Running;
+
+const SPINNING: usize = 24;
+/// Round trips and calls of a small function, while all of the others compute.
+const ROUND_TRIPS: usize = 300;
+
+/// The order of events shows it, and no clock: each of the functions that compute has two seconds of processor time, so
+/// that all of them together keep two threads for 24 seconds. What waits for a slice of each of them does not get so
+/// much done before the first of them ends.
+#[test]
+fn connections_and_small_functions_do_not_wait_for_those_that_compute() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("node.toml");
+    std::fs::write(&config, "workers = 2\n").unwrap();
+    let node = Running::start(&home.path().join("data"), &["--config", config.to_str().unwrap()]);
+    let app = home.path().join("app");
+    std::fs::create_dir(&app).unwrap();
+    let mut manifest = "app = \"spinning\"\n[functions.small]\nmain = \"small.js\"\n".to_owned();
+    for number in 0..SPINNING {
+        manifest += &format!(
+            "[functions.spin-{number}]\nmain = \"spin.js\"\nlimits = {{ timeout = \"5m\", cpu = \"2s\" }}\n"
+        );
+    }
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    std::fs::write(app.join("small.js"), "export default (event) => event.text();\n").unwrap();
+    std::fs::write(app.join("spin.js"), "export default () => { for (;;); };\n").unwrap();
+    node.ok(&["deploy", app.to_str().unwrap()]);
+
+    let mut options = MqttOptions::new("watch", "127.0.0.1", node.mqtt_port.parse().unwrap());
+    options.set_keep_alive(Duration::from_secs(60));
+    let (client, mut connection) = Client::new(options, 10);
+    client.subscribe("echo", QoS::AtMostOnce).unwrap();
+    let calls: Vec<TcpStream> = (0..SPINNING)
+        .map(|number| {
+            let mut call = TcpStream::connect(&node.http).unwrap();
+            write!(call, "POST /fn/spin-{number} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+                .unwrap();
+            call.set_nonblocking(true).unwrap();
+            call
+        })
+        .collect();
+    let compute = || {
+        calls
+            .iter()
+            .all(|call| matches!(call.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock))
+    };
+    // All of them compute: the node says so.
+    loop {
+        let said: serde_json::Value = serde_json::from_str(&node.ok(&["status", "-o", "json"])).unwrap();
+        if said["isolates_running"].as_u64() >= Some(SPINNING as u64) {
+            break;
+        }
+        assert!(compute(), "none of them ends before all have begun: {said}");
+    }
+    let mut round_trips = 0;
+    for event in connection.iter() {
+        match event.unwrap() {
+            Event::Incoming(Incoming::SubAck(_)) => {}
+            Event::Incoming(Incoming::Publish(message)) => {
+                assert_eq!(&message.payload[..], round_trips.to_string().as_bytes());
+                round_trips += 1;
+                let answer = node.http("POST", "/fn/small", "hello");
+                assert_eq!(answer, (200, "hello".to_owned()), "after {round_trips}");
+            }
+            _ => continue,
+        }
+        if round_trips == ROUND_TRIPS {
+            break;
+        }
+        client.publish("echo", QoS::AtMostOnce, false, round_trips.to_string()).unwrap();
+    }
+    assert!(compute(), "{round_trips} round trips while all of them compute");
+}
