@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::data::Data;
+
 /// What all types of the DSL's own errors start with.
 pub const TYPE_PREFIX: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
 
@@ -113,6 +115,11 @@ impl WorkflowError {
     /// As expressions and callers see it.
     pub fn to_json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_else(|_| json!({"type": self.kind, "status": self.status}))
+    }
+
+    /// As expressions see it.
+    pub(crate) fn to_data(&self) -> Data {
+        Data::from_json(&self.to_json()).unwrap_or_default()
     }
 
     /// The last part of its type.

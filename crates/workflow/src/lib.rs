@@ -7,6 +7,7 @@
 //!
 //! Nothing here knows a socket, a clock, a function or a thread.
 
+pub mod data;
 pub mod document;
 pub mod duration;
 pub mod error;
@@ -19,6 +20,7 @@ pub mod program;
 pub mod schema;
 pub mod synthesizer;
 
+pub use data::Data;
 pub use document::DefinitionError;
 pub use error::{ErrorKind, WorkflowError};
 pub use instance::{Action, Environment, Event, Instance, Status};

@@ -5,16 +5,12 @@ use std::collections::BTreeSet;
 use jaq_core::load::parse::{Def, Term};
 use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Exn, Filter, Vars};
-use serde_json::Value;
 
 use super::library::{self, Guarded};
 use super::meter::{self, Stop};
-use super::number::Limited;
 use super::value::V;
-use super::{EvalError, Variables, guard, tree};
+use super::{EvalError, Variables, guard, native, tree};
 
-/// What a message shows of what went wrong, in bytes.
-const MESSAGE_BYTES: usize = 100;
 /// The function that the whole text becomes.
 const MAIN: &str = "main";
 
@@ -71,21 +67,15 @@ impl Guard {
         Ok(Self { filter, variables: used })
     }
 
-    /// The one output. None: there is none.
+    /// The one output. None: there is none. The meter runs already.
     pub(super) fn eval(
         &self,
         source: &str,
-        input: &Value,
+        input: &V,
         variables: &dyn Variables,
-        now_unix_ms: u64,
-    ) -> Result<Option<Value>, EvalError> {
-        // Values first: looking one up is somebody else's code, which may evaluate too.
-        let mut values = Vec::with_capacity(self.variables.len());
-        for name in &self.variables {
-            values.push(variables.value(name));
-        }
-        meter::start(now_unix_ms);
-        let result = self.run(input, &values).map(|output| output.map(|value| value.to_json()));
+    ) -> Result<Option<V>, EvalError> {
+        let values = self.variables.iter().map(|name| variables.value(name).unwrap_or_default()).collect();
+        let result = self.run(input.clone(), values);
         match (meter::stopped(), result) {
             (Some(stop), _) => Err(of_stop(stop)),
             (None, Ok(output)) => Ok(output),
@@ -96,21 +86,8 @@ impl Guard {
         }
     }
 
-    fn run(
-        &self,
-        input: &Value,
-        values: &[Option<std::borrow::Cow<'_, Value>>],
-    ) -> Result<Option<V>, Failure> {
-        let stopped = |_: Stop| Failure::Several;
-        let input = V::from_json(input).map_err(stopped)?;
-        let mut vars = Vec::with_capacity(values.len());
-        for value in values {
-            vars.push(match value {
-                Some(value) => V::from_json(value).map_err(stopped)?,
-                None => V::Null,
-            });
-        }
-        let context = Ctx::<Guarded>::new(&self.filter.lut, Vars::new(vars));
+    fn run(&self, input: V, values: Vec<V>) -> Result<Option<V>, Failure> {
+        let context = Ctx::<Guarded>::new(&self.filter.lut, Vars::new(values));
         let mut outputs = self.filter.id.run((context, input));
         let first = match outputs.next() {
             None => return Ok(None),
@@ -131,10 +108,7 @@ enum Failure {
 
 fn failure(exception: Exn<'_, V>) -> Failure {
     match exception.get_err() {
-        Ok(error) => Failure::Error(match error.into_val() {
-            V::Str(text) => Limited::of(MESSAGE_BYTES, &text),
-            other => Limited::of(MESSAGE_BYTES, &other),
-        }),
+        Ok(error) => Failure::Error(native::message(error)),
         Err(_) => Failure::Error("a `break` has no label".into()),
     }
 }
@@ -143,7 +117,6 @@ fn failure(exception: Exn<'_, V>) -> Failure {
 pub(super) fn of_stop(stop: Stop) -> EvalError {
     match stop {
         Stop::Steps => EvalError::Budget { limit: "2,000,000 steps" },
-        Stop::Wall => EvalError::Budget { limit: "50 ms" },
         Stop::Stack => {
             EvalError::Budget { limit: "1 MiB of stack: its functions call themselves too deeply" }
         }
@@ -151,7 +124,6 @@ pub(super) fn of_stop(stop: Stop) -> EvalError {
             EvalError::Budget { limit: "3,000 calls of functions that pass functions to themselves" }
         }
         Stop::Allocated => EvalError::Budget { limit: "128 MiB of memory" },
-        Stop::Copied => EvalError::TooLarge { what: "what it copies", limit: "32 MiB" },
         Stop::StringBytes => EvalError::TooLarge { what: "a string", limit: "16 MiB" },
         Stop::Items => EvalError::TooLarge { what: "an array or an object", limit: "1,000,000 items" },
         Stop::ValueBytes => EvalError::TooLarge { what: "a value", limit: "64 MiB" },

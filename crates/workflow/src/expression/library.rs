@@ -6,16 +6,15 @@ use std::sync::OnceLock;
 use jaq_core::box_iter::box_once;
 use jaq_core::load::parse::Def;
 use jaq_core::native::{Fun, bome, run, unary, v};
-use jaq_core::{DataT, Error, Exn, Lut, Native, ValR};
-use serde_json::Value;
+use jaq_core::{Bind, Cv, DataT, Error, Exn, Lut, Native, ValR, ValX};
 
 use super::guard::{self, REGEX_COST, TICK, TICK_CHAIN};
 use super::meter::{self, Stop};
-use super::number::Num;
 use super::operators::ended;
 use super::regex_cost;
 use super::tree;
-use super::value::V;
+use super::value::{self, V};
+use crate::data::Num;
 
 /// Says that jaq runs on our values.
 pub(super) struct Guarded;
@@ -44,7 +43,19 @@ pub(super) const REFUSED: [(&str, &str); 14] = [
 ];
 
 /// Functions of jaq's that are not passed on: they reach outside, or are inner parts of refused ones.
-const DROPPED: [&str; 6] = ["env", "now", "halt", "debug_empty", "stderr_empty", "explode"];
+const DROPPED: [&str; 11] = [
+    "env",
+    "now",
+    "halt",
+    "debug_empty",
+    "stderr_empty",
+    "explode",
+    "sort",
+    "sort_by",
+    "group_by",
+    "min_by_or_empty",
+    "max_by_or_empty",
+];
 
 /// What jaq lacks.
 const MORE: &str = r#"
@@ -151,20 +162,116 @@ fn ours() -> impl Iterator<Item = Fun<Guarded>> {
         run::<Guarded>(("indices", v(1), |cv| unary(cv, |value, wanted| value.indices(&wanted)))),
         run::<Guarded>(("bsearch", v(1), |cv| {
             unary(cv, |value, wanted| match value.items() {
-                Some(items) => Ok(match items.binary_search(&wanted) {
-                    Ok(at) => V::from(at),
-                    Err(at) => V::from(-1 - at as isize),
-                }),
+                Some(items) => Ok(V::from(search(items, &wanted).map_err(ended)?)),
                 None => Err(Error::typ(value, "array")),
             })
         })),
     ];
     plain
         .into_iter()
+        .chain(sorting())
         .chain([(TICK, v(0), native!(meter::tick)), (TICK_CHAIN, v(0), native!(meter::tick_chain))])
 }
 
-fn length(value: &V) -> ValR<V> {
+/// As jaq's, which goes on comparing when the steps are used up.
+fn sorting() -> [Fun<Guarded>; 5] {
+    let by = || -> Box<[Bind]> { Box::new([Bind::Fun(())]) };
+    [
+        run::<Guarded>(("sort", v(0), |cv| {
+            let items = items_of(&cv.1);
+            let sorted = items.and_then(|items| value::sort(items, V::order).map_err(ended));
+            bome(sorted.and_then(|items| V::array(items).map_err(ended)))
+        })),
+        run::<Guarded>(("sort_by", by(), |cv| {
+            box_once(keyed(cv).and_then(|items| {
+                let items = items.into_iter().map(|(_, item)| item).collect();
+                Ok(V::array(items).map_err(ended)?)
+            }))
+        })),
+        run::<Guarded>(("group_by", by(), |cv| box_once(keyed(cv).and_then(grouped)))),
+        run::<Guarded>(("min_by_or_empty", by(), |cv| first(keyed(cv).map(|items| items.into_iter().next())))),
+        run::<Guarded>(("max_by_or_empty", by(), |cv| first(keyed(cv).map(|items| items.into_iter().next_back())))),
+    ]
+}
+
+fn first<'a>(found: Result<Option<(Vec<V>, V)>, Exn<'a, V>>) -> jaq_core::ValXs<'a, V> {
+    match found {
+        Ok(None) => Box::new(std::iter::empty()),
+        Ok(Some((_, item))) => box_once(Ok(item)),
+        Err(error) => box_once(Err(error)),
+    }
+}
+
+fn items_of(value: &V) -> Result<Vec<V>, Error<V>> {
+    match value.items() {
+        Some(items) => {
+            meter::allocate(32 * items.len() as u64).map_err(ended)?;
+            Ok(items.iter().cloned().collect())
+        }
+        None => Err(Error::typ(value.clone(), "array")),
+    }
+}
+
+/// The items in the order of what a function makes of them, with that.
+fn keyed<'a>(mut cv: Cv<'a, Guarded>) -> Result<Vec<(Vec<V>, V)>, Exn<'a, V>> {
+    let (by, context) = cv.0.pop_fun();
+    let mut keyed = Vec::new();
+    for item in items_of(&cv.1).map_err(Exn::from)? {
+        let key: Vec<V> = by.run((context.clone(), item.clone())).collect::<Result<_, _>>()?;
+        counted(meter::allocate(32 * (2 + key.len() as u64)))?;
+        keyed.push((key, item));
+    }
+    value::sort(keyed, |(left, _), (right, _)| same_or(left, right)).map_err(|_| Exn::halt(1))
+}
+
+/// The order of two keys of several values each.
+fn same_or(left: &[V], right: &[V]) -> Result<std::cmp::Ordering, Stop> {
+    for (left, right) in left.iter().zip(right) {
+        let order = left.order(right)?;
+        if order.is_ne() {
+            return Ok(order);
+        }
+    }
+    Ok(left.len().cmp(&right.len()))
+}
+
+fn grouped<'a>(items: Vec<(Vec<V>, V)>) -> ValX<'a, V> {
+    let mut groups = Vec::new();
+    let mut group: Vec<V> = Vec::new();
+    let mut key: Option<Vec<V>> = None;
+    for (next, item) in items {
+        let same = match &key {
+            Some(key) => same_or(key, &next).map_err(ended)?.is_eq(),
+            None => true,
+        };
+        if !same {
+            groups.push(V::array(std::mem::take(&mut group)).map_err(ended)?);
+        }
+        key = Some(next);
+        group.push(item);
+    }
+    if !group.is_empty() {
+        groups.push(V::array(group).map_err(ended)?);
+    }
+    Ok(V::array(groups).map_err(ended)?)
+}
+
+/// Where `wanted` is in sorted items; if it is not there, -1 minus where it would be.
+fn search(items: &crate::data::List, wanted: &V) -> Result<isize, Stop> {
+    let (mut from, mut upto) = (0, items.len());
+    while from < upto {
+        let middle = from + (upto - from) / 2;
+        let Some(item) = items.get(middle) else { break };
+        match item.order(wanted)? {
+            std::cmp::Ordering::Equal => return Ok(middle as isize),
+            std::cmp::Ordering::Less => from = middle + 1,
+            std::cmp::Ordering::Greater => upto = middle,
+        }
+    }
+    Ok(-1 - from as isize)
+}
+
+pub(super) fn length(value: &V) -> ValR<V> {
     match value {
         V::Null => Ok(V::from(0usize)),
         V::Num(number) => Ok(V::Num(number.abs())),
@@ -172,8 +279,8 @@ fn length(value: &V) -> ValR<V> {
             meter::work(text.len() as u64).map_err(ended)?;
             Ok(V::from(text.chars().count()))
         }
-        V::Arr(_) => Ok(V::from(value.items().map_or(0, <[V]>::len))),
-        V::Obj(_) => Ok(V::from(value.keys().map_or(0, indexmap::IndexMap::len))),
+        V::Arr(array) => Ok(V::from(array.items().len())),
+        V::Obj(object) => Ok(V::from(object.fields().len())),
         V::Bool(_) => Err(Error::str(format_args!("{value} has no length"))),
     }
 }
@@ -191,8 +298,9 @@ fn explode(value: &V) -> ValR<V> {
 fn from_json(value: &V) -> ValR<V> {
     let V::Str(text) = value else { return Err(Error::typ(value.clone(), "string")) };
     meter::allocate(4 * text.len() as u64).map_err(ended)?;
-    match serde_json::from_str::<Value>(text) {
-        Ok(json) => V::from_json(&json).map_err(ended),
+    match serde_json::from_str::<V>(text) {
+        Ok(json) if json.bytes() <= meter::VALUE_BYTES => Ok(json),
+        Ok(_) => Err(ended(meter::stop(Stop::ValueBytes))),
         Err(error) => match text.trim() {
             "NaN" | "nan" => Ok(V::Num(Num::Float(f64::NAN))),
             _ => Err(Error::str(format_args!("{value} is no JSON: {error}"))),
@@ -207,10 +315,10 @@ fn contains(value: &V, part: &V) -> ValR<bool, V> {
             meter::work(text.len() as u64).map_err(ended)?;
             Ok(text.contains(&**part))
         }
-        (V::Arr(_), V::Arr(_)) => {
-            for wanted in part.items().unwrap_or_default() {
+        (V::Arr(items), V::Arr(parts)) => {
+            for wanted in parts.items().iter() {
                 let mut found = false;
-                for item in value.items().unwrap_or_default() {
+                for item in items.items().iter() {
                     if contains(item, wanted)? {
                         found = true;
                         break;
@@ -222,9 +330,9 @@ fn contains(value: &V, part: &V) -> ValR<bool, V> {
             }
             Ok(true)
         }
-        (V::Obj(_), V::Obj(_)) => {
-            for (key, wanted) in part.keys().into_iter().flatten() {
-                match value.keys().and_then(|keys| keys.get(key)) {
+        (V::Obj(object), V::Obj(part)) => {
+            for (key, wanted) in part.fields().iter() {
+                match object.fields().get(key) {
                     Some(found) if contains(found, wanted)? => {}
                     _ => return Ok(false),
                 }

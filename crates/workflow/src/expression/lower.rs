@@ -3,10 +3,10 @@
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Term};
 use jaq_core::path::{Opt, Part};
-use serde_json::Value;
 
 use super::native::{Access, Call, Node, Step};
-use super::number::Num;
+use super::value::V;
+use crate::data::Num;
 
 /// `term` as a node. `variables`: the names that may be used, without `$`. None: jaq must run it, or say what
 /// is wrong with it.
@@ -15,7 +15,7 @@ pub(super) fn lower(term: &Term<&str>, variables: &[&str]) -> Option<Node> {
     let boxed = |inner: &Term<&str>| node(inner).map(Box::new);
     Some(match term {
         Term::Id => Node::Input,
-        Term::Num(text) => Node::Const(Num::parse(text).exact_json()?),
+        Term::Num(text) => Node::Const(V::Num(Num::parse(text))),
         Term::Str(None, parts) => string(parts, variables)?,
         Term::Arr(None) => Node::Array(Vec::new()),
         Term::Arr(Some(items)) => {
@@ -30,7 +30,7 @@ pub(super) fn lower(term: &Term<&str>, variables: &[&str]) -> Option<Node> {
                 .collect::<Option<_>>()?,
         ),
         Term::Neg(inner) => match node(inner)? {
-            Node::Const(Value::Number(number)) => Node::Const(Num::of(&number).neg().exact_json()?),
+            Node::Const(V::Num(number)) => Node::Const(V::Num(number.neg())),
             other => Node::Neg(Box::new(other)),
         },
         Term::BinOp(left, operator, right) => {
@@ -60,7 +60,7 @@ pub(super) fn lower(term: &Term<&str>, variables: &[&str]) -> Option<Node> {
             let steps = path.0.iter().map(|(part, opt)| {
                 let access = match part {
                     Part::Index(index) => match node(index)? {
-                        Node::Const(Value::String(key)) => Access::Key(key.into()),
+                        Node::Const(V::Str(key)) => Access::Key(key),
                         index => Access::Index(index),
                     },
                     Part::Range(None, None) => return None,
@@ -81,9 +81,9 @@ pub(super) fn lower(term: &Term<&str>, variables: &[&str]) -> Option<Node> {
             _ => return None,
         },
         Term::Call(name, args) if args.is_empty() => match *name {
-            "true" => Node::Const(Value::Bool(true)),
-            "false" => Node::Const(Value::Bool(false)),
-            "null" => Node::Const(Value::Null),
+            "true" => Node::Const(V::Bool(true)),
+            "false" => Node::Const(V::Bool(false)),
+            "null" => Node::Const(V::Null),
             "empty" => Node::Call(Call::Empty),
             "not" => Node::Call(Call::Not),
             "length" => Node::Call(Call::Length),
@@ -106,17 +106,17 @@ fn string(parts: &[StrPart<&str, Term<&str>>], variables: &[&str]) -> Option<Nod
             StrPart::Char(c) => literal.push(*c),
             StrPart::Term(inner) => {
                 if !literal.is_empty() {
-                    nodes.push(Node::Const(Value::String(std::mem::take(&mut literal))));
+                    nodes.push(Node::Const(V::from(std::mem::take(&mut literal).as_str())));
                 }
                 nodes.push(lower(inner, variables)?);
             }
         }
     }
     if nodes.is_empty() {
-        return Some(Node::Const(Value::String(literal)));
+        return Some(Node::Const(V::from(literal.as_str())));
     }
     if !literal.is_empty() {
-        nodes.push(Node::Const(Value::String(literal)));
+        nodes.push(Node::Const(V::from(literal.as_str())));
     }
     Some(Node::Text(nodes))
 }
@@ -127,12 +127,12 @@ fn entry(key: &Term<&str>, value: Option<&Term<&str>>, variables: &[&str]) -> Op
         (key, Some(value)) => Some((lower(key, variables)?, lower(value, variables)?)),
         (Term::Var(name), None) => {
             let bare = name.strip_prefix('$')?;
-            Some((Node::Const(bare.into()), lower(key, variables)?))
+            Some((Node::Const(V::from(bare)), lower(key, variables)?))
         }
         (key, None) => {
-            let Node::Const(Value::String(name)) = lower(key, variables)? else { return None };
-            let step = Step { access: Access::Key(name.as_str().into()), optional: false };
-            Some((Node::Const(Value::String(name)), Node::Path(Box::new(Node::Input), vec![step])))
+            let Node::Const(V::Str(name)) = lower(key, variables)? else { return None };
+            let step = Step { access: Access::Key(name.clone()), optional: false };
+            Some((Node::Const(V::Str(name)), Node::Path(Box::new(Node::Input), vec![step])))
         }
     }
 }

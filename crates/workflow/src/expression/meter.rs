@@ -1,16 +1,14 @@
-//! What one evaluation may use: steps, time, memory and stack. jq text can loop for ever and double a
-//! value with every step, and the interpreter itself counts nothing.
+//! Limits of one evaluation: steps, memory and stack. jq text can loop without end and double a value with every
+//! step, and the interpreter itself counts nothing. There is no clock: the same expression with the same values ends at
+//! the same step on every machine, however busy it is.
 //!
 //! The meter belongs to the thread, since operators on values (`+`, comparisons) have no other way to
-//! reach it. It is set at the start of each guarded evaluation and read at its end.
+//! reach it. It is set at the start of each evaluation and read at its end.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
 
 /// Steps of one evaluation: outputs of generators, calls of functions and work on values.
 pub(super) const STEPS: u64 = 2_000_000;
-/// The longest one evaluation may take.
-pub(super) const WALL: Duration = Duration::from_millis(50);
 /// What one evaluation may allocate in all, freed or not, in bytes.
 pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
 /// The longest string, in bytes.
@@ -21,8 +19,6 @@ pub(super) const ITEMS: usize = 1_000_000;
 pub(super) const VALUE_BYTES: u64 = 64 << 20;
 /// The deepest a value may nest.
 pub(super) const DEPTH: u32 = 256;
-/// What one evaluation without jaq may copy, in bytes.
-pub(super) const COPIED_BYTES: u64 = 32 << 20;
 /// The stack that one evaluation may use, in bytes. A thread has 2 MiB, and what is between two looks at it
 /// needs some too.
 pub(super) const STACK_BYTES: usize = 1 << 20;
@@ -31,8 +27,6 @@ pub(super) const STACK_BYTES: usize = 1 << 20;
 /// link in a chain that jaq frees link by link, on the stack.
 pub(super) const CHAIN: u32 = 3_000;
 
-/// Steps between two looks at the clock.
-const CLOCK_STEPS: u64 = 1_024;
 /// Bytes of work on values that count as one step.
 const BYTES_PER_STEP: u64 = 64;
 
@@ -41,16 +35,12 @@ const BYTES_PER_STEP: u64 = 64;
 pub(super) enum Stop {
     /// The steps are used up.
     Steps,
-    /// The time is over.
-    Wall,
     /// Functions call each other too deeply.
     Stack,
     /// Functions call themselves with functions as arguments too often.
     Chain,
     /// It allocated too much in all.
     Allocated,
-    /// It copied too much in all.
-    Copied,
     /// A string is too long.
     StringBytes,
     /// An array or an object is too long.
@@ -67,12 +57,12 @@ thread_local! {
 
 struct Meter {
     steps: Cell<u64>,
-    clock_at: Cell<u64>,
     chain: Cell<u32>,
     bytes: Cell<u64>,
-    started: Cell<Option<Instant>>,
     stack_base: Cell<usize>,
     stop: Cell<Option<Stop>>,
+    /// Steps of all evaluations on this thread.
+    spent: Cell<u64>,
     now_unix_ms: Cell<u64>,
 }
 
@@ -80,25 +70,35 @@ impl Meter {
     const fn new() -> Self {
         Self {
             steps: Cell::new(0),
-            clock_at: Cell::new(0),
             chain: Cell::new(0),
             bytes: Cell::new(0),
-            started: Cell::new(None),
             stack_base: Cell::new(0),
             stop: Cell::new(None),
+            spent: Cell::new(0),
             now_unix_ms: Cell::new(0),
         }
     }
+}
+
+/// Ends the count for one evaluation.
+pub(super) fn finish() {
+    METER.with(|meter| {
+        let steps = STEPS - meter.steps.get();
+        meter.spent.set(meter.spent.get().wrapping_add(steps));
+    });
+}
+
+/// Steps of all evaluations on this thread so far; wraps around.
+pub(super) fn spent() -> u64 {
+    METER.with(|meter| meter.spent.get())
 }
 
 /// Starts the count for one evaluation.
 pub(super) fn start(now_unix_ms: u64) {
     METER.with(|meter| {
         meter.steps.set(STEPS);
-        meter.clock_at.set(STEPS.saturating_sub(CLOCK_STEPS));
         meter.chain.set(CHAIN);
         meter.bytes.set(ALLOCATED_BYTES);
-        meter.started.set(Some(Instant::now()));
         meter.stack_base.set(stack_address());
         meter.stop.set(None);
         meter.now_unix_ms.set(now_unix_ms);
@@ -126,7 +126,7 @@ pub(super) fn stop(why: Stop) -> Stop {
     })
 }
 
-/// Counts one step and looks at the stack, and every [`CLOCK_STEPS`] at the clock.
+/// Counts one step and looks at the stack.
 pub(super) fn tick() -> Result<(), Stop> {
     METER.with(|meter| {
         if meter.stack_base.get().abs_diff(stack_address()) > STACK_BYTES {
@@ -172,12 +172,6 @@ fn steps(meter: &Meter, count: u64) -> Result<(), Stop> {
         return Err(stop(Stop::Steps));
     };
     meter.steps.set(left);
-    if left < meter.clock_at.get() {
-        meter.clock_at.set(left.saturating_sub(CLOCK_STEPS));
-        if meter.started.get().is_some_and(|started| started.elapsed() > WALL) {
-            return Err(stop(Stop::Wall));
-        }
-    }
     Ok(())
 }
 

@@ -1,18 +1,14 @@
 //! The DSL's runtime expressions: jq.
 //!
-//! Most are paths, comparisons and constructions with one output; those are evaluated here, on the values
-//! where they are ([`native`]). All others run with jaq ([`guarded`]), with every step counted, since jq text
-//! can loop for ever and fill any memory.
+//! Most are paths, comparisons and constructions with one output; those are evaluated here ([`native`]). All others run
+//! with jaq ([`guarded`]). Every step is counted ([`meter`]), since jq text can loop without end and fill any memory.
 
-mod access;
-mod arithmetic;
 mod guard;
 mod guarded;
 mod library;
 mod lower;
 mod meter;
 mod native;
-mod number;
 mod operators;
 mod regex_cost;
 mod source;
@@ -23,7 +19,6 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -32,9 +27,10 @@ use jaq_core::load::parse::Term;
 use serde_json::Value;
 
 use self::guarded::{Guard, Undefined};
-use self::native::{Budget, End, Node, Scope};
+use self::native::{End, Node};
 use self::source::Wrong;
 pub use self::template::Template;
+use crate::data::{Data, Limited};
 
 /// What a message shows of an expression, in bytes.
 const EXCERPT_BYTES: usize = 80;
@@ -42,12 +38,12 @@ const EXCERPT_BYTES: usize = 80;
 /// What `$name` stands for.
 pub trait Variables {
     /// The value of `name`, which is without `$`. None is null.
-    fn value(&self, name: &str) -> Option<Cow<'_, Value>>;
+    fn value(&self, name: &str) -> Option<Data>;
 }
 
 /// No variables at all.
 impl Variables for () {
-    fn value(&self, _: &str) -> Option<Cow<'_, Value>> {
+    fn value(&self, _: &str) -> Option<Data> {
         None
     }
 }
@@ -144,42 +140,62 @@ impl Expression {
     /// The value for `input`; null if the expression has no output. `now_unix_ms` is what jq's `now` gives.
     pub fn eval(
         &self,
-        input: &Value,
+        input: &Data,
         variables: &dyn Variables,
         now_unix_ms: u64,
-    ) -> Result<Value, EvalError> {
-        let budget = Budget::new();
-        self.with(input, variables, now_unix_ms, &budget, |value| budget.own(value))
+    ) -> Result<Data, EvalError> {
+        meter::start(now_unix_ms);
+        let value = self.value(input, variables, now_unix_ms).map(Data::exact);
+        meter::finish();
+        value
     }
 
     /// jq's truth: everything but false and null.
     pub fn is_true(
         &self,
-        input: &Value,
+        input: &Data,
         variables: &dyn Variables,
         now_unix_ms: u64,
     ) -> Result<bool, EvalError> {
-        let budget = Budget::new();
-        self.with(input, variables, now_unix_ms, &budget, |value| Ok(native::is_true(&value)))
+        Ok(self.eval(input, variables, now_unix_ms)?.is_true())
     }
 
-    fn with<T>(
+    /// As [`eval`](Self::eval), without variables, for an input that is not kept.
+    pub fn eval_json(&self, input: &Value, now_unix_ms: u64) -> Result<Value, EvalError> {
+        // Nearly all are paths into an event, of which only the end is wanted.
+        let mut at = Some(input);
+        if let Some(keys) = self.0.native.as_ref().and_then(Node::keys) {
+            for key in keys {
+                at = match at {
+                    Some(Value::Object(fields)) => Some(fields.get(key).unwrap_or(&Value::Null)),
+                    Some(Value::Null) => at,
+                    // An error, with a message.
+                    _ => None,
+                };
+            }
+            if let Some(value) = at {
+                return Ok(value.clone());
+            }
+        }
+        let input = Data::from_json(input).map_err(|_| guarded::of_stop(meter::Stop::Depth))?;
+        self.eval(&input, &(), now_unix_ms).map(|value| value.to_json())
+    }
+
+    /// The one output, with the meter running.
+    fn value(
         &self,
-        input: &Value,
+        input: &Data,
         variables: &dyn Variables,
         now_unix_ms: u64,
-        budget: &Budget,
-        take: impl Fn(Cow<'_, Value>) -> Result<T, End>,
-    ) -> Result<T, EvalError> {
+    ) -> Result<Data, EvalError> {
         if let Some(native) = &self.0.native {
-            let scope = Scope { variables, budget };
-            let value = match native.eval(input, &scope) {
-                Err(End::Empty) => Ok(Cow::Owned(Value::Null)),
-                other => other,
-            };
-            match value.and_then(&take) {
+            match native.eval(input, variables) {
                 Ok(value) => return Ok(value),
-                Err(End::Elsewhere) => {}
+                Err(End::Empty) => return Ok(Data::Null),
+                Err(End::Elsewhere) => {
+                    meter::finish();
+                    meter::start(now_unix_ms);
+                }
                 Err(end) => return Err(self.ended(end)),
             }
         }
@@ -187,8 +203,7 @@ impl Expression {
         let Some(guarded) = guarded else {
             return Err(self.ended(End::Error("it does not compile".into())));
         };
-        let value = guarded.eval(&self.0.source, input, variables, now_unix_ms)?;
-        take(Cow::Owned(value.unwrap_or_default())).map_err(|end| self.ended(end))
+        Ok(guarded.eval(&self.0.source, input, variables)?.unwrap_or_default())
     }
 
     fn ended(&self, end: End) -> EvalError {
@@ -217,8 +232,13 @@ pub fn expression_text(text: &str) -> Option<&str> {
     Some(text.trim().strip_prefix("${")?.strip_suffix('}')?.trim())
 }
 
+/// Steps of all evaluations on this thread so far; wraps around.
+pub(crate) fn spent() -> u64 {
+    meter::spent()
+}
+
 fn excerpt(source: &str) -> String {
-    number::Limited::of(EXCERPT_BYTES, &source)
+    Limited::of(EXCERPT_BYTES, &source)
 }
 
 type Forms = (Option<Node>, OnceLock<Option<Guard>>);
@@ -301,7 +321,7 @@ impl std::error::Error for ExpressionError {}
 impl fmt::Display for ExpressionError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from = self.text.floor_char_boundary(self.offset.saturating_sub(EXCERPT_BYTES / 2));
-        let around = number::Limited::of(EXCERPT_BYTES, &self.text.get(from..).unwrap_or_default());
+        let around = Limited::of(EXCERPT_BYTES, &self.text.get(from..).unwrap_or_default());
         let cut = if from > 0 { "…" } else { "" };
         write!(out, "in the expression `{cut}{around}`, at byte {}: {}", self.offset, self.message)
     }

@@ -1,17 +1,18 @@
-//! Expressions with exactly one output or none, evaluated on JSON values where they are: nearly all that a
-//! workflow has. They mean what jaq makes of the same text. What JSON cannot hold on the way (infinite
-//! numbers, whole ones beyond 64 bits) is left to jaq: [`End::Elsewhere`].
+//! Expressions with exactly one output or none, evaluated without an interpreter: nearly all that a workflow has. They
+//! mean what jaq makes of the same text, and use its operators on values ([`super::operators`]).
 
-use std::borrow::Cow;
-use std::cell::Cell;
+use std::sync::Arc;
 
 use jaq_core::ops::{Cmp, Math};
-use serde_json::{Map, Value};
+use jaq_core::{Error, ValT as _};
 
 use super::Variables;
-use super::access::{self, Found};
-use super::arithmetic;
-use super::meter::{DEPTH, Stop};
+use super::meter::{self, STRING_BYTES, Stop};
+use super::value::V;
+use crate::data::{Fields, Limited, Num};
+
+/// What a message shows of what went wrong, in bytes.
+const MESSAGE_BYTES: usize = 100;
 
 /// An expression that needs no jaq.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) enum Node {
     /// `.`
     Input,
     /// A literal.
-    Const(Value),
+    Const(V),
     /// `$name`, without `$`.
     Var(Box<str>),
     /// `head.a[0]?`
@@ -63,7 +64,7 @@ pub(super) struct Step {
 #[derive(Debug)]
 pub(super) enum Access {
     /// `.name`
-    Key(Box<str>),
+    Key(Arc<str>),
     /// `[…]`
     Index(Node),
     /// `[…:…]`
@@ -95,164 +96,121 @@ pub(super) enum End {
     Elsewhere,
 }
 
-pub(super) type Output<'a> = Result<Cow<'a, Value>, End>;
-
-/// What an expression is evaluated with.
-pub(super) struct Scope<'a> {
-    pub(super) variables: &'a dyn Variables,
-    pub(super) budget: &'a Budget,
-}
-
-/// What an evaluation may copy.
-pub(super) struct Budget(Cell<u64>);
-
-impl Budget {
-    pub(super) fn new() -> Self {
-        Self(Cell::new(super::meter::COPIED_BYTES))
-    }
-
-    pub(super) fn take(&self, bytes: usize) -> Result<(), End> {
-        match self.0.get().checked_sub(bytes as u64) {
-            Some(left) => {
-                self.0.set(left);
-                Ok(())
-            }
-            None => Err(End::Stop(Stop::Copied)),
-        }
-    }
-
-    /// A copy, with its size counted and its depth checked.
-    pub(super) fn copy(&self, value: &Value) -> Result<Value, End> {
-        self.copy_at(value, 0)
-    }
-
-    /// The value itself, copied if it is somebody else's.
-    pub(super) fn own(&self, value: Cow<'_, Value>) -> Result<Value, End> {
-        match value {
-            Cow::Owned(value) => Ok(value),
-            Cow::Borrowed(value) => self.copy(value),
-        }
-    }
-
-    fn copy_at(&self, value: &Value, depth: u32) -> Result<Value, End> {
-        const ITEM_BYTES: usize = 32;
-        if depth > DEPTH {
-            return Err(End::Stop(Stop::Depth));
-        }
-        Ok(match value {
-            Value::String(text) => {
-                self.take(text.len())?;
-                Value::String(text.clone())
-            }
-            Value::Array(items) => {
-                self.take(ITEM_BYTES * items.len())?;
-                let mut copy = Vec::with_capacity(items.len());
-                for item in items {
-                    copy.push(self.copy_at(item, depth + 1)?);
-                }
-                Value::Array(copy)
-            }
-            Value::Object(keys) => {
-                let mut copy = Map::with_capacity(keys.len());
-                for (key, value) in keys {
-                    self.take(2 * ITEM_BYTES + key.len())?;
-                    copy.insert(key.clone(), self.copy_at(value, depth + 1)?);
-                }
-                Value::Object(copy)
-            }
-            plain => plain.clone(),
-        })
+impl From<Stop> for End {
+    fn from(stop: Stop) -> Self {
+        Self::Stop(stop)
     }
 }
+
+impl From<Error<V>> for End {
+    fn from(error: Error<V>) -> Self {
+        // An operator that was stopped gives an error without a message.
+        match meter::stopped() {
+            Some(stop) => Self::Stop(stop),
+            None => Self::Error(message(error)),
+        }
+    }
+}
+
+/// The text of an error, with no more of the data than a little.
+pub(super) fn message(error: Error<V>) -> String {
+    match error.into_val() {
+        V::Str(text) => Limited::of(MESSAGE_BYTES, &text),
+        other => Limited::of(MESSAGE_BYTES, &other),
+    }
+}
+
+pub(super) type Output = Result<V, End>;
 
 impl Node {
     /// The one output for `input`.
-    pub(super) fn eval<'a>(&'a self, input: &'a Value, scope: &Scope<'a>) -> Output<'a> {
-        match self {
-            Self::Input => Ok(Cow::Borrowed(input)),
-            Self::Const(value) => Ok(Cow::Borrowed(value)),
-            Self::Var(name) => Ok(scope.variables.value(name).unwrap_or(Cow::Owned(Value::Null))),
-            Self::Path(head, steps) => path(head.eval(input, scope)?, steps, input, scope),
-            Self::Text(parts) => text(parts, input, scope),
+    pub(super) fn eval(&self, input: &V, variables: &dyn Variables) -> Output {
+        let eval = |node: &Node| node.eval(input, variables);
+        meter::tick()?;
+        Ok(match self {
+            Self::Input => input.clone(),
+            Self::Const(value) => value.clone(),
+            Self::Var(name) => variables.value(name).unwrap_or_default(),
+            Self::Path(head, steps) => path(eval(head)?, steps, input, variables)?,
+            Self::Text(parts) => text(parts, input, variables)?,
             Self::Array(items) => {
                 let mut array = Vec::with_capacity(items.len());
                 for item in items {
-                    match item.eval(input, scope) {
-                        Ok(value) => array.push(scope.budget.own(value)?),
+                    match eval(item) {
+                        Ok(value) => array.push(value),
                         Err(End::Empty) => {}
                         Err(end) => return Err(end),
                     }
                 }
-                Ok(Cow::Owned(Value::Array(array)))
+                V::array(array)?
             }
-            Self::Object(entries) => object(entries, input, scope),
-            Self::Neg(inner) => arithmetic::neg(&*inner.eval(input, scope)?).map(Cow::Owned),
+            Self::Object(entries) => object(entries, input, variables)?,
+            Self::Neg(inner) => (-eval(inner)?)?,
             Self::Math(left, operator, right) => {
-                let (left, right) = both(left, right, input, scope)?;
-                arithmetic::math(left, *operator, right, scope.budget).map(Cow::Owned)
+                let (left, right) = both(left, right, input, variables)?;
+                match operator {
+                    Math::Add => left + right,
+                    Math::Sub => left - right,
+                    Math::Mul => left * right,
+                    Math::Div => left / right,
+                    Math::Rem => left % right,
+                }?
             }
             Self::Cmp(left, operator, right) => {
-                let (left, right) = both(left, right, input, scope)?;
-                Ok(bool(access::compare(*operator, &left, &right)?))
+                let (left, right) = both(left, right, input, variables)?;
+                let order = left.order(&right)?;
+                V::Bool(match operator {
+                    Cmp::Lt => order.is_lt(),
+                    Cmp::Le => order.is_le(),
+                    Cmp::Gt => order.is_gt(),
+                    Cmp::Ge => order.is_ge(),
+                    Cmp::Eq => order.is_eq(),
+                    Cmp::Ne => order.is_ne(),
+                })
             }
-            Self::And(left, right) => {
-                Ok(bool(is_true(&*left.eval(input, scope)?) && is_true(&*right.eval(input, scope)?)))
-            }
-            Self::Or(left, right) => {
-                Ok(bool(is_true(&*left.eval(input, scope)?) || is_true(&*right.eval(input, scope)?)))
-            }
-            Self::Alt(left, right) => match left.eval(input, scope) {
-                Ok(value) if is_true(&value) => Ok(value),
-                Ok(_) | Err(End::Empty) => right.eval(input, scope),
-                Err(end) => Err(end),
+            Self::And(left, right) => V::Bool(eval(left)?.is_true() && eval(right)?.is_true()),
+            Self::Or(left, right) => V::Bool(eval(left)?.is_true() || eval(right)?.is_true()),
+            Self::Alt(left, right) => match eval(left) {
+                Ok(value) if value.is_true() => value,
+                Ok(_) | Err(End::Empty) => eval(right)?,
+                Err(end) => return Err(end),
             },
-            Self::Pipe(left, right) => match left.eval(input, scope)? {
-                Cow::Borrowed(value) => right.eval(value, scope),
-                // The value lives no longer than this call, so what comes of it is copied.
-                Cow::Owned(value) => {
-                    let inner = Scope { variables: scope.variables, budget: scope.budget };
-                    scope.budget.own(right.eval(&value, &inner)?).map(Cow::Owned)
-                }
-            },
+            Self::Pipe(left, right) => right.eval(&eval(left)?, variables)?,
             Self::If(branches, otherwise) => {
                 for (when, then) in branches {
-                    if is_true(&*when.eval(input, scope)?) {
-                        return then.eval(input, scope);
+                    if eval(when)?.is_true() {
+                        return eval(then);
                     }
                 }
                 match otherwise {
-                    Some(otherwise) => otherwise.eval(input, scope),
-                    None => Ok(Cow::Borrowed(input)),
+                    Some(otherwise) => eval(otherwise)?,
+                    None => input.clone(),
                 }
             }
-            Self::Has(key) => {
-                let key = key.eval(input, scope)?;
-                Ok(bool(!matches!(access::index(input, &key, scope.budget)?, Found::Nothing)))
-            }
-            Self::Call(call) => access::call(*call, input, scope.budget),
-        }
+            Self::Has(key) => V::Bool(input.index_opt(&eval(key)?)?.is_some()),
+            Self::Call(call) => function(*call, input)?,
+        })
     }
-}
 
-/// jq's truth: everything but null and false.
-pub(super) fn is_true(value: &Value) -> bool {
-    !matches!(value, Value::Null | Value::Bool(false))
-}
-
-pub(super) fn bool<'a>(value: bool) -> Cow<'a, Value> {
-    Cow::Owned(Value::Bool(value))
+    /// The keys of a path from the input: `.a.b`.
+    pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
+        let Self::Path(head, steps) = self else { return None };
+        let plain = matches!(**head, Self::Input)
+            && steps.iter().all(|step| matches!(step.access, Access::Key(_)) && !step.optional);
+        plain.then(|| {
+            steps.iter().filter_map(|step| match &step.access {
+                Access::Key(key) => Some(&**key),
+                _ => None,
+            })
+        })
+    }
 }
 
 /// Both values. As jq pairs all outputs of one with all of the other, no output of either is none of the pair,
 /// even if the other is an error.
-fn both<'a>(
-    left: &'a Node,
-    right: &'a Node,
-    input: &'a Value,
-    scope: &Scope<'a>,
-) -> Result<(Cow<'a, Value>, Cow<'a, Value>), End> {
-    let left = present(left.eval(input, scope))?;
-    let right = present(right.eval(input, scope))?;
+fn both(left: &Node, right: &Node, input: &V, variables: &dyn Variables) -> Result<(V, V), End> {
+    let left = present(left.eval(input, variables))?;
+    let right = present(right.eval(input, variables))?;
     Ok((left?, right?))
 }
 
@@ -265,49 +223,58 @@ fn present<T>(output: Result<T, End>) -> Result<Result<T, End>, End> {
     }
 }
 
-fn text<'a>(parts: &'a [Node], input: &'a Value, scope: &Scope<'a>) -> Output<'a> {
+fn text(parts: &[Node], input: &V, variables: &dyn Variables) -> Output {
     let mut text = String::new();
     let mut failed = None;
     for part in parts {
-        match present(part.eval(input, scope))? {
-            Ok(value) => access::write_text(&mut text, &value, scope.budget)?,
-            Err(end) => failed = failed.or(Some(end)),
-        }
-    }
-    match failed {
-        Some(end) => Err(end),
-        None => Ok(Cow::Owned(Value::String(text))),
-    }
-}
-
-fn object<'a>(entries: &'a [(Node, Node)], input: &'a Value, scope: &Scope<'a>) -> Output<'a> {
-    let mut object = Map::with_capacity(entries.len());
-    let mut failed = None;
-    for (key, value) in entries {
-        let key = present(key.eval(input, scope))?;
-        let value = present(value.eval(input, scope))?;
-        let entry = key.and_then(|key| Ok((access::key(key)?, scope.budget.own(value?)?)));
-        match present(entry)? {
-            Ok((key, value)) => {
-                object.insert(key, value);
+        match present(part.eval(input, variables))? {
+            Ok(value) => {
+                let part = value.into_string();
+                if let Some(stop) = meter::stopped() {
+                    return Err(stop.into());
+                }
+                let part = part.as_str().unwrap_or_default();
+                if text.len() + part.len() > STRING_BYTES {
+                    return Err(meter::stop(Stop::StringBytes).into());
+                }
+                text.push_str(part);
             }
             Err(end) => failed = failed.or(Some(end)),
         }
     }
     match failed {
         Some(end) => Err(end),
-        None => Ok(Cow::Owned(Value::Object(object))),
+        None => Ok(V::string(text)?),
     }
 }
 
-fn path<'a>(mut at: Cow<'a, Value>, steps: &'a [Step], input: &'a Value, scope: &Scope<'a>) -> Output<'a> {
+fn object(entries: &[(Node, Node)], input: &V, variables: &dyn Variables) -> Output {
+    let mut fields = Fields::with_capacity(entries.len());
+    let mut failed = None;
+    for (key, value) in entries {
+        let key = present(key.eval(input, variables))?;
+        let value = present(value.eval(input, variables))?;
+        let entry = key.and_then(|key| match key {
+            V::Str(key) => Ok((key, value?)),
+            other => Err(Error::typ(other, "object key, which is a string").into()),
+        });
+        match present(entry)? {
+            Ok((key, value)) => fields.insert(key, value),
+            Err(end) => failed = failed.or(Some(end)),
+        }
+    }
+    match failed {
+        Some(end) => Err(end),
+        None => Ok(V::object(fields)?),
+    }
+}
+
+fn path(mut at: V, steps: &[Step], input: &V, variables: &dyn Variables) -> Output {
     // All indices first, as in jq: if one has no output, the path has none, even if it fails elsewhere.
     let mut indices = Vec::new();
     for step in steps {
-        let mut index = |node: &'a Node| -> Result<(), End> {
-            if !matches!(node, Node::Const(_)) {
-                indices.push(present(node.eval(input, scope))?);
-            }
+        let mut index = |node: &Node| -> Result<(), End> {
+            indices.push(present(node.eval(input, variables))?);
             Ok(())
         };
         match &step.access {
@@ -320,45 +287,69 @@ fn path<'a>(mut at: Cow<'a, Value>, steps: &'a [Step], input: &'a Value, scope: 
             }
         }
     }
-    let indices: Vec<Cow<'a, Value>> = indices.into_iter().collect::<Result<_, _>>()?;
+    let indices: Vec<V> = indices.into_iter().collect::<Result<_, _>>()?;
     let mut indices = indices.into_iter();
-    let mut value_of = |node: &'a Node| match node {
-        Node::Const(value) => Cow::Borrowed(value),
-        _ => indices.next().unwrap_or(Cow::Owned(Value::Null)),
-    };
     for step in steps {
         let next = match &step.access {
-            Access::Key(name) => {
-                at = match at {
-                    Cow::Borrowed(Value::Object(keys)) => match keys.get(&**name) {
-                        Some(value) => Cow::Borrowed(value),
-                        None => Cow::Owned(Value::Null),
-                    },
-                    Cow::Owned(Value::Object(mut keys)) => {
-                        Cow::Owned(keys.get_mut(&**name).map(Value::take).unwrap_or_default())
-                    }
-                    other if matches!(*other, Value::Null) => other,
-                    _ if step.optional => return Err(End::Empty),
-                    other => return Err(access::no_index(&other, &Value::String(name.to_string()))),
-                };
-                continue;
-            }
-            Access::Index(node) => {
-                let index = value_of(node);
-                access::step(at, |value| access::index(value, &index, scope.budget), scope.budget)
-            }
+            Access::Key(name) => match &at {
+                V::Obj(object) => Ok(object.fields().get(name).cloned().unwrap_or_default()),
+                V::Null => Ok(V::Null),
+                other => Err(Error::index(other.clone(), V::Str(name.clone()))),
+            },
+            Access::Index(_) => at.index(&indices.next().unwrap_or_default()),
             Access::Slice(from, upto) => {
-                let from = from.as_ref().map(&mut value_of);
-                let upto = upto.as_ref().map(&mut value_of);
-                let slice =
-                    |value: &Value| access::slice(value, from.as_deref(), upto.as_deref(), scope.budget);
-                slice(&at).map(Cow::Owned)
+                let mut end = |end: &Option<Node>| end.as_ref().and_then(|_| indices.next());
+                let (from, upto) = (end(from), end(upto));
+                at.range(from.as_ref()..upto.as_ref())
             }
         };
-        at = match next {
+        at = match next.map_err(End::from) {
             Err(End::Error(_)) if step.optional => return Err(End::Empty),
             next => next?,
         };
     }
     Ok(at)
+}
+
+/// A function of `input`.
+fn function(call: Call, input: &V) -> Output {
+    Ok(match call {
+        Call::Empty => return Err(End::Empty),
+        Call::Not => V::Bool(!input.is_true()),
+        Call::Length => super::library::length(input)?,
+        Call::ToString => match input {
+            V::Str(_) => input.clone(),
+            other => other.json_text()?,
+        },
+        Call::ToNumber => match input {
+            V::Num(_) => input.clone(),
+            V::Str(text) => {
+                meter::work(text.len() as u64)?;
+                match serde_json::from_str(text) {
+                    Ok(serde_json::Value::Number(number)) => V::Num(Num::of(&number)),
+                    // jaq has more forms, and says what is wrong.
+                    _ => return Err(End::Elsewhere),
+                }
+            }
+            other => return Err(Error::typ(other.clone(), "string").into()),
+        },
+        Call::Type => V::from(match input {
+            V::Null => "null",
+            V::Bool(_) => "boolean",
+            V::Num(_) => "number",
+            V::Str(_) => "string",
+            V::Arr(_) => "array",
+            V::Obj(_) => "object",
+        }),
+        Call::Keys => match input {
+            V::Arr(array) => V::array((0..array.items().len()).map(V::from).collect())?,
+            V::Obj(object) => {
+                let keys = object.fields().iter().map(|(key, _)| V::Str(key.clone())).collect();
+                V::array(super::value::sort(keys, V::order)?)?
+            }
+            other => {
+                return Err(Error::typ(other.clone(), "array or object, which have values").into());
+            }
+        },
+    })
 }

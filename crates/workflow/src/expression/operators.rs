@@ -1,16 +1,15 @@
 //! What jaq does with values: its operators and accesses, for [`V`].
 
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
-use std::rc::Rc;
+use std::sync::Arc;
 
-use indexmap::IndexMap;
 use jaq_core::path::Opt;
 use jaq_core::val::Range;
 use jaq_core::{Error, Exn, ValR, ValX, ops};
 
 use super::meter::{self, Stop};
-use super::number::Num;
 use super::value::V;
+use crate::data::{Fields, Num};
 
 /// What jq text can see of the end of an evaluation; [`meter::stopped`] has the reason.
 pub(super) fn ended(_: Stop) -> Error<V> {
@@ -27,15 +26,15 @@ impl V {
     pub(super) fn index_opt(&self, index: &Self) -> ValR<Option<V>, V> {
         Ok(match (self, index) {
             (V::Null, _) => None,
-            (V::Arr(_), V::Num(number @ Num::Int(_))) => {
-                let items = self.items().unwrap_or_default();
+            (V::Arr(array), V::Num(number @ Num::Int(_))) => {
+                let items = array.items();
                 number.place(items.len()).and_then(|at| items.get(at)).cloned()
             }
             (V::Arr(_), V::Arr(_)) => Some(self.indices(index)?),
-            (V::Obj(_), V::Str(key)) => self.keys().and_then(|keys| keys.get(key)).cloned(),
+            (V::Obj(object), V::Str(key)) => object.fields().get(key).cloned(),
             (V::Obj(_), _) => None,
             (V::Str(_) | V::Arr(_), V::Obj(_)) => {
-                let end = |name: &str| index.keys().and_then(|keys| keys.get(name));
+                let end = |name: &str| index.get(name);
                 Some(jaq_core::ValT::range(self.clone(), end("start")..end("end"))?)
             }
             _ => return Err(Error::index(self.clone(), index.clone())),
@@ -56,18 +55,27 @@ impl V {
                     .take(meter::ITEMS + 1)
                     .collect()
             }
-            (V::Arr(_), V::Arr(_)) => {
-                let (items, wanted) =
-                    (self.items().unwrap_or_default(), wanted.items().unwrap_or_default());
-                if wanted.is_empty() {
-                    Vec::new()
-                } else {
-                    let windows = items.windows(wanted.len()).enumerate();
-                    windows.filter(|(_, window)| *window == wanted).map(|(at, _)| at).collect()
+            (V::Arr(items), V::Arr(wanted)) => {
+                let (items, wanted) = (items.items(), wanted.items());
+                let mut places = Vec::new();
+                if !wanted.is_empty() {
+                    for at in 0..(items.len() + 1).saturating_sub(wanted.len()) {
+                        let mut same = true;
+                        for (left, right) in items.range(at, at + wanted.len()).zip(wanted.iter()) {
+                            same = left.order(right).map_err(ended)?.is_eq();
+                            if !same {
+                                break;
+                            }
+                        }
+                        if same {
+                            places.push(at);
+                        }
+                    }
                 }
+                places
             }
-            (V::Arr(_), _) => {
-                let items = self.items().unwrap_or_default().iter().enumerate();
+            (V::Arr(array), _) => {
+                let items = array.items().iter().enumerate();
                 items.filter(|(_, item)| *item == wanted).map(|(at, _)| at).collect()
             }
             _ => return Err(Error::index(self.clone(), wanted.clone())),
@@ -107,13 +115,11 @@ impl jaq_core::ValT for V {
 
     fn key_values(self) -> Box<dyn Iterator<Item = ValR<(Self, Self), Self>>> {
         let pairs: Vec<(V, V)> = match &self {
-            V::Arr(_) => {
-                let items = self.items().unwrap_or_default().iter().enumerate();
-                items.map(|(at, item)| (V::from(at), item.clone())).collect()
+            V::Arr(array) => {
+                array.items().iter().enumerate().map(|(at, item)| (V::from(at), item.clone())).collect()
             }
-            V::Obj(_) => {
-                let keys = self.keys().into_iter().flatten();
-                keys.map(|(key, value)| (V::Str(key.clone()), value.clone())).collect()
+            V::Obj(object) => {
+                object.fields().iter().map(|(key, value)| (V::Str(key.clone()), value.clone())).collect()
             }
             _ => return once(Err(not_iterable(self))),
         };
@@ -125,15 +131,16 @@ impl jaq_core::ValT for V {
 
     fn values(self) -> Box<dyn Iterator<Item = ValR<Self>>> {
         let len = match &self {
-            V::Arr(_) => self.items().map_or(0, <[V]>::len),
-            V::Obj(_) => self.keys().map_or(0, IndexMap::len),
+            V::Arr(array) => array.items().len(),
+            V::Obj(object) => object.fields().len(),
             _ => return once(Err(not_iterable(self))),
         };
         // By number, for the items stay where they are.
         Box::new((0..len).map(move |at| {
             let item = match &self {
-                V::Arr(_) => self.items().and_then(|items| items.get(at)),
-                _ => self.keys().and_then(|keys| keys.get_index(at)).map(|(_, value)| value),
+                V::Arr(array) => array.items().get(at),
+                V::Obj(object) => object.fields().get_index(at).map(|(_, value)| value),
+                _ => None,
             };
             Ok(item.cloned().unwrap_or_default())
         }))
@@ -145,10 +152,11 @@ impl jaq_core::ValT for V {
 
     fn range(self, range: Range<&Self>) -> ValR<Self> {
         match &self {
-            V::Arr(_) => {
-                let items = self.items().unwrap_or_default();
+            V::Arr(array) => {
+                let items = array.items();
                 let (from, upto) = V::bounds(&range, items.len())?;
-                V::array(items.get(from..upto).unwrap_or_default().to_vec()).map_err(ended)
+                meter::work(32 * (upto - from) as u64).map_err(ended)?;
+                V::array(items.range(from, upto).cloned().collect()).map_err(ended)
             }
             V::Str(text) => {
                 meter::work(text.len() as u64).map_err(ended)?;
@@ -166,13 +174,12 @@ impl jaq_core::ValT for V {
         f: impl Fn(Self) -> I,
     ) -> ValX<'a, Self> {
         match &self {
-            V::Arr(_) => {
-                let items = self.items().unwrap_or_default().iter().cloned().flat_map(f);
+            V::Arr(array) => {
+                let items = array.items().iter().cloned().flat_map(f);
                 Ok(V::array(items.collect::<Result<_, _>>()?).map_err(ended)?)
             }
-            V::Obj(_) => {
-                let keys = self.keys().into_iter().flatten();
-                let keys = keys.filter_map(|(key, value)| {
+            V::Obj(object) => {
+                let keys = object.fields().iter().filter_map(|(key, value)| {
                     f(value.clone()).next().map(|value| Ok((key.clone(), value?)))
                 });
                 Ok(V::object(keys.collect::<Result<_, Exn<'a, V>>>()?).map_err(ended)?)
@@ -189,11 +196,11 @@ impl jaq_core::ValT for V {
     ) -> ValX<'a, Self> {
         match (&self, index) {
             (V::Str(_) | V::Arr(_), V::Obj(_)) => {
-                let end = |name: &str| index.keys().and_then(|keys| keys.get(name));
+                let end = |name: &str| index.get(name);
                 self.clone().map_range(end("start")..end("end"), opt, f)
             }
             (V::Obj(_) | V::Null, V::Str(key)) => {
-                let mut keys = self.keys().cloned().unwrap_or_default();
+                let mut keys = self.fields().cloned().unwrap_or_default();
                 let old = keys.get(key).cloned().unwrap_or_default();
                 match f(old).next().transpose()? {
                     Some(new) => {
@@ -201,13 +208,13 @@ impl jaq_core::ValT for V {
                     }
                     None if matches!(self, V::Null) => return Ok(V::Null),
                     None => {
-                        keys.shift_remove(key);
+                        keys.remove(key);
                     }
                 }
                 Ok(V::object(keys).map_err(ended)?)
             }
-            (V::Arr(_), V::Num(number)) => {
-                let mut items = self.items().unwrap_or_default().to_vec();
+            (V::Arr(array), V::Num(number)) => {
+                let mut items: Vec<V> = array.items().iter().cloned().collect();
                 let Some(at) = number.place(items.len()) else {
                     let outside = Error::str(format_args!("index {index} is not in the array"));
                     return opt.fail(self, |_| Exn::from(outside));
@@ -235,10 +242,10 @@ impl jaq_core::ValT for V {
         opt: Opt,
         f: impl Fn(Self) -> I,
     ) -> ValX<'a, Self> {
-        let V::Arr(_) = &self else {
+        let V::Arr(array) = &self else {
             return opt.fail(self, |value| Exn::from(Error::typ(value, "array")));
         };
-        let mut items = self.items().unwrap_or_default().to_vec();
+        let mut items: Vec<V> = array.items().iter().cloned().collect();
         let (from, upto) = match V::bounds(&range, items.len()) {
             Ok(bounds) => bounds,
             Err(error) => return opt.fail(self, |_| Exn::from(error)),
@@ -249,7 +256,8 @@ impl jaq_core::ValT for V {
             Some(other) => return Err(Exn::from(Error::typ(other, "array"))),
             None => V::default(),
         };
-        items.splice(from..upto, new.items().unwrap_or_default().iter().cloned());
+        let new: Vec<V> = new.items().map(|items| items.iter().cloned().collect()).unwrap_or_default();
+        items.splice(from..upto, new);
         Ok(V::array(items).map_err(ended)?)
     }
 
@@ -338,10 +346,12 @@ impl Sub for V {
     fn sub(self, other: Self) -> ValR<V> {
         match (&self, &other) {
             (V::Num(left), V::Num(right)) => Ok(V::Num(left.sub(*right))),
-            (V::Arr(_), V::Arr(_)) => {
-                let out: std::collections::BTreeSet<&V> =
-                    other.items().unwrap_or_default().iter().collect();
-                let left = self.items().unwrap_or_default().iter();
+            (V::Arr(left), V::Arr(right)) => {
+                // All comparisons beforehand, since a set cannot stop in the middle.
+                let levels = u64::from(u64::BITS - (right.items().len() as u64).leading_zeros()) + 1;
+                meter::work((self.bytes() + other.bytes()).saturating_mul(levels)).map_err(ended)?;
+                let out: std::collections::BTreeSet<&V> = right.items().iter().collect();
+                let left = left.items().iter();
                 V::array(left.filter(|item| !out.contains(item)).cloned().collect()).map_err(ended)
             }
             _ => Err(Error::math(self, ops::Math::Sub, other)),
@@ -364,7 +374,7 @@ impl Mul for V {
     }
 }
 
-fn repeat(text: &Rc<str>, times: i128) -> Result<V, Stop> {
+fn repeat(text: &Arc<str>, times: i128) -> Result<V, Stop> {
     if times <= 0 {
         return Ok(V::Null);
     }
@@ -461,8 +471,8 @@ impl From<String> for V {
 impl From<Range<V>> for V {
     fn from(range: Range<V>) -> Self {
         let ends = [("start", range.start), ("end", range.end)];
-        let keys = ends.into_iter().filter_map(|(name, end)| Some((Rc::from(name), end?)));
-        or_null(V::object(keys.collect()))
+        let keys = ends.into_iter().filter_map(|(name, end)| Some((Arc::from(name), end?)));
+        or_null(V::object(keys.collect::<Fields>()))
     }
 }
 

@@ -1,8 +1,11 @@
 //! JSON values with expressions in them.
 
-use serde_json::{Map, Value};
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::meter::DEPTH;
+use crate::data::{Data, Fields};
 use super::{EvalError, Expression, ExpressionError, Variables, expression_text};
 
 /// A JSON value in which strings of the form `${ … }` are expressions, at any depth: values of objects and
@@ -12,11 +15,11 @@ pub struct Template(Part);
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// No expression in it.
-    Literal(Value),
+    /// No expression in it; as it was given, and as it is evaluated.
+    Literal(Value, Data),
     Expression(Expression),
     Array(Vec<Part>),
-    Object(Vec<(String, Part)>),
+    Object(Vec<(Arc<str>, Part)>),
 }
 
 impl Template {
@@ -44,7 +47,7 @@ impl Template {
     /// The value, if there is nothing to evaluate in it.
     pub fn literal(&self) -> Option<&Value> {
         match &self.0 {
-            Part::Literal(value) => Some(value),
+            Part::Literal(value, _) => Some(value),
             _ => None,
         }
     }
@@ -52,27 +55,27 @@ impl Template {
     /// The value with each expression replaced by its own; see [`Expression::eval`].
     pub fn eval(
         &self,
-        input: &Value,
+        input: &Data,
         variables: &dyn Variables,
         now_unix_ms: u64,
-    ) -> Result<Value, EvalError> {
+    ) -> Result<Data, EvalError> {
         self.0.eval(input, variables, now_unix_ms)
     }
 }
 
 impl Part {
-    fn eval(&self, input: &Value, variables: &dyn Variables, now_unix_ms: u64) -> Result<Value, EvalError> {
+    fn eval(&self, input: &Data, variables: &dyn Variables, now_unix_ms: u64) -> Result<Data, EvalError> {
         let eval = |part: &Self| part.eval(input, variables, now_unix_ms);
         match self {
-            Self::Literal(value) => Ok(value.clone()),
+            Self::Literal(_, data) => Ok(data.clone()),
             Self::Expression(expression) => expression.eval(input, variables, now_unix_ms),
-            Self::Array(items) => items.iter().map(eval).collect::<Result<_, _>>().map(Value::Array),
+            Self::Array(items) => items.iter().map(eval).collect::<Result<_, _>>().map(Data::list),
             Self::Object(keys) => {
-                let mut object = Map::with_capacity(keys.len());
+                let mut object = Fields::with_capacity(keys.len());
                 for (key, value) in keys {
                     object.insert(key.clone(), eval(value)?);
                 }
-                Ok(Value::Object(object))
+                Ok(Data::object_of(object))
             }
         }
     }
@@ -88,7 +91,7 @@ fn part(
         let message = format!("the value nests more than {DEPTH} levels deep");
         return Err((pointer.clone(), ExpressionError { message, offset: 0, text: String::new() }));
     }
-    let literal = |part: &Part| matches!(part, Part::Literal(_));
+    let literal = |part: &Part| matches!(part, Part::Literal(..));
     let made = match value {
         Value::String(text) if expression_text(text).is_some() => {
             let parsed = Expression::parse(text, variables);
@@ -107,13 +110,16 @@ fn part(
             let mut parts = Vec::with_capacity(keys.len());
             for (key, value) in keys {
                 let made = within(pointer, key, |pointer| part(value, variables, pointer, depth + 1))?;
-                parts.push((key.clone(), made));
+                parts.push((Arc::from(key.as_str()), made));
             }
             if parts.iter().all(|(_, part)| literal(part)) { None } else { Some(Part::Object(parts)) }
         }
         _ => None,
     };
-    Ok(made.unwrap_or_else(|| Part::Literal(value.clone())))
+    Ok(made.unwrap_or_else(|| {
+        // Its depth was checked above.
+        Part::Literal(value.clone(), Data::from_json(value).unwrap_or_default())
+    }))
 }
 
 /// Runs `f` with `name` behind `pointer`, escaped as RFC 6901 has it.

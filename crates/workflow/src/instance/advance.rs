@@ -3,13 +3,14 @@
 use std::mem;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::scope::{Scope, check_depth};
+use super::scope::{Scope, taken_in};
 use super::{
     Action, Content, Environment, Event, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase, State,
     Status, Then, Trying, Work,
 };
+use crate::data::{Data, List};
 use crate::duration;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::{Block, DurationSpec, Emit, Flow, For, Kind, Node, NodeId, Program, Publish};
@@ -74,7 +75,7 @@ impl<'a> Run<'a> {
             Event::Tick => self.tick(),
             Event::Cancel => {
                 self.cancel_below(None);
-                self.note(NoteKind::Cancelled, 0, None, &Arc::new(Value::Null));
+                self.note(NoteKind::Cancelled, 0, None, &Data::Null);
                 self.end(Status::Cancelled, None);
             }
             Event::Continue => {}
@@ -139,7 +140,7 @@ impl<'a> Run<'a> {
     }
 
     /// When the time of the whole runs out that begins now.
-    pub(super) fn whole_timeout(&self, input: &Value) -> Result<Option<u64>, WorkflowError> {
+    pub(super) fn whole_timeout(&self, input: &Data) -> Result<Option<u64>, WorkflowError> {
         let timeout = self.program.timeout.as_ref();
         let ms = timeout.map(|timeout| self.duration(timeout, None, input)).transpose()?;
         Ok(ms.map(|ms| self.environment.now_ms.saturating_add(ms)))
@@ -174,7 +175,7 @@ impl<'a> Run<'a> {
         kind: NoteKind,
         frame: FrameId,
         node: Option<NodeId>,
-        value: &Arc<Value>,
+        value: &Data,
     ) {
         if self.environment.observed {
             self.actions.push(Action::Note(Note { kind, frame, node, value: value.clone() }));
@@ -186,8 +187,8 @@ impl<'a> Run<'a> {
         &'s self,
         parent: Option<FrameId>,
         node: Option<&'s Node>,
-        input: Option<&'s Value>,
-        output: Option<&'s Value>,
+        input: Option<&'s Data>,
+        output: Option<&'s Data>,
     ) -> Scope<'s> {
         Scope {
             program: self.program,
@@ -206,12 +207,12 @@ impl<'a> Run<'a> {
         &self,
         spec: &DurationSpec,
         parent: Option<FrameId>,
-        input: &Value,
+        input: &Data,
     ) -> Result<u64, WorkflowError> {
         match spec {
             DurationSpec::Fixed(ms) => Ok(*ms),
             DurationSpec::Computed(template) => {
-                let value = self.scope(parent, None, Some(input), None).template(template, input)?;
+                let value = self.scope(parent, None, Some(input), None).json(template, input)?;
                 duration::parse(&value).map_err(|reason| WorkflowError::new(ErrorKind::Expression, reason))
             }
         }
@@ -233,7 +234,7 @@ impl<'a> Run<'a> {
     }
 
     /// Begins the task at a position of a list, or ends the list.
-    pub(super) fn enter_list(&mut self, list: FrameId, position: u32, raw: Arc<Value>) {
+    pub(super) fn enter_list(&mut self, list: FrameId, position: u32, raw: Data) {
         let tasks = self.frame(list).and_then(|frame| self.list(frame));
         match tasks.and_then(|block| block.tasks.get(position as usize)) {
             Some(node) => self.push(Work::Enter { parent: list, slot: position, node: *node, raw }),
@@ -241,7 +242,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn enter(&mut self, parent: FrameId, slot: u32, id: NodeId, raw: Arc<Value>) {
+    fn enter(&mut self, parent: FrameId, slot: u32, id: NodeId, raw: Data) {
         if self.frame(parent).is_none() {
             return;
         }
@@ -268,7 +269,7 @@ impl<'a> Run<'a> {
         parent: FrameId,
         slot: u32,
         id: NodeId,
-        raw: &Arc<Value>,
+        raw: &Data,
     ) -> Result<(), WorkflowError> {
         let program = self.program;
         let node = program.node(id);
@@ -306,7 +307,7 @@ impl<'a> Run<'a> {
             Kind::Set(template) => {
                 let output =
                     self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
-                self.finish(parent, slot, id, started, input, Arc::new(output), then(node.then))?;
+                self.finish(parent, slot, id, started, input, output, then(node.then))?;
             }
             Kind::Switch(cases) => {
                 let mut taken = node.then;
@@ -322,11 +323,11 @@ impl<'a> Run<'a> {
             }
             Kind::Raise(template) => {
                 let value =
-                    self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
+                    self.scope(Some(parent), Some(node), Some(&input), None).json(template, &input)?;
                 return Err(raised(&value)?);
             }
             Kind::Emit(emit) => {
-                let output = Arc::new(self.emit(parent, id, emit, &input)?);
+                let output = self.emit(parent, id, emit, &input)?;
                 self.finish(parent, slot, id, started, input, output, then(node.then))?;
             }
             Kind::Publish(publish) => {
@@ -360,8 +361,9 @@ impl<'a> Run<'a> {
             Kind::For(each) => {
                 let scope = self.scope(Some(parent), Some(node), Some(&input), None);
                 let items = items(scope.expression(&each.items, &input)?)?;
-                let outputs = if each.parallel.is_some() { vec![None; items.len()] } else { Vec::new() };
-                let state = State::For { items: Arc::new(items), next: 0, running: 0, outputs };
+                let len = items.items().map_or(0, List::len);
+                let outputs = if each.parallel.is_some() { vec![None; len] } else { Vec::new() };
+                let state = State::For { items, next: 0, running: 0, outputs };
                 let frame = frame(state);
                 let id = self.add(frame);
                 self.iterate(id, each, input);
@@ -390,7 +392,7 @@ impl<'a> Run<'a> {
     }
 
     /// Starts the next iterations of a loop, or ends it. `input` is that of the next one after another.
-    pub(super) fn iterate(&mut self, id: FrameId, each: &'a For, input: Arc<Value>) {
+    pub(super) fn iterate(&mut self, id: FrameId, each: &'a For, input: Data) {
         let mut begun = Vec::new();
         loop {
             let Some(frame) = self.frame(id) else { return };
@@ -404,23 +406,20 @@ impl<'a> Run<'a> {
             if *running >= at_once {
                 break;
             }
-            let Some(item) = items.get(index as usize) else {
+            let Some(item) = items.items().and_then(|items| items.get(index as usize)).cloned() else {
                 if *running == 0 {
                     let output = match each.parallel {
                         None => input,
-                        Some(_) => {
-                            Arc::new(outputs.iter().map(|output| output.as_deref().cloned()).collect())
-                        }
+                        Some(_) => all(outputs),
                     };
                     self.finish_composed(id, output);
                 }
                 break;
             };
-            let item = Arc::new(item.clone());
             let input = if each.parallel.is_some() { own } else { input.clone() };
             let variables = vec![
                 (Arc::from(each.each.as_str()), item),
-                (Arc::from(each.at.as_str()), Arc::new(json!(index))),
+                (Arc::from(each.at.as_str()), Data::from(index)),
             ];
             let list = self.add(Frame {
                 node: Some(node),
@@ -470,12 +469,12 @@ impl<'a> Run<'a> {
         parent: FrameId,
         id: NodeId,
         emit: &Emit,
-        input: &Arc<Value>,
-    ) -> Result<Value, WorkflowError> {
+        input: &Data,
+    ) -> Result<Data, WorkflowError> {
         let node = self.program.node(id);
         let scope = self.scope(Some(parent), Some(node), Some(input), None);
-        let topic = emit.topic.as_ref().map(|topic| scope.template(topic, input)).transpose()?;
-        let Value::Object(mut event) = scope.template(&emit.event, input)? else {
+        let topic = emit.topic.as_ref().map(|topic| scope.json(topic, input)).transpose()?;
+        let Value::Object(mut event) = scope.json(&emit.event, input)? else {
             return Err(WorkflowError::new(ErrorKind::Expression, "the event is no object"));
         };
         if !event.get("type").is_some_and(Value::is_string) {
@@ -493,15 +492,16 @@ impl<'a> Run<'a> {
             event.entry("datacontenttype").or_insert_with(|| Value::from("application/json"));
         }
         let event = Value::Object(event);
+        let output = taken_in(&event)?;
         self.actions.push(Action::Publish(Outgoing {
             node: id,
             topic: topic.map(text),
-            content: Content::CloudEvent(Arc::new(event.clone())),
+            content: Content::CloudEvent(Arc::new(event)),
             qos: emit.qos,
             retain: false,
             headers: Vec::new(),
         }));
-        Ok(event)
+        Ok(output)
     }
 
     fn publish(
@@ -509,10 +509,10 @@ impl<'a> Run<'a> {
         parent: FrameId,
         id: NodeId,
         publish: &Publish,
-        input: &Arc<Value>,
+        input: &Data,
     ) -> Result<(), WorkflowError> {
         let scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
-        let headers = publish.headers.as_ref().map(|headers| scope.template(headers, input)).transpose()?;
+        let headers = publish.headers.as_ref().map(|headers| scope.json(headers, input)).transpose()?;
         let headers = match headers {
             Some(Value::Object(headers)) => {
                 headers.into_iter().map(|(key, value)| (key, text(value))).collect()
@@ -521,8 +521,8 @@ impl<'a> Run<'a> {
         };
         let outgoing = Outgoing {
             node: id,
-            topic: Some(text(scope.template(&publish.topic, input)?)),
-            content: Content::Payload(scope.template(&publish.payload, input)?),
+            topic: Some(text(scope.json(&publish.topic, input)?)),
+            content: Content::Payload(scope.json(&publish.payload, input)?),
             qos: publish.qos,
             retain: publish.retain,
             headers,
@@ -536,7 +536,7 @@ impl<'a> Run<'a> {
         let Some(frame) = self.frame(id).filter(|frame| matches!(frame.state, State::Call)) else { return };
         let (Some(parent), Some(node)) = (frame.parent, frame.node) else { return };
         let (slot, raw) = (frame.slot, frame.raw.clone());
-        match result.and_then(|output| check_depth(&output).map(|()| output)) {
+        match result.and_then(|output| taken_in(&output)) {
             Ok(output) => self.finish_frame(id, output, None),
             Err(error) => {
                 self.instance.frames.remove(&id);
@@ -621,33 +621,26 @@ pub(super) fn text(value: Value) -> String {
     }
 }
 
-fn items(value: Value) -> Result<Vec<Value>, WorkflowError> {
-    let items = match value {
-        Value::Array(items) => items,
-        Value::Null => Vec::new(),
-        other => {
-            let kind = kind_of(&other);
-            let detail = format!("a loop goes through a list; `in` gave {kind}");
-            return Err(WorkflowError::new(ErrorKind::Expression, detail));
-        }
-    };
-    match items.len() > MAX_ITEMS {
-        true => {
-            Err(WorkflowError::new(ErrorKind::Runtime, format!("the list has more than {MAX_ITEMS} items")))
-        }
-        false => Ok(items),
-    }
+/// The outputs of branches; null for those that have none.
+pub(super) fn all(outputs: &[Option<Data>]) -> Data {
+    Data::list(outputs.iter().map(|output| output.clone().unwrap_or_default()).collect())
 }
 
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
+fn items(value: Data) -> Result<Data, WorkflowError> {
+    let kind = match &value {
+        Data::Arr(items) if items.len() > MAX_ITEMS => {
+            let detail = format!("the list has more than {MAX_ITEMS} items");
+            return Err(WorkflowError::new(ErrorKind::Runtime, detail));
+        }
+        Data::Arr(_) => return Ok(value),
+        Data::Null => return Ok(Data::list(Vec::new())),
+        Data::Bool(_) => "a boolean",
+        Data::Num(_) => "a number",
+        Data::Str(_) => "a string",
+        Data::Obj(_) => "an object",
+    };
+    let detail = format!("a loop goes through a list; `in` gave {kind}");
+    Err(WorkflowError::new(ErrorKind::Expression, detail))
 }
 
 fn raised(value: &Value) -> Result<WorkflowError, WorkflowError> {

@@ -89,7 +89,7 @@ impl Run<'_> {
     pub(super) fn fault(&mut self, error: WorkflowError, work: Option<Work>) {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         frames.into_iter().for_each(|id| self.call_off(id));
-        self.note(NoteKind::Faulted, 0, None, &Arc::new(error.to_json()));
+        self.note(NoteKind::Faulted, 0, None, &error.to_data());
         // What was not begun yet comes after what failed.
         let mut open = mem::take(&mut self.instance.work);
         open.extend(work);

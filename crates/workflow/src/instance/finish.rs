@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use super::advance::{Run, then};
-use super::scope::check_depth;
+use super::advance::{Run, all, then};
+use super::scope::bounded;
 use super::{Frame, FrameId, NoteKind, Phase, State, Status, Then, Work};
+use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::{DataFlow, Kind, Node, NodeId};
 use crate::schema::Schema;
@@ -18,12 +17,12 @@ impl Run<'_> {
         parent: Option<FrameId>,
         node: Option<&Node>,
         data: &DataFlow,
-        raw: &Arc<Value>,
-    ) -> Result<Arc<Value>, WorkflowError> {
+        raw: &Data,
+    ) -> Result<Data, WorkflowError> {
         check(data.input_schema.as_ref(), raw, "the input")?;
         match &data.from {
             None => Ok(raw.clone()),
-            Some(from) => Ok(Arc::new(self.scope(parent, node, Some(raw), None).template(from, raw)?)),
+            Some(from) => self.scope(parent, node, Some(raw), None).template(from, raw),
         }
     }
 
@@ -35,8 +34,8 @@ impl Run<'_> {
         slot: u32,
         id: NodeId,
         started_unix_ms: u64,
-        input: Arc<Value>,
-        output: Arc<Value>,
+        input: Data,
+        output: Data,
         flow: Then,
     ) -> Result<(), WorkflowError> {
         let output = self.outgoing(parent, id, started_unix_ms, &input, output)?;
@@ -46,7 +45,7 @@ impl Run<'_> {
     }
 
     /// A task with a frame has ended; `flow` is what its definition says if it is not given.
-    pub(super) fn finish_frame(&mut self, id: FrameId, output: Arc<Value>, flow: Option<Then>) {
+    pub(super) fn finish_frame(&mut self, id: FrameId, output: Data, flow: Option<Then>) {
         let Some(frame) = self.instance.frames.remove(&id) else { return };
         self.instance.synthesizers.remove(&id);
         let Frame { parent: Some(parent), node: Some(node), slot, raw, input, started_unix_ms, .. } =
@@ -61,9 +60,9 @@ impl Run<'_> {
     }
 
     /// A task has ended whose output is made of those of several.
-    pub(super) fn finish_composed(&mut self, id: FrameId, output: Arc<Value>) {
-        match check_depth(&output) {
-            Ok(()) => self.finish_frame(id, output, None),
+    pub(super) fn finish_composed(&mut self, id: FrameId, output: Data) {
+        match bounded(output) {
+            Ok(output) => self.finish_frame(id, output, None),
             Err(error) => self.rethrow(id, error),
         }
     }
@@ -73,9 +72,9 @@ impl Run<'_> {
         parent: FrameId,
         id: NodeId,
         started_unix_ms: u64,
-        input: &Arc<Value>,
-        raw: Arc<Value>,
-    ) -> Result<Arc<Value>, WorkflowError> {
+        input: &Data,
+        raw: Data,
+    ) -> Result<Data, WorkflowError> {
         let program = self.program;
         let node = program.node(id);
         let output = match &node.data.output {
@@ -83,7 +82,7 @@ impl Run<'_> {
             Some(template) => {
                 let mut scope = self.scope(Some(parent), Some(node), Some(input), Some(&raw));
                 scope.started_unix_ms = started_unix_ms;
-                Arc::new(scope.template(template, &raw)?)
+                scope.template(template, &raw)?
             }
         };
         check(node.data.output_schema.as_ref(), &output, "the output")?;
@@ -92,13 +91,13 @@ impl Run<'_> {
             scope.started_unix_ms = started_unix_ms;
             let context = scope.template(template, &output)?;
             check(node.data.export_schema.as_ref(), &context, "the export")?;
-            self.instance.context = Arc::new(context);
+            self.instance.context = context;
         }
         Ok(output)
     }
 
     /// A task of `parent` has ended.
-    pub(super) fn done(&mut self, parent: FrameId, slot: u32, output: Arc<Value>, flow: Then) {
+    pub(super) fn done(&mut self, parent: FrameId, slot: u32, output: Data, flow: Then) {
         if let Then::End = flow {
             return self.complete(output);
         }
@@ -119,8 +118,8 @@ impl Run<'_> {
                         self.finish_frame(parent, output, None);
                     }
                     (false, 0) => {
-                        let all = outputs.iter().map(|output| output.as_deref().cloned()).collect();
-                        self.finish_composed(parent, Arc::new(all));
+                        let all = all(outputs);
+                        self.finish_composed(parent, all);
                     }
                     (false, _) => {}
                 }
@@ -134,7 +133,7 @@ impl Run<'_> {
     }
 
     /// The last task of a list has ended.
-    pub(super) fn list_ended(&mut self, list: FrameId, output: Arc<Value>) {
+    pub(super) fn list_ended(&mut self, list: FrameId, output: Data) {
         let Some(frame) = self.frame(list) else { return };
         let (parent, slot) = (frame.parent, frame.slot);
         let Some(node) = frame.node else { return self.complete(output) };
@@ -162,13 +161,13 @@ impl Run<'_> {
     }
 
     /// The workflow has ended with `output`.
-    fn complete(&mut self, raw: Arc<Value>) {
+    fn complete(&mut self, raw: Data) {
         let program = self.program;
         let output = match &program.data.output {
             None => Ok(raw.clone()),
             Some(template) => {
                 let input = self.root().map_or(&self.instance.input, |(_, root)| &root.input);
-                self.scope(None, None, Some(input), Some(&raw)).template(template, &raw).map(Arc::new)
+                self.scope(None, None, Some(input), Some(&raw)).template(template, &raw)
             }
         };
         let output = output.and_then(|output| {
@@ -178,7 +177,7 @@ impl Run<'_> {
         match output {
             Ok(output) => {
                 self.note(NoteKind::Completed, 0, None, &output);
-                self.end(Status::Completed, Some(Ok(output)));
+                self.end(Status::Completed, Some(Ok(Arc::new(output.to_json()))));
             }
             Err(error) => {
                 let again = Work::Done { parent: 0, slot: 0, output: raw, flow: Then::End };
@@ -193,7 +192,7 @@ impl Run<'_> {
         parent: FrameId,
         slot: u32,
         node: NodeId,
-        raw: Arc<Value>,
+        raw: Data,
         error: WorkflowError,
     ) {
         if self.frame(parent).is_none() {
@@ -201,7 +200,7 @@ impl Run<'_> {
         }
         let error = error.at(&self.program.node(node).path);
         if self.environment.observed {
-            let value = Arc::new(error.to_json());
+            let value = error.to_data();
             self.note(NoteKind::Faulted, parent, Some(node), &value);
         }
         let mut at = Some(parent);
@@ -240,9 +239,9 @@ impl Run<'_> {
     }
 }
 
-fn check(schema: Option<&Schema>, value: &Value, what: &str) -> Result<(), WorkflowError> {
+fn check(schema: Option<&Schema>, value: &Data, what: &str) -> Result<(), WorkflowError> {
     let Some(schema) = schema else { return Ok(()) };
-    schema.check(value).map_err(|reason| {
+    schema.check(&value.to_json()).map_err(|reason| {
         WorkflowError::new(ErrorKind::Validation, format!("{what} does not fit its schema: {reason}"))
     })
 }

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::advance::Run;
-use super::scope::can_be_kept;
+use super::scope::event_taken_in;
 use super::{Action, Frame, FrameId, Instance, State};
+use crate::data::{Data, List};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset, topic_matches};
-use crate::expression::{Expression, Variables};
+use crate::expression::Expression;
 use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Program, Until};
 use crate::synthesizer::{Firing, Predicate, Rule, Synthesizer};
 
@@ -41,7 +42,7 @@ impl ActiveFilter {
 pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
     has_attributes(&filter.attributes, event)
         && filter.correlate.iter().all(|(from, expected)| {
-            from.eval(event, &NoVariables, unix_ms).is_ok_and(|found| found == *expected)
+            from.eval_json(event, unix_ms).is_ok_and(|found| found == *expected)
         })
 }
 
@@ -53,26 +54,17 @@ fn has_attributes(attributes: &[(String, Value)], event: &Value) -> bool {
     })
 }
 
-/// Where no names are known.
-struct NoVariables;
-
-impl Variables for NoVariables {
-    fn value(&self, _: &str) -> Option<std::borrow::Cow<'_, Value>> {
-        None
-    }
-}
-
 /// A listen that waits.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Listening {
     filters: Vec<Resolved>,
     /// What there is so far.
-    events: Vec<Value>,
+    events: Data,
     /// Filters of an `all` that have had their event.
     matched: Vec<u32>,
-    correlation: BTreeMap<String, Value>,
+    correlation: BTreeMap<String, Data>,
     /// For `foreach`.
-    queue: VecDeque<Arc<Value>>,
+    queue: VecDeque<Data>,
     busy: bool,
     taken: u32,
     /// Ends when the queue is empty.
@@ -83,7 +75,27 @@ pub(super) struct Listening {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Resolved {
     attributes: Vec<(String, Value)>,
-    expect: Vec<(u32, Value)>,
+    expect: Vec<(u32, Data)>,
+}
+
+impl Listening {
+    /// How many events it has.
+    fn collected(&self) -> usize {
+        self.events.items().map_or(0, List::len)
+    }
+
+    /// The events as a list.
+    fn list(&self) -> Data {
+        match &self.events {
+            Data::Arr(_) => self.events.clone(),
+            _ => Data::list(Vec::new()),
+        }
+    }
+}
+
+/// What an event that can be kept, or a rule of such events, gives.
+fn kept(value: &Value) -> Data {
+    Data::from_json(value).unwrap_or_default()
 }
 
 impl Instance {
@@ -100,7 +112,7 @@ pub(crate) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, String> {
     let compile = |text: &str| {
         let expression = Expression::parse(text, &[]).map_err(|error| error.to_string())?;
         let predicate: Predicate = Arc::new(move |event: &Value| {
-            expression.eval(event, &NoVariables, 0).map_err(|error| error.to_string())
+            expression.eval_json(event, 0).map_err(|error| error.to_string())
         });
         Ok(predicate)
     };
@@ -121,7 +133,7 @@ impl Run<'_> {
             );
             let mut resolved = Resolved { attributes: Vec::new(), expect: Vec::new() };
             for (name, template) in &filter.attributes {
-                resolved.attributes.push((name.clone(), scope.template(template, &frame.input)?));
+                resolved.attributes.push((name.clone(), scope.json(template, &frame.input)?));
             }
             for (index, correlation) in filter.correlate.iter().enumerate() {
                 if let Some(expect) = &correlation.expect {
@@ -152,7 +164,7 @@ impl Run<'_> {
                 .expect
                 .iter()
                 .filter_map(|(index, value)| {
-                    Some((filter.correlate.get(*index as usize)?.from.clone(), value.clone()))
+                    Some((filter.correlate.get(*index as usize)?.from.clone(), value.to_json()))
                 })
                 .collect(),
         };
@@ -182,10 +194,8 @@ impl Run<'_> {
 
     /// An event has come that a filter may take. One that nests too deep to be kept is none that is waited for.
     pub(super) fn message(&mut self, id: FrameId, source: u32, event: Arc<Value>) {
-        if !can_be_kept(&event) {
-            return;
-        }
-        match self.take(id, source, &event) {
+        let Some(data) = event_taken_in(&event) else { return };
+        match self.take(id, source, &event, &data) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.fail_listen(id, error),
@@ -201,7 +211,7 @@ impl Run<'_> {
         }
         let now_ms = self.environment.now_ms;
         match self.instance.synthesizers.get_mut(&id) {
-            None => self.deliver(id, read(&event, how)),
+            None => self.deliver(id, kept(&read(&event, how))),
             Some(synthesizer) => match synthesizer.handle(source as usize, &event, now_ms) {
                 Ok(firings) => self.fired(id, firings),
                 Err(error) => {
@@ -212,7 +222,13 @@ impl Run<'_> {
     }
 
     /// Whether the event is one of those that are waited for.
-    fn take(&mut self, id: FrameId, source: u32, event: &Arc<Value>) -> Result<bool, WorkflowError> {
+    fn take(
+        &mut self,
+        id: FrameId,
+        source: u32,
+        json: &Value,
+        event: &Data,
+    ) -> Result<bool, WorkflowError> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(false) };
         let State::Listen(listening) = &frame.state else { return Ok(false) };
         let (Some(filter), Some(resolved)) =
@@ -224,7 +240,7 @@ impl Run<'_> {
         if listening.ending || (all && listening.matched.contains(&source)) {
             return Ok(false);
         }
-        if !has_attributes(&resolved.attributes, event) {
+        if !has_attributes(&resolved.attributes, json) {
             return Ok(false);
         }
         let scope = self.scope(
@@ -233,12 +249,12 @@ impl Run<'_> {
             Some(&frame.input),
             None,
         );
-        let data = event.get("data").unwrap_or(&Value::Null);
+        let data = event.get("data").cloned().unwrap_or_default();
         let fits = match &filter.data {
             None => true,
-            Some(DataTest::Contains(wanted)) => subset(wanted, data),
+            Some(DataTest::Contains(wanted)) => subset(wanted, json.get("data").unwrap_or(&Value::Null)),
             // Data that the condition does not fit is not meant.
-            Some(DataTest::Condition(condition)) => scope.is_true(condition, data).unwrap_or(false),
+            Some(DataTest::Condition(condition)) => scope.is_true(condition, &data).unwrap_or(false),
         };
         if !fits {
             return Ok(false);
@@ -267,7 +283,7 @@ impl Run<'_> {
         let Some((_, listen)) = self.listen_of(id) else { return };
         let how = listen.read;
         for firing in firings {
-            self.deliver(id, firing_value(&firing, how));
+            self.deliver(id, kept(&firing_value(&firing, how)));
         }
     }
 
@@ -303,7 +319,7 @@ impl Run<'_> {
     }
 
     /// What a listen has waited for is here.
-    fn deliver(&mut self, id: FrameId, item: Value) {
+    fn deliver(&mut self, id: FrameId, item: Data) {
         let Some((_, listen)) = self.listen_of(id) else { return };
         let foreach = listen.foreach.is_some();
         let all = listen.strategy.mode == Mode::All && listen.rule.is_none();
@@ -315,10 +331,10 @@ impl Run<'_> {
             return;
         }
         match foreach {
-            true => listening.queue.push_back(Arc::new(item)),
+            true => listening.queue.push_back(item),
             false => listening.events.push(item),
         }
-        if listening.queue.len() > MAX_QUEUED || listening.events.len() > MAX_EVENTS {
+        if listening.queue.len() > MAX_QUEUED || listening.collected() > MAX_EVENTS {
             let detail =
                 format!("more than {MAX_QUEUED} events wait, or more than {MAX_EVENTS} were collected");
             return self.fail_listen(id, WorkflowError::new(ErrorKind::Runtime, detail));
@@ -342,13 +358,13 @@ impl Run<'_> {
                     Some(&frame.input),
                     None,
                 );
-                match scope.is_true(condition, &Value::Array(listening.events.clone())) {
+                match scope.is_true(condition, &listening.list()) {
                     Ok(ends) => ends,
                     Err(error) => return self.fail_listen(id, error),
                 }
             }
             (Some(Until::Event(_) | Until::Never), _) => false,
-            (None, Mode::All) if listen.rule.is_none() => listening.events.len() >= strategy.filters.len(),
+            (None, Mode::All) if listen.rule.is_none() => listening.collected() >= strategy.filters.len(),
             (None, _) => true,
         };
         if let Some(listening) = self.listening(id)
@@ -369,9 +385,9 @@ impl Run<'_> {
         }
         let Some(item) = listening.queue.pop_front() else {
             if listening.ending {
-                let output = Value::Array(std::mem::take(&mut listening.events));
+                let output = listening.list();
                 self.actions.push(Action::Unlisten { frame: id });
-                self.finish_composed(id, Arc::new(output));
+                self.finish_composed(id, output);
             }
             return;
         };
@@ -381,7 +397,7 @@ impl Run<'_> {
         let Some((frame, Listen { foreach: Some(foreach), .. })) = self.listen_of(id) else { return };
         let variables = vec![
             (Arc::from(foreach.item.as_str()), item.clone()),
-            (Arc::from(foreach.at.as_str()), Arc::new(json!(index))),
+            (Arc::from(foreach.at.as_str()), Data::from(index)),
         ];
         let list = Frame {
             node: frame.node,
@@ -400,7 +416,7 @@ impl Run<'_> {
     }
 
     /// `foreach` has done with an event.
-    pub(super) fn event_done(&mut self, id: FrameId, index: u32, item: Arc<Value>, output: Arc<Value>) {
+    pub(super) fn event_done(&mut self, id: FrameId, index: u32, item: Data, output: Data) {
         match self.event_output(id, index, &item, output) {
             Ok(output) => {
                 let Some(listening) = self.listening(id) else { return };
@@ -417,13 +433,13 @@ impl Run<'_> {
         &mut self,
         id: FrameId,
         index: u32,
-        item: &Value,
-        output: Arc<Value>,
-    ) -> Result<Value, WorkflowError> {
+        item: &Data,
+        output: Data,
+    ) -> Result<Data, WorkflowError> {
         let Some((frame, Listen { foreach: Some(foreach), .. })) = self.listen_of(id) else {
-            return Ok(Value::Null);
+            return Ok(Data::Null);
         };
-        let index = json!(index);
+        let index = Data::from(index);
         let extra = [(foreach.item.as_str(), item), (foreach.at.as_str(), &index)];
         let node = frame.node.map(|node| self.program.node(node));
         let scope = |output| {
@@ -433,14 +449,14 @@ impl Run<'_> {
         };
         let made = match &foreach.output {
             Some(template) => scope(&output).template(template, &output)?,
-            None => (*output).clone(),
+            None => output.clone(),
         };
         let context = match &foreach.export {
             Some(template) => Some(scope(&made).template(template, &made)?),
             None => None,
         };
         if let Some(context) = context {
-            self.instance.context = Arc::new(context);
+            self.instance.context = context;
         }
         Ok(made)
     }
@@ -481,11 +497,11 @@ pub fn firing_value(firing: &Firing, how: crate::program::Read) -> Value {
 /// A filter of a schedule as it is without an instance; nothing if it depends on one.
 pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
     let attribute = |(name, template): &(String, crate::expression::Template)| {
-        Some((name.clone(), template.eval(&Value::Null, &NoVariables, 0).ok()?))
+        Some((name.clone(), template.eval(&Data::Null, &(), 0).ok()?.to_json()))
     };
     let expected = |correlation: &crate::program::Correlation| {
-        let expect = correlation.expect.as_ref()?.eval(&Value::Null, &NoVariables, 0).ok()?;
-        Some((correlation.from.clone(), expect))
+        let expect = correlation.expect.as_ref()?.eval(&Data::Null, &(), 0).ok()?;
+        Some((correlation.from.clone(), expect.to_json()))
     };
     Some(ActiveFilter {
         attributes: filter.attributes.iter().map(attribute).collect::<Option<_>>()?,
@@ -501,7 +517,7 @@ impl EventFilter {
             None => true,
             Some(DataTest::Contains(wanted)) => subset(wanted, data),
             Some(DataTest::Condition(condition)) => {
-                condition.is_true(data, &NoVariables, 0).unwrap_or(false)
+                Data::from_json(data).is_ok_and(|data| condition.is_true(&data, &(), 0).unwrap_or(false))
             }
         }
     }

@@ -12,12 +12,13 @@ mod request;
 mod retry;
 mod scope;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::data::Data;
 use crate::error::WorkflowError;
 use crate::program::{HttpOutput, NodeId, Program};
 use crate::synthesizer::Synthesizer;
@@ -199,7 +200,7 @@ pub struct Note {
     /// The task; none for the workflow as a whole.
     pub node: Option<NodeId>,
     /// Input, output or error.
-    pub value: Arc<Value>,
+    pub value: Data,
 }
 
 /// The kinds of notes.
@@ -265,10 +266,10 @@ impl Status {
 pub struct Instance {
     id: Arc<str>,
     status: Status,
-    input: Arc<Value>,
+    input: Data,
     /// The input could not be kept.
     refused: bool,
-    context: Arc<Value>,
+    context: Data,
     started_unix_ms: u64,
     frames: BTreeMap<FrameId, Box<Frame>>,
     last_frame: FrameId,
@@ -308,12 +309,12 @@ struct Frame {
     /// Its place in the parent: in the list, among the branches, among the iterations.
     slot: u32,
     started_unix_ms: u64,
-    raw: Arc<Value>,
-    input: Arc<Value>,
+    raw: Data,
+    input: Data,
     /// When it goes on by itself.
     due_ms: Option<u64>,
     timeout_ms: Option<u64>,
-    variables: Vec<(Arc<str>, Arc<Value>)>,
+    variables: Vec<(Arc<str>, Data)>,
     state: State,
 }
 
@@ -322,15 +323,15 @@ enum State {
     /// A list of tasks: the workflow's own, `do`, an iteration, an event of a listen, or what `catch` does.
     List,
     Fork {
-        outputs: Vec<Option<Arc<Value>>>,
+        outputs: Vec<Option<Data>>,
         left: u32,
     },
     For {
-        items: Arc<Vec<Value>>,
+        items: Data,
         next: u32,
         running: u32,
         /// Of a loop with iterations at the same time.
-        outputs: Vec<Option<Arc<Value>>>,
+        outputs: Vec<Option<Data>>,
     },
     Try(Box<Trying>),
     Wait,
@@ -357,11 +358,11 @@ enum Phase {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Work {
     /// Begin a task.
-    Enter { parent: FrameId, slot: u32, node: NodeId, raw: Arc<Value> },
+    Enter { parent: FrameId, slot: u32, node: NodeId, raw: Data },
     /// A task of `parent` has ended.
-    Done { parent: FrameId, slot: u32, output: Arc<Value>, flow: Then },
+    Done { parent: FrameId, slot: u32, output: Data, flow: Then },
     /// A task of `parent` has failed.
-    Fail { parent: FrameId, slot: u32, node: NodeId, raw: Arc<Value>, error: WorkflowError },
+    Fail { parent: FrameId, slot: u32, node: NodeId, raw: Data, error: WorkflowError },
 }
 
 /// What comes next, once it is decided.
@@ -377,14 +378,15 @@ impl Instance {
     /// An instance that has not started. `seed` decides what is left to chance. An input that nests more than 100 levels
     /// deep is let go, and the instance fails when it starts.
     pub fn new(id: Arc<str>, input: Arc<Value>, seed: u64, unix_ms: u64) -> Self {
-        let refused = scope::check_depth(&input).is_err();
-        let input = if refused { Arc::new(Value::Null) } else { input };
+        let taken_in = scope::taken_in(&input);
+        let refused = taken_in.is_err();
+        let input = taken_in.unwrap_or_default();
         Self {
             id,
             status: Status::Pending,
             input,
             refused,
-            context: Arc::new(Value::Null),
+            context: Data::Null,
             started_unix_ms: unix_ms,
             frames: BTreeMap::new(),
             last_frame: 0,
@@ -411,12 +413,12 @@ impl Instance {
     }
 
     /// What it was started with.
-    pub fn input(&self) -> &Arc<Value> {
+    pub fn input(&self) -> &Data {
         &self.input
     }
 
     /// `$context`.
-    pub fn context(&self) -> &Arc<Value> {
+    pub fn context(&self) -> &Data {
         &self.context
     }
 
@@ -453,8 +455,8 @@ impl Instance {
 
     /// The tasks that run now, or that wait for something: their place in the definition, and since when.
     pub fn current<'p>(&self, program: &'p Program) -> Vec<(&'p str, u64)> {
-        let leaf = |id: &FrameId| !self.frames.values().any(|frame| frame.parent == Some(*id));
-        let leaves = self.frames.iter().filter(|(id, _)| leaf(id));
+        let parents: BTreeSet<FrameId> = self.frames.values().filter_map(|frame| frame.parent).collect();
+        let leaves = self.frames.iter().filter(|(id, _)| !parents.contains(id));
         leaves
             .filter_map(|(_, frame)| Some((program.node(frame.node?).path.as_str(), frame.started_unix_ms)))
             .collect()

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::advance::{Run, text};
 use super::scope::Scope;
 use super::{Action, FrameId};
+use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Template;
 use crate::program::{Authentication, Http, HttpOutput, Kind};
@@ -36,8 +37,8 @@ impl Run<'_> {
         let mut scope = self.scope(frame.parent, Some(node), Some(input), None);
         scope.started_unix_ms = frame.started_unix_ms;
         let or_input = |template: &Option<Template>| match template {
-            None => Ok(input.clone()),
-            Some(template) => scope.template(template, input).map(Arc::new),
+            None => Ok(Arc::new(input.to_json())),
+            Some(template) => scope.json(template, input).map(Arc::new),
         };
         let mut goes_on = None;
         let action = match &node.kind {
@@ -59,7 +60,7 @@ impl Run<'_> {
                 }
                 let part = |template: &Option<Template>| match template {
                     None => Ok(json!({})),
-                    Some(template) => scope.template(template, input),
+                    Some(template) => scope.json(template, input),
                 };
                 let given = json!({"arguments": part(&script.arguments)?, "environment": part(&script.environment)?});
                 Action::Script {
@@ -92,9 +93,9 @@ impl Run<'_> {
     }
 }
 
-fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts, WorkflowError> {
+fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<RequestParts, WorkflowError> {
     let bad = |detail: String| WorkflowError::new(ErrorKind::Configuration, detail);
-    let endpoint = text(scope.template(&http.endpoint, input)?);
+    let endpoint = text(scope.json(&http.endpoint, input)?);
     let endpoint = fill(&endpoint, input);
     let mut url =
         url::Url::parse(&endpoint).map_err(|error| bad(format!("`{endpoint}` is no URL: {error}")))?;
@@ -102,7 +103,7 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
         return Err(bad(format!("`{endpoint}` is no http or https URL")));
     }
     if let Some(query) = &http.query
-        && let Value::Object(pairs) = scope.template(query, input)?
+        && let Value::Object(pairs) = scope.json(query, input)?
     {
         let mut given = url.query_pairs_mut();
         for (name, value) in pairs {
@@ -121,7 +122,7 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
     }
     let mut headers = Vec::new();
     if let Some(given) = &http.headers
-        && let Value::Object(given) = scope.template(given, input)?
+        && let Value::Object(given) = scope.json(given, input)?
     {
         headers.extend(given.into_iter().map(|(name, value)| (name, text(value))));
     }
@@ -130,7 +131,7 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
     };
     let body = match &http.body {
         None => Vec::new(),
-        Some(body) => match scope.template(body, input)? {
+        Some(body) => match scope.json(body, input)? {
             Value::Null => Vec::new(),
             Value::String(text) => text.into_bytes(),
             other => {
@@ -145,12 +146,12 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
         None => {}
         Some(Authentication::Basic(user, password)) => {
             let (user, password) =
-                (text(scope.template(user, input)?), text(scope.template(password, input)?));
+                (text(scope.json(user, input)?), text(scope.json(password, input)?));
             let token = STANDARD.encode(format!("{user}:{password}"));
             headers.push(("authorization".to_owned(), format!("Basic {token}")));
         }
         Some(Authentication::Bearer(token)) => {
-            let token = text(scope.template(token, input)?);
+            let token = text(scope.json(token, input)?);
             headers.push(("authorization".to_owned(), format!("Bearer {token}")));
         }
     }
@@ -158,7 +159,7 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Value) -> Result<RequestParts
 }
 
 /// `{name}` in a URL is the value of that name in the input (RFC 6570, level 1).
-fn fill(endpoint: &str, input: &Value) -> String {
+fn fill(endpoint: &str, input: &Data) -> String {
     let mut filled = String::with_capacity(endpoint.len());
     let mut rest = endpoint;
     while let Some((before, after)) = rest.split_once('{') {
@@ -168,7 +169,7 @@ fn fill(endpoint: &str, input: &Value) -> String {
             rest = after;
             continue;
         };
-        let value = input.get(name).cloned().unwrap_or_default();
+        let value = input.get(name).map(Data::to_json).unwrap_or_default();
         let value = if value.is_null() { String::new() } else { text(value) };
         filled.extend(url::form_urlencoded::byte_serialize(value.as_bytes()).map(|part| match part {
             "+" => "%20",

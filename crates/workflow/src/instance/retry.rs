@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::advance::Run;
 use super::{FrameId, NoteKind, Phase, State};
+use crate::data::Data;
 use crate::error::WorkflowError;
 use crate::expression::Expression;
 use crate::program::{Backoff, Retry, Try};
@@ -38,6 +39,7 @@ impl Run<'_> {
         tried: &Try,
         error: &WorkflowError,
     ) -> Result<bool, WorkflowError> {
+        let data = error.to_data();
         let error = error.to_json();
         let same = |name: &str, wanted: &Value| match (error.get(name), wanted) {
             // `instance` and the texts are as they are; a type may be given without its beginning.
@@ -50,14 +52,14 @@ impl Run<'_> {
         if !tried.with.iter().all(|(name, wanted)| same(name, wanted)) {
             return Ok(false);
         }
-        self.decide(id, &tried.variable, &error, tried.when.as_ref(), tried.except_when.as_ref())
+        self.decide(id, &tried.variable, &data, tried.when.as_ref(), tried.except_when.as_ref())
     }
 
     fn decide(
         &self,
         id: FrameId,
         variable: &str,
-        error: &Value,
+        error: &Data,
         when: Option<&Expression>,
         except_when: Option<&Expression>,
     ) -> Result<bool, WorkflowError> {
@@ -87,7 +89,7 @@ impl Run<'_> {
         tried: &Try,
         error: &WorkflowError,
     ) -> Result<(), WorkflowError> {
-        let value = Arc::new(error.to_json());
+        let value = error.to_data();
         if let Some(retry) = &tried.retry
             && let Some(delay_ms) = self.next_attempt(id, tried, retry, &value)?
         {
@@ -131,7 +133,7 @@ impl Run<'_> {
         id: FrameId,
         tried: &Try,
         retry: &Retry,
-        error: &Value,
+        error: &Data,
     ) -> Result<Option<u64>, WorkflowError> {
         if !self.decide(id, &tried.variable, error, retry.when.as_ref(), retry.except_when.as_ref())? {
             return Ok(None);

@@ -1,11 +1,10 @@
 //! What expressions see.
 
-use std::borrow::Cow;
-
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Environment, FrameId, Instance};
+use crate::data::{Data, Num};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{EvalError, Expression, Template, Variables};
 use crate::program::{Node, Program};
@@ -24,106 +23,108 @@ pub(super) struct Scope<'a> {
     pub frame: Option<FrameId>,
     pub node: Option<&'a Node>,
     pub started_unix_ms: u64,
-    pub input: Option<&'a Value>,
-    pub output: Option<&'a Value>,
+    pub input: Option<&'a Data>,
+    pub output: Option<&'a Data>,
     /// Names of this place alone.
-    pub extra: &'a [(&'a str, &'a Value)],
+    pub extra: &'a [(&'a str, &'a Data)],
 }
 
 impl Scope<'_> {
-    pub fn template(&self, template: &Template, input: &Value) -> Result<Value, WorkflowError> {
+    /// As [`template`](Self::template), for what leaves the instance.
+    pub fn json(&self, template: &Template, input: &Data) -> Result<Value, WorkflowError> {
+        self.template(template, input).map(|value| value.to_json())
+    }
+
+    pub fn template(&self, template: &Template, input: &Data) -> Result<Data, WorkflowError> {
         bounded(template.eval(input, self, self.environment.unix_ms).map_err(expression_error)?)
     }
 
-    pub fn expression(&self, expression: &Expression, input: &Value) -> Result<Value, WorkflowError> {
+    pub fn expression(&self, expression: &Expression, input: &Data) -> Result<Data, WorkflowError> {
         bounded(expression.eval(input, self, self.environment.unix_ms).map_err(expression_error)?)
     }
 
-    pub fn is_true(&self, expression: &Expression, input: &Value) -> Result<bool, WorkflowError> {
+    pub fn is_true(&self, expression: &Expression, input: &Data) -> Result<bool, WorkflowError> {
         expression.is_true(input, self, self.environment.unix_ms).map_err(expression_error)
     }
 }
 
 impl Variables for Scope<'_> {
-    fn value(&self, name: &str) -> Option<Cow<'_, Value>> {
+    fn value(&self, name: &str) -> Option<Data> {
         if let Some((_, value)) = self.extra.iter().find(|(extra, _)| *extra == name) {
-            return Some(Cow::Borrowed(value));
+            return Some((*value).clone());
         }
         match name {
-            "context" => Some(Cow::Borrowed(&self.instance.context)),
-            "input" => self.input.map(Cow::Borrowed),
-            "output" => self.output.map(Cow::Borrowed),
-            "secrets" => Some(Cow::Borrowed(self.environment.secrets)),
-            "runtime" => Some(Cow::Borrowed(self.environment.runtime)),
-            "workflow" => Some(Cow::Owned(self.workflow())),
-            "task" => self.node.map(|node| Cow::Owned(self.task(node))),
-            "authorization" => Some(Cow::Owned(Value::Null)),
+            "context" => Some(self.instance.context.clone()),
+            "input" => self.input.cloned(),
+            "output" => self.output.cloned(),
+            "secrets" => Data::from_json(self.environment.secrets).ok(),
+            "runtime" => Data::from_json(self.environment.runtime).ok(),
+            "workflow" => Some(self.workflow()),
+            "task" => self.node.map(|node| self.task(node)),
+            "authorization" => Some(Data::Null),
             _ => self.named(name),
         }
     }
 }
 
 impl Scope<'_> {
-    fn named(&self, name: &str) -> Option<Cow<'_, Value>> {
+    fn named(&self, name: &str) -> Option<Data> {
         let mut at = self.frame;
         while let Some(frame) = at.and_then(|id| self.instance.frames.get(&id)) {
             if let Some((_, value)) = frame.variables.iter().find(|(known, _)| **known == *name) {
-                return Some(Cow::Borrowed(value));
+                return Some(value.clone());
             }
             at = frame.parent;
         }
         None
     }
 
-    fn workflow(&self) -> Value {
+    fn workflow(&self) -> Data {
         let Program { namespace, name, version, .. } = self.program;
-        json!({
-            "id": &*self.instance.id,
-            "definition": {"document": {"namespace": namespace, "name": name, "version": version}},
-            "input": &*self.instance.input,
-            "startedAt": moment(self.instance.started_unix_ms),
-        })
+        let document = Data::of([
+            ("namespace", namespace.as_str().into()),
+            ("name", name.as_str().into()),
+            ("version", version.as_str().into()),
+        ]);
+        Data::of([
+            ("id", Data::Str(self.instance.id.clone())),
+            ("definition", Data::of([("document", document)])),
+            ("input", self.instance.input.clone()),
+            ("startedAt", moment(self.instance.started_unix_ms)),
+        ])
     }
 
-    fn task(&self, node: &Node) -> Value {
-        json!({
-            "name": node.name,
-            "reference": node.path,
-            "input": self.input,
-            "output": self.output,
-            "startedAt": moment(self.started_unix_ms),
-        })
+    fn task(&self, node: &Node) -> Data {
+        Data::of([
+            ("name", node.name.as_str().into()),
+            ("reference", node.path.as_str().into()),
+            ("input", self.input.cloned().unwrap_or_default()),
+            ("output", self.output.cloned().unwrap_or_default()),
+            ("startedAt", moment(self.started_unix_ms)),
+        ])
     }
 }
 
 /// The value, or an error if it nests too deep to be kept.
-pub(super) fn bounded(value: Value) -> Result<Value, WorkflowError> {
-    match nests_within(&value, MAX_DEPTH) {
+pub(super) fn bounded(value: Data) -> Result<Data, WorkflowError> {
+    match value.depth() <= MAX_DEPTH {
         true => Ok(value),
         false => Err(too_deep()),
     }
 }
 
-/// As [`bounded`], of what is not to be changed.
-pub(super) fn check_depth(value: &Value) -> Result<(), WorkflowError> {
-    if nests_within(value, MAX_DEPTH) { Ok(()) } else { Err(too_deep()) }
+/// What comes from outside, or an error if it nests too deep to be kept.
+pub(super) fn taken_in(value: &Value) -> Result<Data, WorkflowError> {
+    bounded(Data::from_json(value).map_err(|_| too_deep())?)
 }
 
-/// Whether an event can be kept.
-pub(super) fn can_be_kept(event: &Value) -> bool {
-    nests_within(event, EVENT_DEPTH)
+/// An event as it can be kept.
+pub(super) fn event_taken_in(event: &Value) -> Option<Data> {
+    Data::from_json(event).ok().filter(|event| event.depth() <= EVENT_DEPTH)
 }
 
 fn too_deep() -> WorkflowError {
     WorkflowError::new(ErrorKind::Runtime, format!("a value nests more than {MAX_DEPTH} levels deep"))
-}
-
-fn nests_within(value: &Value, levels: u32) -> bool {
-    match value {
-        Value::Array(items) => levels > 0 && items.iter().all(|item| nests_within(item, levels - 1)),
-        Value::Object(fields) => levels > 0 && fields.values().all(|field| nests_within(field, levels - 1)),
-        _ => true,
-    }
 }
 
 /// A time in RFC 3339.
@@ -133,8 +134,10 @@ pub(super) fn rfc3339(unix_ms: u64) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-fn moment(unix_ms: u64) -> Value {
-    json!({"iso8601": rfc3339(unix_ms), "epoch": {"seconds": unix_ms / 1000, "milliseconds": unix_ms}})
+fn moment(unix_ms: u64) -> Data {
+    let number = |number: u64| Data::Num(Num::Int(number.into()));
+    let epoch = Data::of([("seconds", number(unix_ms / 1000)), ("milliseconds", number(unix_ms))]);
+    Data::of([("iso8601", rfc3339(unix_ms).as_str().into()), ("epoch", epoch)])
 }
 
 pub(super) fn expression_error(error: EvalError) -> WorkflowError {

@@ -113,7 +113,7 @@ fn seen(host: &Host) -> Seen {
     Seen {
         status: host.status(),
         result,
-        context: (**host.instance.context()).clone(),
+        context: host.instance.context().to_json(),
         asked: host
             .asked_ever
             .iter()

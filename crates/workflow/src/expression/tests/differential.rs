@@ -20,7 +20,7 @@ fn guarded(text: &str, input: &Value, variables: &Value) -> Result<Value, EvalEr
     let text = format!("def never: 1; {text}");
     let expression = Expression::parse(&text, &names).unwrap_or_else(|error| panic!("{error}"));
     assert!(!expression.is_native());
-    expression.eval(input, &Object(variables), NOW_UNIX_MS)
+    run(&expression, input, &Object(variables))
 }
 
 /// What the original gives.
@@ -48,7 +48,7 @@ fn json_of(value: &Val) -> Value {
         Val::Null => Value::Null,
         Val::Bool(value) => Value::Bool(*value),
         Val::Num(number) => {
-            number::Num::parse(&number.to_string().replace("NaN", "nan").replace("Infinity", "inf")).json()
+            crate::data::Num::parse(&number.to_string().replace("NaN", "nan").replace("Infinity", "inf")).json()
         }
         Val::TStr(text) | Val::BStr(text) => Value::String(String::from_utf8_lossy(text).into_owned()),
         Val::Arr(items) => Value::Array(items.iter().map(json_of).collect()),
@@ -180,7 +180,7 @@ proptest! {
         let variables = json!({"x": x, "y": y});
         let expression = Expression::parse(&text, &["x", "y"]).unwrap();
         prop_assume!(expression.is_native());
-        let native = outcome(expression.eval(&input, &Object(&variables), NOW_UNIX_MS));
+        let native = outcome(run(&expression, &input, &Object(&variables)));
         let jaq = outcome(guarded(&text, &input, &variables));
         // jaq goes through an index that a path does not get to, and may meet a limit there.
         prop_assume!(jaq != Err(false) || native == jaq);
@@ -196,7 +196,7 @@ proptest! {
         let variables = json!({"x": x, "y": y});
         let expression = Expression::parse(&text, &["x", "y"]).unwrap();
         prop_assume!(expression.is_native());
-        let native = outcome(expression.eval(&input, &Object(&variables), NOW_UNIX_MS));
+        let native = outcome(run(&expression, &input, &Object(&variables)));
         // The original has no limits, and ends the process for want of memory.
         prop_assume!(outcome(guarded(&text, &input, &variables)) != Err(false));
         // The original has keys that are no strings, and no output for no number.

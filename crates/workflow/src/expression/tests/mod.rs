@@ -15,8 +15,8 @@ use super::*;
 struct Object<'a>(&'a Value);
 
 impl Variables for Object<'_> {
-    fn value(&self, name: &str) -> Option<Cow<'_, Value>> {
-        self.0.get(name).map(Cow::Borrowed)
+    fn value(&self, name: &str) -> Option<Data> {
+        self.0.get(name).map(of)
     }
 }
 
@@ -27,7 +27,17 @@ fn eval_with(text: &str, input: &Value, variables: &Value) -> Result<Value, Eval
     let names: Vec<&str> =
         variables.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
     let expression = Expression::parse(text, &names).unwrap_or_else(|error| panic!("{text}: {error}"));
-    expression.eval(input, &Object(variables), NOW_UNIX_MS)
+    run(&expression, input, &Object(variables))
+}
+
+/// A value that does not nest too deep.
+fn of(value: &Value) -> Data {
+    Data::from_json(value).unwrap()
+}
+
+fn run(expression: &Expression, input: &Value, variables: &dyn Variables) -> Result<Value, EvalError> {
+    let input = Data::from_json(input).map_err(|_| guarded::of_stop(meter::Stop::Depth))?;
+    expression.eval(&input, variables, NOW_UNIX_MS).map(|value| value.to_json())
 }
 
 fn eval(text: &str, input: &Value) -> Result<Value, EvalError> {

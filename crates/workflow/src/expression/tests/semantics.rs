@@ -161,9 +161,9 @@ fn truth() {
     for (text, expected) in [("null", false), ("false", false), ("0", true), ("empty", false), ("[]", true)]
     {
         let expression = Expression::parse(text, &[]).unwrap();
-        assert_eq!(expression.is_true(&Value::Null, &(), 0), Ok(expected), "{text}");
+        assert_eq!(expression.is_true(&Data::Null, &(), 0), Ok(expected), "{text}");
     }
-    assert!(Expression::parse("1, 2", &[]).unwrap().is_true(&Value::Null, &(), 0).is_err());
+    assert!(Expression::parse("1, 2", &[]).unwrap().is_true(&Data::Null, &(), 0).is_err());
 }
 
 #[test]

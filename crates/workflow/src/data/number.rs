@@ -8,13 +8,15 @@ use serde_json::Value;
 /// A number. Sums, differences, products and remainders of whole numbers are whole (or floating-point beyond
 /// 127 bits); quotients never are.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Num {
+pub enum Num {
+    /// A whole number.
     Int(i128),
+    /// Any other.
     Float(f64),
 }
 
 impl Num {
-    pub(super) fn of(number: &serde_json::Number) -> Self {
+    pub(crate) fn of(number: &serde_json::Number) -> Self {
         if let Some(int) = number.as_i64() {
             Self::Int(int.into())
         } else if let Some(int) = number.as_u64() {
@@ -25,14 +27,14 @@ impl Num {
     }
 
     /// Reads a number as jq and JSON write it.
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         match text.parse() {
             Ok(int) => Self::Int(int),
             Err(_) => Self::Float(text.parse().unwrap_or(f64::NAN)),
         }
     }
 
-    pub(super) fn float(self) -> f64 {
+    pub(crate) fn float(self) -> f64 {
         match self {
             Self::Int(int) => int as f64,
             Self::Float(float) => float,
@@ -40,7 +42,7 @@ impl Num {
     }
 
     /// As JSON, if JSON has it exactly: neither NaN, nor infinite, nor a whole number beyond 64 bits.
-    pub(super) fn exact_json(self) -> Option<Value> {
+    pub(crate) fn exact_json(self) -> Option<Value> {
         match self {
             Self::Int(int) => {
                 i64::try_from(int).map(Value::from).or_else(|_| u64::try_from(int).map(Value::from)).ok()
@@ -49,31 +51,49 @@ impl Num {
         }
     }
 
+    /// As JSON has it: whole numbers beyond 64 bits lose digits. None: NaN and infinite ones.
+    pub(crate) fn exact(self) -> Option<Self> {
+        match self {
+            Self::Int(int) if i64::try_from(int).is_err() && u64::try_from(int).is_err() => {
+                Some(Self::Float(int as f64))
+            }
+            Self::Float(float) if !float.is_finite() => None,
+            exact => Some(exact),
+        }
+    }
+
+    pub(crate) fn is_exact(self) -> bool {
+        match self {
+            Self::Int(int) => i64::try_from(int).is_ok() || u64::try_from(int).is_ok(),
+            Self::Float(float) => float.is_finite(),
+        }
+    }
+
     /// As JSON: what is no number or infinite is null, and whole numbers beyond 64 bits lose digits.
-    pub(super) fn json(self) -> Value {
+    pub(crate) fn json(self) -> Value {
         self.exact_json().unwrap_or_else(|| {
             serde_json::Number::from_f64(self.float()).map_or(Value::Null, Value::Number)
         })
     }
 
-    pub(super) fn add(self, other: Self) -> Self {
+    pub(crate) fn add(self, other: Self) -> Self {
         both(self, other, i128::checked_add, |left, right| left + right)
     }
 
-    pub(super) fn sub(self, other: Self) -> Self {
+    pub(crate) fn sub(self, other: Self) -> Self {
         both(self, other, i128::checked_sub, |left, right| left - right)
     }
 
-    pub(super) fn mul(self, other: Self) -> Self {
+    pub(crate) fn mul(self, other: Self) -> Self {
         both(self, other, i128::checked_mul, |left, right| left * right)
     }
 
-    pub(super) fn div(self, other: Self) -> Self {
+    pub(crate) fn div(self, other: Self) -> Self {
         Self::Float(self.float() / other.float())
     }
 
     /// None: a whole number by 0.
-    pub(super) fn rem(self, other: Self) -> Option<Self> {
+    pub(crate) fn rem(self, other: Self) -> Option<Self> {
         if let (Self::Int(_), Self::Int(0)) = (self, other) {
             return None;
         }
@@ -85,14 +105,14 @@ impl Num {
         ))
     }
 
-    pub(super) fn neg(self) -> Self {
+    pub(crate) fn neg(self) -> Self {
         match self {
             Self::Int(int) => int.checked_neg().map_or(Self::Float(-(int as f64)), Self::Int),
             Self::Float(float) => Self::Float(-float),
         }
     }
 
-    pub(super) fn abs(self) -> Self {
+    pub(crate) fn abs(self) -> Self {
         match self {
             Self::Int(int) if int < 0 => self.neg(),
             Self::Int(_) => self,
@@ -101,7 +121,7 @@ impl Num {
     }
 
     /// jq's order: NaN is below every number, itself too.
-    pub(super) fn cmp(self, other: Self) -> Ordering {
+    pub(crate) fn order(self, other: Self) -> Ordering {
         match (self, other) {
             (Self::Int(left), Self::Int(right)) => left.cmp(&right),
             _ => {
@@ -116,14 +136,14 @@ impl Num {
     }
 
     /// The place in something of `len` items: from the end if below 0. None: outside, or no whole number.
-    pub(super) fn place(self, len: usize) -> Option<usize> {
+    pub(crate) fn place(self, len: usize) -> Option<usize> {
         let Self::Int(int) = self else { return None };
         let at = if int < 0 { int + len as i128 } else { int };
         usize::try_from(at).ok().filter(|at| *at < len)
     }
 
     /// A slice's end in something of `len` items, brought inside. None: no whole number.
-    pub(super) fn bound(self, len: usize) -> Option<usize> {
+    pub(crate) fn bound(self, len: usize) -> Option<usize> {
         let Self::Int(int) = self else { return None };
         let at = if int < 0 { int.saturating_add(len as i128) } else { int };
         Some(usize::try_from(at.max(0)).unwrap_or(len).min(len))
@@ -160,49 +180,25 @@ impl fmt::Display for Num {
     }
 }
 
-/// Writes `text` as a JSON string.
-pub(super) fn write_string(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
-    out.write_char('"')?;
-    let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c < ' ' || matches!(c, '"' | '\\' | '\x7f')) {
-        let (plain, special) = rest.split_at(at);
-        out.write_str(plain)?;
-        let mut chars = special.chars();
-        match chars.next() {
-            Some('\x08') => out.write_str("\\b")?,
-            Some('\x0c') => out.write_str("\\f")?,
-            Some('\n') => out.write_str("\\n")?,
-            Some('\r') => out.write_str("\\r")?,
-            Some('\t') => out.write_str("\\t")?,
-            Some(c @ ('"' | '\\')) => write!(out, "\\{c}")?,
-            Some(c) => write!(out, "\\u{:04x}", u32::from(c))?,
-            None => {}
-        }
-        rest = chars.as_str();
-    }
-    out.write_str(rest)?;
-    out.write_char('"')
-}
-
 /// Text that takes no more than so many bytes, and then gives an error: ends the writing of a large value.
-pub(super) struct Limited {
-    pub(super) text: String,
+pub(crate) struct Limited {
+    pub(crate) text: String,
     limit_bytes: usize,
     full: bool,
 }
 
 impl Limited {
-    pub(super) fn new(limit_bytes: usize) -> Self {
+    pub(crate) fn new(limit_bytes: usize) -> Self {
         Self { text: String::new(), limit_bytes, full: false }
     }
 
     /// True if something did not go in.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full
     }
 
     /// What was written, with `…` if not all of `shown` went in.
-    pub(super) fn of(limit_bytes: usize, shown: &dyn fmt::Display) -> String {
+    pub(crate) fn of(limit_bytes: usize, shown: &dyn fmt::Display) -> String {
         let mut limited = Self::new(limit_bytes);
         if write!(limited, "{shown}").is_err() {
             limited.text.push('…');

@@ -1,0 +1,98 @@
+//! Fields of an object, in the order in which they were added.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Data;
+
+/// Fields up to which a search through all of them is the fastest, and the smallest.
+const FEW: usize = 16;
+
+/// Keys with their values.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    entries: Vec<(Arc<str>, Data)>,
+    /// Where the keys are, if there are more than [`FEW`].
+    index: Option<Box<HashMap<Arc<str>, usize>>>,
+}
+
+impl Fields {
+    /// No fields, with room for some.
+    pub fn with_capacity(fields: usize) -> Self {
+        Self { entries: Vec::with_capacity(fields), index: None }
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&Data> {
+        self.place(key).and_then(|at| self.entries.get(at)).map(|(_, value)| value)
+    }
+
+    /// The field at a place in the order.
+    pub fn get_index(&self, at: usize) -> Option<(&Arc<str>, &Data)> {
+        self.entries.get(at).map(|(key, value)| (key, value))
+    }
+
+    /// The fields in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Data)> + ExactSizeIterator {
+        self.entries.iter().map(|(key, value)| (key, value))
+    }
+
+    /// Sets a field: in its place if the key is there, else behind all others.
+    pub fn insert(&mut self, key: Arc<str>, value: Data) {
+        if let Some(at) = self.place(&key) {
+            if let Some(entry) = self.entries.get_mut(at) {
+                entry.1 = value;
+            }
+            return;
+        }
+        if let Some(index) = &mut self.index {
+            index.insert(key.clone(), self.entries.len());
+        }
+        self.entries.push((key, value));
+        if self.index.is_none() && self.entries.len() > FEW {
+            self.index_all();
+        }
+    }
+
+    /// Removes a field; those behind it move up.
+    pub fn remove(&mut self, key: &str) {
+        if let Some(at) = self.place(key) {
+            self.entries.remove(at);
+            self.index = None;
+            if self.entries.len() > FEW {
+                self.index_all();
+            }
+        }
+    }
+
+    fn index_all(&mut self) {
+        let keys = self.entries.iter().enumerate();
+        self.index = Some(Box::new(keys.map(|(at, (key, _))| (key.clone(), at)).collect()));
+    }
+
+    fn place(&self, key: &str) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.get(key).copied(),
+            None => self.entries.iter().position(|(known, _)| **known == *key),
+        }
+    }
+}
+
+impl FromIterator<(Arc<str>, Data)> for Fields {
+    fn from_iter<T: IntoIterator<Item = (Arc<str>, Data)>>(fields: T) -> Self {
+        let fields = fields.into_iter();
+        let mut all = Self::with_capacity(fields.size_hint().0);
+        fields.for_each(|(key, value)| all.insert(key, value));
+        all
+    }
+}

@@ -1,0 +1,241 @@
+//! JSON values of running workflows. Strings, lists and objects are shared: a clone costs no copy, and a list that
+//! grows by one item shares all others with the list before. Each value knows how large and how deep it is.
+
+mod fields;
+mod json;
+mod list;
+mod number;
+
+use std::sync::Arc;
+
+pub use fields::Fields;
+pub(crate) use list::CHUNK;
+pub use list::List;
+pub(crate) use number::Limited;
+pub use number::Num;
+
+/// Memory of an item, and of a key with its value, beside what they point to, in bytes.
+pub(crate) const ITEM_BYTES: u64 = 32;
+/// Levels that a value made from [`serde_json::Value`] may nest.
+const MAX_DEPTH: u32 = 256;
+
+/// A JSON value, cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub enum Data {
+    /// `null`
+    #[default]
+    Null,
+    /// `true` and `false`
+    Bool(bool),
+    /// A number; see [`Data::exact`].
+    Num(Num),
+    /// A string.
+    Str(Arc<str>),
+    /// An array.
+    Arr(Arc<Array>),
+    /// An object.
+    Obj(Arc<Object>),
+}
+
+/// The items of an array, with their size.
+#[derive(Clone, Debug, Default)]
+pub struct Array {
+    items: List,
+    extent: Extent,
+}
+
+/// The fields of an object, with their size.
+#[derive(Clone, Debug, Default)]
+pub struct Object {
+    fields: Fields,
+    extent: Extent,
+}
+
+impl Array {
+    /// The items.
+    pub fn items(&self) -> &List {
+        &self.items
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+impl Object {
+    /// The fields.
+    pub fn fields(&self) -> &Fields {
+        &self.fields
+    }
+}
+
+/// A value nests too deep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooDeep;
+
+/// The size of a value.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extent {
+    /// Memory in bytes; parts that occur several times count each time.
+    bytes: u64,
+    /// 0: nothing in it nests.
+    depth: u32,
+    /// It has numbers that JSON does not have.
+    inexact: bool,
+}
+
+impl Extent {
+    fn add(&mut self, key_bytes: usize, value: &Data) {
+        let inner = value.extent();
+        self.bytes = self.bytes.saturating_add(ITEM_BYTES + key_bytes as u64).saturating_add(inner.bytes);
+        self.depth = self.depth.max(inner.depth + 1);
+        self.inexact |= inner.inexact;
+    }
+
+    fn join(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.depth = self.depth.max(other.depth);
+        self.inexact |= other.inexact;
+    }
+}
+
+impl Data {
+    /// An array.
+    pub fn list(items: Vec<Data>) -> Self {
+        let mut extent = Extent::default();
+        items.iter().for_each(|item| extent.add(0, item));
+        Self::Arr(Arc::new(Array { items: items.into_iter().collect(), extent }))
+    }
+
+    /// An object.
+    pub fn object_of(fields: Fields) -> Self {
+        let mut extent = Extent::default();
+        fields.iter().for_each(|(key, value)| extent.add(key.len(), value));
+        Self::Obj(Arc::new(Object { fields, extent }))
+    }
+
+    /// `left` with the items of `right` behind its own. The cost is that of `right` alone.
+    pub(crate) fn joined(mut left: Arc<Array>, right: &Array) -> Self {
+        let array = Arc::make_mut(&mut left);
+        right.items.iter().for_each(|item| array.items.push(item.clone()));
+        array.extent.join(right.extent);
+        Self::Arr(left)
+    }
+
+    /// Puts an item behind all others of an array, without a copy of them; null becomes an array of one.
+    pub(crate) fn push(&mut self, item: Data) {
+        match self {
+            Self::Arr(array) => {
+                let array = Arc::make_mut(array);
+                array.extent.add(0, &item);
+                array.items.push(item);
+            }
+            other => *other = Self::list(vec![item]),
+        }
+    }
+
+    /// An object of a few fields.
+    pub(crate) fn of<const N: usize>(fields: [(&str, Data); N]) -> Self {
+        Self::object_of(fields.into_iter().map(|(key, value)| (Arc::from(key), value)).collect())
+    }
+
+    /// The items of an array.
+    pub fn items(&self) -> Option<&List> {
+        match self {
+            Self::Arr(array) => Some(&array.items),
+            _ => None,
+        }
+    }
+
+    /// The fields of an object.
+    pub fn fields(&self) -> Option<&Fields> {
+        match self {
+            Self::Obj(object) => Some(&object.fields),
+            _ => None,
+        }
+    }
+
+    /// The value of a field of an object.
+    pub fn get(&self, key: &str) -> Option<&Data> {
+        self.fields()?.get(key)
+    }
+
+    /// The text of a string.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Memory that it takes, in bytes; parts that occur several times count each time.
+    pub fn bytes(&self) -> u64 {
+        self.extent().bytes
+    }
+
+    /// How deep it nests: 0 for what is neither array nor object.
+    pub fn depth(&self) -> u32 {
+        self.extent().depth
+    }
+
+    /// True if both are the same memory, or need none.
+    pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Str(left), Self::Str(right)) => Arc::ptr_eq(left, right),
+            (Self::Arr(left), Self::Arr(right)) => Arc::ptr_eq(left, right),
+            (Self::Obj(left), Self::Obj(right)) => Arc::ptr_eq(left, right),
+            (Self::Null | Self::Bool(_) | Self::Num(_), _) => true,
+            _ => false,
+        }
+    }
+
+    /// The value with numbers as JSON has them: NaN and infinite ones become null, whole ones beyond 64 bits lose digits.
+    pub(crate) fn exact(self) -> Self {
+        if !self.extent().inexact {
+            return self;
+        }
+        match self {
+            Self::Num(number) => number.exact().map_or(Self::Null, Self::Num),
+            Self::Arr(array) => Self::list(array.items.iter().map(|item| item.clone().exact()).collect()),
+            Self::Obj(object) => Self::object_of(
+                object.fields.iter().map(|(key, value)| (key.clone(), value.clone().exact())).collect(),
+            ),
+            other => other,
+        }
+    }
+
+    pub(crate) fn has_inexact(&self) -> bool {
+        self.extent().inexact
+    }
+
+    fn extent(&self) -> Extent {
+        match self {
+            Self::Str(text) => Extent { bytes: text.len() as u64, ..Extent::default() },
+            Self::Arr(array) => array.extent,
+            Self::Obj(object) => object.extent,
+            Self::Num(number) => Extent { inexact: !number.is_exact(), ..Extent::default() },
+            _ => Extent::default(),
+        }
+    }
+}
+
+impl From<&str> for Data {
+    fn from(text: &str) -> Self {
+        Self::Str(text.into())
+    }
+}
+
+impl From<u32> for Data {
+    fn from(number: u32) -> Self {
+        Self::Num(Num::Int(number.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
