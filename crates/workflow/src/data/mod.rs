@@ -210,10 +210,6 @@ impl Data {
         }
     }
 
-    pub(crate) fn has_inexact(&self) -> bool {
-        self.extent().inexact
-    }
-
     fn extent(&self) -> Extent {
         match self {
             Self::Str(text) => Extent { bytes: text.len() as u64, ..Extent::default() },

@@ -184,17 +184,11 @@ impl fmt::Display for Num {
 pub(crate) struct Limited {
     pub(crate) text: String,
     limit_bytes: usize,
-    full: bool,
 }
 
 impl Limited {
     pub(crate) fn new(limit_bytes: usize) -> Self {
-        Self { text: String::new(), limit_bytes, full: false }
-    }
-
-    /// True if something did not go in.
-    pub(crate) fn is_full(&self) -> bool {
-        self.full
+        Self { text: String::new(), limit_bytes }
     }
 
     /// What was written, with `…` if not all of `shown` went in.
@@ -216,7 +210,6 @@ impl fmt::Write for Limited {
         }
         let end = text.floor_char_boundary(room);
         self.text.push_str(text.get(..end).unwrap_or_default());
-        self.full = true;
         Err(fmt::Error)
     }
 }

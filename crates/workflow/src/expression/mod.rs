@@ -15,6 +15,7 @@ mod source;
 mod template;
 mod tree;
 mod value;
+mod weight;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use self::guarded::{Guard, Undefined};
 use self::native::{End, Node};
 use self::source::Wrong;
+pub(crate) use self::weight::LINEAR_BYTES;
 pub use self::template::Template;
 use crate::data::{Data, Limited};
 
@@ -56,6 +58,7 @@ struct Compiled {
     /// jq text, without `${ }`.
     source: String,
     variables: Vec<String>,
+    quick_bytes: u64,
     native: Option<Node>,
     /// For jaq. With a native form: made when that one first needs it.
     guarded: OnceLock<Option<Guard>>,
@@ -111,7 +114,7 @@ impl Expression {
     pub fn parse(source: &str, variables: &[&str]) -> Result<Self, ExpressionError> {
         let inside = expression_text(source).unwrap_or(source);
         let start = source::offset_of(source, inside.as_ptr().addr()).unwrap_or_default();
-        let (native, guarded) =
+        let (native, guarded, quick_bytes) =
             source::parse(inside, |term| compile(inside, term, variables)).map_err(|wrong| {
                 ExpressionError {
                     message: wrong.message,
@@ -122,6 +125,7 @@ impl Expression {
         Ok(Self(Arc::new(Compiled {
             source: inside.to_owned(),
             variables: variables.iter().map(|name| (*name).to_owned()).collect(),
+            quick_bytes,
             native,
             guarded,
         })))
@@ -135,6 +139,11 @@ impl Expression {
     /// True if it is evaluated without jaq.
     pub fn is_native(&self) -> bool {
         self.0.native.is_some()
+    }
+
+    /// Bytes of data with which it is evaluated within about a millisecond; 0 if that cannot be said.
+    pub(crate) fn quick_bytes(&self) -> u64 {
+        self.0.quick_bytes
     }
 
     /// The value for `input`; null if the expression has no output. `now_unix_ms` is what jq's `now` gives.
@@ -241,15 +250,16 @@ fn excerpt(source: &str) -> String {
     Limited::of(EXCERPT_BYTES, &source)
 }
 
-type Forms = (Option<Node>, OnceLock<Option<Guard>>);
+type Forms = (Option<Node>, OnceLock<Option<Guard>>, u64);
 
 fn compile(text: &str, term: Term<&str>, variables: &[&str]) -> Result<Forms, Wrong> {
     refuse(text, &term)?;
+    let quick_bytes = weight::quick_bytes(&term);
     if let Some(native) = lower::lower(&term, variables) {
-        return Ok((Some(native), OnceLock::new()));
+        return Ok((Some(native), OnceLock::new(), quick_bytes));
     }
     match Guard::compile(term, variables) {
-        Ok(guard) => Ok((None, OnceLock::from(Some(guard)))),
+        Ok(guard) => Ok((None, OnceLock::from(Some(guard)), quick_bytes)),
         Err(undefined) => Err(match undefined.first() {
             Some(undefined) => Wrong {
                 message: unknown(undefined, variables),

@@ -52,6 +52,11 @@ impl Template {
         }
     }
 
+    /// As [`Expression::quick_bytes`], of all of its expressions.
+    pub(crate) fn quick_bytes(&self) -> u64 {
+        self.0.quick_bytes()
+    }
+
     /// The value with each expression replaced by its own; see [`Expression::eval`].
     pub fn eval(
         &self,
@@ -64,6 +69,16 @@ impl Template {
 }
 
 impl Part {
+    fn quick_bytes(&self) -> u64 {
+        let least = |bytes: &mut dyn Iterator<Item = u64>| bytes.min().unwrap_or(super::LINEAR_BYTES);
+        match self {
+            Self::Literal(..) => super::LINEAR_BYTES,
+            Self::Expression(expression) => expression.quick_bytes(),
+            Self::Array(items) => least(&mut items.iter().map(Self::quick_bytes)),
+            Self::Object(keys) => least(&mut keys.iter().map(|(_, part)| part.quick_bytes())),
+        }
+    }
+
     fn eval(&self, input: &Data, variables: &dyn Variables, now_unix_ms: u64) -> Result<Data, EvalError> {
         let eval = |part: &Self| part.eval(input, variables, now_unix_ms);
         match self {

@@ -8,15 +8,18 @@ use serde_json::Value;
 use super::scope::{Scope, taken_in};
 use super::{
     Action, Content, Environment, Event, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase, State,
-    Status, Then, Trying, Work,
+    Status, Then, Trying, Turn, Work,
 };
 use crate::data::{Data, List};
 use crate::duration;
 use crate::error::{ErrorKind, WorkflowError};
+use crate::expression::{LINEAR_BYTES, spent};
 use crate::program::{Block, DurationSpec, Emit, Flow, For, Kind, Node, NodeId, Program, Publish};
 
-/// Tasks that are begun at a time; the rest waits until others had their turn.
-const TURN: u32 = 2_000;
+/// Tasks that are begun in a turn; events that came meanwhile go first then.
+const TURN_TASKS: u32 = 2_000;
+/// Steps of expressions after which a turn ends.
+const TURN_STEPS: u64 = 500_000;
 /// Items that one loop goes through at most.
 const MAX_ITEMS: usize = 10_000_000;
 
@@ -29,34 +32,66 @@ impl Instance {
         event: Event,
         environment: &Environment<'_>,
     ) -> Vec<Action> {
+        self.begin(program, event, environment, &mut |_| true)
+    }
+
+    /// As [`advance`](Self::advance), in slices: `goes_on` is asked before each task, with whether its expressions take
+    /// about a millisecond at most. After a no, the instance [is paused](Self::is_paused), and [`resume`](Self::resume)
+    /// does the rest. Where a turn is cut into slices changes nothing about what comes of it.
+    pub fn begin(
+        &mut self,
+        program: &Program,
+        event: Event,
+        environment: &Environment<'_>,
+        goes_on: &mut dyn FnMut(bool) -> bool,
+    ) -> Vec<Action> {
         if matches!(event, Event::Continue) {
             self.wants_turn = false;
         }
-        let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
+        self.turn = Turn::default();
+        let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
         run.event(event);
+        run.work();
+        run.actions
+    }
+
+    /// The next slice of a turn, with the environment that the turn began with.
+    pub fn resume(
+        &mut self,
+        program: &Program,
+        environment: &Environment<'_>,
+        goes_on: &mut dyn FnMut(bool) -> bool,
+    ) -> Vec<Action> {
+        let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
+        run.instance.turn.is_paused = false;
         run.work();
         run.actions
     }
 
     /// What was asked for and has not ended, to be asked for again after a restart.
     pub fn outstanding(&mut self, program: &Program, environment: &Environment<'_>) -> Vec<Action> {
-        let mut run = Run { program, instance: self, environment, actions: Vec::new(), begun: 0 };
+        let goes_on = &mut |_| true;
+        let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
         run.instance.wants_turn = false;
         if !run.instance.status.is_ended() {
             run.issue_all();
-            run.work();
+            // By an event, so that it is written down.
+            if !run.instance.work.is_empty() {
+                run.instance.wants_turn = true;
+                run.actions.push(Action::Continue);
+            }
         }
         run.actions
     }
 }
 
-/// One call of `advance`.
+/// One slice of a turn.
 pub(super) struct Run<'a> {
     pub program: &'a Program,
     pub instance: &'a mut Instance,
     pub environment: &'a Environment<'a>,
     pub actions: Vec<Action>,
-    begun: u32,
+    goes_on: &'a mut dyn FnMut(bool) -> bool,
 }
 
 impl<'a> Run<'a> {
@@ -83,10 +118,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does what there is to do, up to a turn's worth.
+    /// Does what there is to do, up to the end of the turn or of the slice.
     fn work(&mut self) {
         while let Some(work) = self.instance.work.pop() {
-            if self.begun >= TURN {
+            let turn = &self.instance.turn;
+            if turn.begun >= TURN_TASKS || turn.steps >= TURN_STEPS {
                 self.instance.work.push(work);
                 self.instance.status = Status::Running;
                 if !mem::replace(&mut self.instance.wants_turn, true) {
@@ -94,16 +130,37 @@ impl<'a> Run<'a> {
                 }
                 return;
             }
+            let is_quick = self.instance.bytes() <= self.quick_bytes(&work);
+            if !(self.goes_on)(is_quick) {
+                self.instance.work.push(work);
+                self.instance.turn.is_paused = true;
+                return;
+            }
+            let before = spent();
             match work {
                 Work::Enter { parent, slot, node, raw } => self.enter(parent, slot, node, raw),
                 Work::Done { parent, slot, output, flow } => self.done(parent, slot, output, flow),
                 Work::Fail { parent, slot, node, raw, error } => self.fail(parent, slot, node, raw, error),
+                Work::Due { frame } => self.frame_due(frame),
+                Work::Rules => self.tick_rules(),
             }
+            self.instance.turn.steps += spent().wrapping_sub(before);
         }
         if matches!(self.instance.status, Status::Running | Status::Waiting) {
-            let calls = |frame: &Frame| matches!(frame.state, State::Call);
-            let running = self.instance.frames.values().any(|frame| calls(frame));
+            let running = self.instance.calls > 0;
             self.instance.status = if running { Status::Running } else { Status::Waiting };
+        }
+    }
+
+    /// Bytes of data with which a piece of work takes about a millisecond at most.
+    fn quick_bytes(&self, work: &Work) -> u64 {
+        match work {
+            Work::Enter { node, .. } => self.program.node(*node).quick_bytes,
+            Work::Done { parent: frame, .. } | Work::Fail { parent: frame, .. } | Work::Due { frame } => self
+                .frame(*frame)
+                .and_then(|frame| frame.node)
+                .map_or(LINEAR_BYTES, |node| self.program.node(node).quick_bytes),
+            Work::Rules => LINEAR_BYTES,
         }
     }
 
@@ -135,6 +192,7 @@ impl<'a> Run<'a> {
             timeout_ms,
             variables: Vec::new(),
             state: State::List,
+            held_bytes: 0,
         });
         self.enter_list(root, 0, input);
     }
@@ -157,9 +215,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn add(&mut self, frame: Frame) -> FrameId {
-        self.instance.last_frame += 1;
-        self.instance.frames.insert(self.instance.last_frame, Box::new(frame));
-        self.instance.last_frame
+        self.instance.add_frame(frame)
     }
 
     pub(super) fn frame(&self, id: FrameId) -> Option<&Frame> {
@@ -246,7 +302,7 @@ impl<'a> Run<'a> {
         if self.frame(parent).is_none() {
             return;
         }
-        self.begun += 1;
+        self.instance.turn.begun += 1;
         self.instance.steps += 1;
         if self.instance.steps - self.instance.steps_before > self.program.max_steps {
             let most = self.program.max_steps;
@@ -302,6 +358,7 @@ impl<'a> Run<'a> {
             timeout_ms,
             variables: Vec::new(),
             state,
+            held_bytes: 0,
         };
         match &node.kind {
             Kind::Set(template) => {
@@ -372,18 +429,18 @@ impl<'a> Run<'a> {
                 let trying = Trying { phase: Phase::Trying, failed: 0, since_ms: self.environment.now_ms };
                 let frame = frame(State::Try(Box::new(trying)));
                 let id = self.add(frame);
-                self.attempt(id, tried).inspect_err(|_| drop(self.instance.frames.remove(&id)))?;
+                self.attempt(id, tried).inspect_err(|_| drop(self.instance.take_frame(id)))?;
             }
             Kind::Listen(_) => {
                 let frame = frame(State::Listen(Box::default()));
                 let id = self.add(frame);
-                self.begin_listening(id).inspect_err(|_| drop(self.instance.frames.remove(&id)))?;
+                self.begin_listening(id).inspect_err(|_| drop(self.instance.take_frame(id)))?;
             }
             Kind::Call(_) | Kind::Http(_) | Kind::RunScript(_) | Kind::RunWorkflow(_) => {
                 let frame = frame(State::Call);
                 let id = self.add(frame);
                 if let Err(error) = self.issue(id) {
-                    self.instance.frames.remove(&id);
+                    self.instance.take_frame(id);
                     return Err(error);
                 }
             }
@@ -432,13 +489,14 @@ impl<'a> Run<'a> {
                 timeout_ms: None,
                 variables,
                 state: State::List,
+                held_bytes: 0,
             });
             if let Some(condition) = &each.condition {
                 let scope = self.scope(Some(list), Some(self.program.node(node)), Some(&input), None);
                 match scope.is_true(condition, &input) {
                     Ok(true) => {}
                     Ok(false) => {
-                        self.instance.frames.remove(&list);
+                        self.instance.take_frame(list);
                         return self.finish_frame(id, input, None);
                     }
                     Err(error) => {
@@ -539,7 +597,7 @@ impl<'a> Run<'a> {
         match result.and_then(|output| taken_in(&output)) {
             Ok(output) => self.finish_frame(id, output, None),
             Err(error) => {
-                self.instance.frames.remove(&id);
+                self.instance.take_frame(id);
                 self.push(Work::Fail { parent, slot, node, raw, error });
             }
         }
@@ -556,23 +614,23 @@ impl<'a> Run<'a> {
                 frames.push((first, *id));
             }
         }
-        // Each in its time: a wait that ends before the timeout of what it is in goes on.
+        // Each in its time: a wait that ends before the timeout of what it is in goes on. What is pushed last is done first.
         frames.sort_unstable();
-        for (_, id) in frames {
-            // What came due before may have ended it, or everything.
-            if self.instance.status.is_ended() {
-                return;
-            }
-            let Some(frame) = self.frame(id) else { continue };
-            if is_due(frame.timeout_ms) && frame.timeout_ms <= frame.due_ms.or(frame.timeout_ms) {
-                self.timed_out(id);
-            } else if is_due(frame.due_ms) {
-                self.due(id);
-            }
-            self.work();
+        if !self.instance.synthesizers.is_empty() {
+            self.push(Work::Rules);
         }
-        if !self.instance.status.is_ended() {
-            self.tick_rules();
+        frames.into_iter().rev().for_each(|(_, frame)| self.push(Work::Due { frame }));
+    }
+
+    /// The time of a frame has come, unless what came due before has ended it.
+    fn frame_due(&mut self, id: FrameId) {
+        let now_ms = self.environment.now_ms;
+        let is_due = |due: Option<u64>| due.is_some_and(|due| due <= now_ms);
+        let Some(frame) = self.frame(id) else { return };
+        if is_due(frame.timeout_ms) && frame.timeout_ms <= frame.due_ms.or(frame.timeout_ms) {
+            self.timed_out(id);
+        } else if is_due(frame.due_ms) {
+            self.due(id);
         }
     }
 

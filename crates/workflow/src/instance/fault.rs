@@ -23,7 +23,7 @@ impl Run<'_> {
                 _ => Ok(()),
             };
             if let Err(error) = issued {
-                self.instance.frames.remove(&id);
+                self.instance.take_frame(id);
                 self.push(Work::Fail { parent, slot, node, raw, error });
             }
         }
@@ -92,6 +92,8 @@ impl Run<'_> {
         self.note(NoteKind::Faulted, 0, None, &error.to_data());
         // What was not begun yet comes after what failed.
         let mut open = mem::take(&mut self.instance.work);
+        // What comes due is looked for again.
+        open.retain(|work| !matches!(work, Work::Due { .. } | Work::Rules));
         open.extend(work);
         let now_ms = self.environment.now_ms;
         let rules = mem::take(&mut self.instance.synthesizers);
@@ -106,6 +108,7 @@ impl Run<'_> {
         self.instance.work.clear();
         if status != Status::Faulted {
             self.instance.frames.clear();
+            (self.instance.held_bytes, self.instance.calls) = (0, 0);
             self.instance.synthesizers.clear();
         }
     }
@@ -122,7 +125,7 @@ impl Run<'_> {
     /// Ends a frame without a word to its parent.
     pub(super) fn cancel(&mut self, id: FrameId) {
         self.call_off(id);
-        if let Some(frame) = self.instance.frames.remove(&id)
+        if let Some(frame) = self.instance.take_frame(id)
             && self.environment.observed
             && matches!(frame.state, State::Call | State::Wait | State::Listen(_))
         {
@@ -151,6 +154,7 @@ impl Run<'_> {
             Work::Enter { parent, .. } | Work::Done { parent, .. } | Work::Fail { parent, .. } => {
                 below.binary_search(parent).is_err() && top != Some(*parent)
             }
+            Work::Due { .. } | Work::Rules => true,
         };
         self.instance.work = open.into_iter().filter(is_open).collect();
     }

@@ -46,7 +46,7 @@ impl Run<'_> {
 
     /// A task with a frame has ended; `flow` is what its definition says if it is not given.
     pub(super) fn finish_frame(&mut self, id: FrameId, output: Data, flow: Option<Then>) {
-        let Some(frame) = self.instance.frames.remove(&id) else { return };
+        let Some(frame) = self.instance.take_frame(id) else { return };
         self.instance.synthesizers.remove(&id);
         let Frame { parent: Some(parent), node: Some(node), slot, raw, input, started_unix_ms, .. } =
             *frame
@@ -102,6 +102,9 @@ impl Run<'_> {
             return self.complete(output);
         }
         let program = self.program;
+        if matches!(self.frame(parent), Some(Frame { state: State::Fork { .. }, .. })) {
+            self.instance.hold(parent, output.bytes());
+        }
         let Some(frame) = self.frame_mut(parent) else { return };
         match &mut frame.state {
             State::Fork { outputs, left } => {
@@ -140,7 +143,7 @@ impl Run<'_> {
         let program = self.program;
         match (&program.node(node).kind, &frame.state, parent) {
             (Kind::For(each), State::List, Some(parent)) => {
-                self.instance.frames.remove(&list);
+                self.instance.take_frame(list);
                 if let Some(Frame { state: State::For { running, outputs, .. }, .. }) =
                     self.frame_mut(parent)
                 {
@@ -149,11 +152,14 @@ impl Run<'_> {
                         *place = Some(output.clone());
                     }
                 }
+                if each.parallel.is_some() {
+                    self.instance.hold(parent, output.bytes());
+                }
                 self.iterate(parent, each, output);
             }
             (Kind::Listen(_), State::List, Some(parent)) => {
                 let event = frame.input.clone();
-                self.instance.frames.remove(&list);
+                self.instance.take_frame(list);
                 self.event_done(parent, slot, event, output);
             }
             _ => self.finish_frame(list, output, None),
@@ -233,7 +239,7 @@ impl Run<'_> {
 
     /// A task with a frame, and nothing below it, fails itself.
     pub(super) fn rethrow(&mut self, id: FrameId, error: WorkflowError) {
-        let Some(frame) = self.instance.frames.remove(&id) else { return };
+        let Some(frame) = self.instance.take_frame(id) else { return };
         let Frame { parent: Some(parent), node: Some(node), slot, raw, .. } = *frame else { return };
         self.push(Work::Fail { parent, slot, node, raw, error });
     }

@@ -330,6 +330,7 @@ impl Run<'_> {
         if listening.ending || has_one {
             return;
         }
+        let bytes = item.bytes();
         match foreach {
             true => listening.queue.push_back(item),
             false => listening.events.push(item),
@@ -339,6 +340,7 @@ impl Run<'_> {
                 format!("more than {MAX_QUEUED} events wait, or more than {MAX_EVENTS} were collected");
             return self.fail_listen(id, WorkflowError::new(ErrorKind::Runtime, detail));
         }
+        self.instance.hold(id, bytes);
         if !foreach {
             self.check_end(id);
         }
@@ -410,6 +412,7 @@ impl Run<'_> {
             timeout_ms: None,
             variables,
             state: State::List,
+            held_bytes: 0,
         };
         let list = self.add(list);
         self.enter_list(list, 0, item);

@@ -288,6 +288,26 @@ pub struct Instance {
     /// Of listens with a rule; kept apart from the journal's form, see [`Instance::to_bytes`].
     #[serde(skip)]
     synthesizers: BTreeMap<FrameId, Synthesizer>,
+    #[serde(skip)]
+    turn: Turn,
+    /// Memory of frames and what they hold alone, in bytes.
+    #[serde(skip)]
+    held_bytes: u64,
+    /// Frames that wait for a call.
+    #[serde(skip)]
+    calls: u32,
+}
+
+/// How far a turn is: what is done between [`Action::Continue`] and [`Event::Continue`]. It ends by counts alone, so that
+/// it ends at the same task whenever it is done again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Turn {
+    /// The rest is done by [`Instance::resume`].
+    is_paused: bool,
+    /// Tasks that were begun.
+    begun: u32,
+    /// Steps of expressions.
+    steps: u64,
 }
 
 /// Where an instance failed.
@@ -316,6 +336,9 @@ struct Frame {
     timeout_ms: Option<u64>,
     variables: Vec<(Arc<str>, Data)>,
     state: State,
+    /// Its part of [`Instance::bytes`].
+    #[serde(skip)]
+    held_bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -363,6 +386,10 @@ enum Work {
     Done { parent: FrameId, slot: u32, output: Data, flow: Then },
     /// A task of `parent` has failed.
     Fail { parent: FrameId, slot: u32, node: NodeId, raw: Data, error: WorkflowError },
+    /// Go on with a frame whose time has come.
+    Due { frame: FrameId },
+    /// Go on with the rules whose time has come.
+    Rules,
 }
 
 /// What comes next, once it is decided.
@@ -374,7 +401,65 @@ enum Then {
     Goto(u32),
 }
 
+impl Frame {
+    fn is_call(&self) -> bool {
+        matches!(self.state, State::Call)
+    }
+}
+
 impl Instance {
+    fn add_frame(&mut self, frame: Frame) -> FrameId {
+        self.last_frame += 1;
+        let bytes = self.bytes_of(&frame);
+        self.calls += u32::from(frame.is_call());
+        self.frames.insert(self.last_frame, Box::new(frame));
+        self.hold(self.last_frame, bytes);
+        self.last_frame
+    }
+
+    fn take_frame(&mut self, id: FrameId) -> Option<Box<Frame>> {
+        let frame = self.frames.remove(&id)?;
+        self.calls -= u32::from(frame.is_call());
+        self.held_bytes = self.held_bytes.saturating_sub(frame.held_bytes);
+        Some(frame)
+    }
+
+    /// A frame holds more than before.
+    fn hold(&mut self, id: FrameId, bytes: u64) {
+        if let Some(frame) = self.frames.get_mut(&id) {
+            frame.held_bytes += bytes;
+            self.held_bytes += bytes;
+        }
+    }
+
+    /// What a frame takes that the one around it does not have.
+    fn bytes_of(&self, frame: &Frame) -> u64 {
+        /// Its place among the frames.
+        const PLACE_BYTES: usize = 24;
+        let around = frame.parent.and_then(|parent| self.frames.get(&parent));
+        let is_known = |value: &Data| {
+            let known = around.iter().flat_map(|around| [&around.input, &around.raw]);
+            known.chain([&self.input, &self.context]).any(|known| value.is_shared_with(known))
+        };
+        let mut bytes = (size_of::<Frame>() + PLACE_BYTES + 64 * frame.variables.len()) as u64;
+        if !is_known(&frame.raw) {
+            bytes += frame.raw.bytes();
+        }
+        if !is_known(&frame.input) && !frame.input.is_shared_with(&frame.raw) {
+            bytes += frame.input.bytes();
+        }
+        bytes
+            + match &frame.state {
+                State::Fork { outputs, .. } => (size_of::<Option<Data>>() * outputs.len()) as u64,
+                State::For { items, outputs, .. } => {
+                    items.bytes() + (size_of::<Option<Data>>() * outputs.len()) as u64
+                }
+                State::Try(_) => size_of::<Trying>() as u64,
+                State::Listen(_) => size_of::<listen::Listening>() as u64,
+                _ => 0,
+            }
+    }
+
     /// An instance that has not started. `seed` decides what is left to chance. An input that nests more than 100 levels
     /// deep is let go, and the instance fails when it starts.
     pub fn new(id: Arc<str>, input: Arc<Value>, seed: u64, unix_ms: u64) -> Self {
@@ -399,6 +484,9 @@ impl Instance {
             result: None,
             fault: None,
             synthesizers: BTreeMap::new(),
+            turn: Turn::default(),
+            held_bytes: 0,
+            calls: 0,
         }
     }
 
@@ -432,11 +520,42 @@ impl Instance {
         self.steps
     }
 
-    /// Memory that it holds, in bytes: an estimate that costs no walk over its data. Values that tasks share count once.
-    pub fn bytes(&self) -> usize {
-        const INSTANCE_BYTES: usize = 512;
-        const FRAME_BYTES: usize = 384;
-        INSTANCE_BYTES + FRAME_BYTES * (self.frames.len() + self.work.len())
+    /// Memory that it holds, in bytes: an estimate that costs no walk over its data. What a task shares with the one
+    /// around it counts once.
+    pub fn bytes(&self) -> u64 {
+        let own = size_of::<Self>() + size_of::<Work>() * self.work.capacity();
+        own as u64 + self.input.bytes() + self.context.bytes() + self.held_bytes
+    }
+
+    /// True between two slices of a turn: [`Instance::resume`] is to be called, and nothing else.
+    pub fn is_paused(&self) -> bool {
+        self.turn.is_paused
+    }
+
+    /// What others see while the instance itself is elsewhere: it runs.
+    pub fn stand_in(&self) -> Self {
+        Self {
+            id: self.id.clone(),
+            status: Status::Running,
+            input: self.input.clone(),
+            refused: self.refused,
+            context: self.context.clone(),
+            started_unix_ms: self.started_unix_ms,
+            frames: BTreeMap::new(),
+            last_frame: self.last_frame,
+            steps: self.steps,
+            steps_before: self.steps_before,
+            wants_turn: false,
+            refusal: None,
+            seed: self.seed,
+            work: Vec::new(),
+            result: None,
+            fault: None,
+            synthesizers: BTreeMap::new(),
+            turn: Turn::default(),
+            held_bytes: self.held_bytes,
+            calls: 0,
+        }
     }
 
     /// What came of it.
@@ -487,10 +606,16 @@ impl Instance {
         let open = instance.work.iter().chain(instance.fault.iter().flat_map(|fault| &fault.work));
         let works = |work: &Work| match work {
             Work::Enter { node, .. } | Work::Fail { node, .. } => known(Some(*node)),
-            Work::Done { .. } => true,
+            Work::Done { .. } | Work::Due { .. } | Work::Rules => true,
         };
         if !instance.frames.values().all(|frame| known(frame.node)) || !open.clone().all(works) {
             return Err("it is of another definition".to_owned());
+        }
+        instance.calls = instance.frames.values().filter(|frame| frame.is_call()).count() as u32;
+        let held: Vec<(FrameId, u64)> =
+            instance.frames.iter().map(|(id, frame)| (*id, instance.bytes_of(frame))).collect();
+        for (id, bytes) in held {
+            instance.hold(id, bytes);
         }
         for (frame, state) in rules {
             let Some(rule) = instance.rule_of(frame, program) else { continue };

@@ -108,6 +108,8 @@ pub struct Node {
     pub timeout: Option<DurationSpec>,
     /// `then`.
     pub then: Flow,
+    /// Bytes of data with which its expressions are evaluated within about a millisecond.
+    pub quick_bytes: u64,
 }
 
 /// What happens to data on the way in and out.

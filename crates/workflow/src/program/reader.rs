@@ -19,6 +19,8 @@ pub struct Reader {
     pub problems: Problems,
     /// Variables of the tasks around this one.
     pub scope: Vec<String>,
+    /// The least [`Expression::quick_bytes`] of the task that is read.
+    pub quick_bytes: u64,
 }
 
 impl Reader {
@@ -101,7 +103,10 @@ impl Reader {
             }
         };
         match Expression::parse(&text, &self.variables()) {
-            Ok(expression) => Some(expression),
+            Ok(expression) => {
+                self.quick_bytes = self.quick_bytes.min(expression.quick_bytes());
+                Some(expression)
+            }
             Err(error) => {
                 self.bad_expression(value.place, what, &error);
                 None
@@ -128,7 +133,10 @@ impl Reader {
         parsed: Result<Template, (String, ExpressionError)>,
     ) -> Option<Template> {
         match parsed {
-            Ok(template) => Some(template),
+            Ok(template) => {
+                self.quick_bytes = self.quick_bytes.min(template.quick_bytes());
+                Some(template)
+            }
             Err((pointer, error)) => {
                 self.bad_expression(value.place_of(&pointer), what, &error);
                 None

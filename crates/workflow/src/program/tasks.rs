@@ -11,10 +11,12 @@ use super::{
     Backoff, Block, Case, DataFlow, DurationSpec, Flow, For, Fork, Kind, Node, NodeId, Retry, Try,
 };
 use crate::document::{Key, Located};
-use crate::expression::Template;
+use crate::expression::{LINEAR_BYTES, Template};
 
 /// Tasks of a definition.
 const MAX_TASKS: usize = 10_000;
+/// Data that is held against a schema within about a millisecond, in bytes.
+const SCHEMA_BYTES: u64 = 16 << 10;
 /// Tasks in tasks.
 const MAX_DEPTH: usize = 32;
 /// Branches of a loop at the same time.
@@ -144,6 +146,8 @@ impl Compiler {
         };
         let known: Vec<&str> = std::iter::once(kind).chain(COMMON).chain(more.iter().copied()).collect();
         self.reader.check_keys(task, &format!("`{kind}`"), &known);
+        // Tasks in this one put back what they found.
+        let around = std::mem::replace(&mut self.reader.quick_bytes, LINEAR_BYTES);
         let condition = task.get("if").map(|value| self.reader.expression(value, "`if`"));
         let data = self.data(task);
         let timeout = task.get("timeout").and_then(|timeout| self.timeout(timeout));
@@ -162,8 +166,10 @@ impl Compiler {
             data,
             timeout,
             then: then.unwrap_or(Flow::Continue),
+            quick_bytes: 0,
         });
         let kind = self.kind(kind, task, path, siblings, depth);
+        let mut quick_bytes = std::mem::replace(&mut self.reader.quick_bytes, around);
         let condition = match condition {
             Some(condition) => Some(condition?),
             None => None,
@@ -171,6 +177,11 @@ impl Compiler {
         let node = self.nodes.get_mut(id as usize)?;
         node.kind = kind?;
         node.condition = condition;
+        let data = &node.data;
+        if [&data.input_schema, &data.output_schema, &data.export_schema].iter().any(|schema| schema.is_some()) {
+            quick_bytes = quick_bytes.min(SCHEMA_BYTES);
+        }
+        node.quick_bytes = quick_bytes;
         Some(id)
     }
 
