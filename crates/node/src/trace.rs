@@ -238,7 +238,7 @@ impl OpenSpans {
         unix_us: u64,
     ) -> Option<TraceSpan> {
         let trace = trace_id(running.trace_parent.as_deref()?)?.to_owned();
-        let data = || cut(&note.value.to_string());
+        let data = || cut(&note.value.start_of_json(4 * DATA_CHARS));
         if note.kind == NoteKind::Started {
             self.begin(running, note, node, unix_us, data());
             return None;

@@ -47,6 +47,29 @@ pub fn is_cloud_event(value: &Value) -> bool {
     ["specversion", "id", "source", "type"].iter().all(|name| value.get(name).is_some_and(Value::is_string))
 }
 
+/// Whether a value has more than 2,000 parts or 64 KiB of text: to take one in, or to write one, takes a while then.
+pub fn is_large(value: &Value) -> bool {
+    const PARTS: usize = 2_000;
+    const TEXT_BYTES: usize = 64 << 10;
+    let (mut parts, mut text_bytes) = (0, 0);
+    let mut left = vec![value];
+    while let Some(next) = left.pop() {
+        parts += 1;
+        match next {
+            Value::String(text) => text_bytes += text.len(),
+            Value::Array(items) if items.len() > PARTS => return true,
+            Value::Array(items) => left.extend(items),
+            Value::Object(fields) if fields.len() > PARTS => return true,
+            Value::Object(fields) => left.extend(fields.values()),
+            _ => {}
+        }
+        if parts > PARTS || text_bytes > TEXT_BYTES {
+            return true;
+        }
+    }
+    false
+}
+
 /// What a workflow reads of an event.
 pub fn read(event: &Value, how: Read) -> Value {
     match how {

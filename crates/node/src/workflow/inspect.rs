@@ -113,8 +113,8 @@ impl Running {
             error: String::new(),
         };
         if whole {
-            view.input = instance.input().to_string();
-            view.context = instance.context().to_string();
+            view.input = instance.input().to_json().to_string();
+            view.context = instance.context().to_json().to_string();
         }
         match instance.result() {
             Some(Ok(output)) if whole => view.output = output.to_string(),
@@ -126,7 +126,7 @@ impl Running {
 
     /// The input as text.
     pub(super) fn input_text(&self) -> String {
-        self.state.lock().instance.input().to_string()
+        self.state.lock().instance.input().to_json().to_string()
     }
 }
 

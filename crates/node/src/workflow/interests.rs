@@ -6,7 +6,7 @@ use std::sync::Arc;
 use edgefaas_broker::FilterTrie;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_workflow::event::MQTT_TYPE;
-use edgefaas_workflow::expression::{Expression, Variables};
+use edgefaas_workflow::expression::Expression;
 use edgefaas_workflow::instance::{ActiveFilter, FrameId, accepts};
 use serde_json::Value;
 use ulid::Ulid;
@@ -178,20 +178,12 @@ impl Interests {
         let mut found = Vec::new();
         for group in groups.into_iter().filter_map(|id| self.groups.get(&id)) {
             let values: Result<Vec<Value>, _> =
-                group.from.iter().map(|from| from.eval(event, &NoVariables, unix_ms)).collect();
+                group.from.iter().map(|from| from.eval_json(event, unix_ms)).collect();
             let Ok(values) = values else { continue };
             let values = serde_json::to_string(&values).unwrap_or_default();
             let members = group.members.get(&values).map(Vec::as_slice).unwrap_or_default();
             found.extend(members.iter().filter(|member| accepts(&member.filter, event, unix_ms)).cloned());
         }
         found
-    }
-}
-
-struct NoVariables;
-
-impl Variables for NoVariables {
-    fn value(&self, _: &str) -> Option<std::borrow::Cow<'_, Value>> {
-        None
     }
 }

@@ -119,7 +119,7 @@ impl Dispatcher {
             workflow: running.workflow.name.to_string(),
             app: running.workflow.app.to_string(),
             digest: running.workflow.digest,
-            input: (**state.instance.input()).clone(),
+            input: state.instance.input().to_json(),
             input_bytes: running.input_bytes,
             depth: running.depth,
             trace_parent: running.trace_parent.clone(),
@@ -376,7 +376,7 @@ impl Dispatcher {
             let secrets = self.secrets_of(program);
             state.instance = Instance::new(
                 id.to_string().into(),
-                state.instance.input().clone(),
+                Arc::new(state.instance.input().to_json()),
                 start.seed,
                 start.started_unix_ms,
             );
@@ -396,11 +396,8 @@ impl Dispatcher {
                     runtime: &coordinator.runtime,
                     observed: false,
                 };
-                // What it asked for then has been done, or is asked for again below.
-                let mut actions = state.instance.advance(program, record.event, &environment);
-                while actions.iter().any(|action| matches!(action, Action::Continue)) {
-                    actions = state.instance.advance(program, Event::Continue, &environment);
-                }
+                // What it asked for then has been done, or is asked for again below. A turn goes on with the event that says so.
+                state.instance.advance(program, record.event, &environment);
                 state.log.next = number + 1;
             }
             for (number, value) in entries.range(INBOX..OUTCOME) {

@@ -128,7 +128,7 @@ impl Dispatcher {
             NoteKind::Faulted | NoteKind::Retried => "error",
             NoteKind::Skipped | NoteKind::Cancelled => "data",
         };
-        data[part] = (*note.value).clone();
+        data[part] = note.value.to_json();
         let text = self.secrets().mask(&program.secrets, data.to_string());
         let data = serde_json::from_str(&text).unwrap_or_default();
         let time =

@@ -8,7 +8,7 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::{Data, Fields, MAX_DEPTH, Num, TooDeep};
+use super::{Data, Fields, Limited, MAX_DEPTH, Num, TooDeep};
 
 impl Data {
     /// The same value.
@@ -31,6 +31,13 @@ impl Data {
                 object.fields.iter().map(|(key, value)| (key.to_string(), value.to_json())).collect(),
             ),
         }
+    }
+
+    /// The start of it as JSON, up to so many bytes.
+    pub fn start_of_json(&self, max_bytes: usize) -> String {
+        let mut text = Limited::new(max_bytes);
+        let _ = self.write(&mut text);
+        text.text
     }
 
     /// JSON text as jq writes it.
@@ -75,9 +82,9 @@ fn from_json_at(value: &Value, depth: u32) -> Result<Data, TooDeep> {
         Value::Bool(value) => Data::Bool(*value),
         Value::Number(number) => Data::Num(Num::of(number)),
         Value::String(text) => Data::from(text.as_str()),
-        Value::Array(items) => Data::list(
-            items.iter().map(|item| from_json_at(item, depth + 1)).collect::<Result<_, _>>()?,
-        ),
+        Value::Array(items) => {
+            Data::list(items.iter().map(|item| from_json_at(item, depth + 1)).collect::<Result<_, _>>()?)
+        }
         Value::Object(fields) => Data::object_of(
             fields
                 .iter()

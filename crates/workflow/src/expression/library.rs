@@ -189,8 +189,12 @@ fn sorting() -> [Fun<Guarded>; 5] {
             }))
         })),
         run::<Guarded>(("group_by", by(), |cv| box_once(keyed(cv).and_then(grouped)))),
-        run::<Guarded>(("min_by_or_empty", by(), |cv| first(keyed(cv).map(|items| items.into_iter().next())))),
-        run::<Guarded>(("max_by_or_empty", by(), |cv| first(keyed(cv).map(|items| items.into_iter().next_back())))),
+        run::<Guarded>(("min_by_or_empty", by(), |cv| {
+            first(keyed(cv).map(|items| items.into_iter().next()))
+        })),
+        run::<Guarded>(("max_by_or_empty", by(), |cv| {
+            first(keyed(cv).map(|items| items.into_iter().next_back()))
+        })),
     ]
 }
 

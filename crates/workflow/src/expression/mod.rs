@@ -30,8 +30,8 @@ use serde_json::Value;
 use self::guarded::{Guard, Undefined};
 use self::native::{End, Node};
 use self::source::Wrong;
-pub(crate) use self::weight::LINEAR_BYTES;
 pub use self::template::Template;
+pub(crate) use self::weight::LINEAR_BYTES;
 use crate::data::{Data, Limited};
 
 /// What a message shows of an expression, in bytes.
@@ -114,13 +114,11 @@ impl Expression {
     pub fn parse(source: &str, variables: &[&str]) -> Result<Self, ExpressionError> {
         let inside = expression_text(source).unwrap_or(source);
         let start = source::offset_of(source, inside.as_ptr().addr()).unwrap_or_default();
-        let (native, guarded, quick_bytes) =
-            source::parse(inside, |term| compile(inside, term, variables)).map_err(|wrong| {
-                ExpressionError {
-                    message: wrong.message,
-                    offset: start + wrong.offset,
-                    text: source.to_owned(),
-                }
+        let (native, guarded, quick_bytes) = source::parse(inside, |term| compile(inside, term, variables))
+            .map_err(|wrong| ExpressionError {
+                message: wrong.message,
+                offset: start + wrong.offset,
+                text: source.to_owned(),
             })?;
         Ok(Self(Arc::new(Compiled {
             source: inside.to_owned(),
@@ -191,12 +189,7 @@ impl Expression {
     }
 
     /// The one output, with the meter running.
-    fn value(
-        &self,
-        input: &Data,
-        variables: &dyn Variables,
-        now_unix_ms: u64,
-    ) -> Result<Data, EvalError> {
+    fn value(&self, input: &Data, variables: &dyn Variables, now_unix_ms: u64) -> Result<Data, EvalError> {
         if let Some(native) = &self.0.native {
             match native.eval(input, variables) {
                 Ok(value) => return Ok(value),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::meter::DEPTH;
-use crate::data::{Data, Fields};
 use super::{EvalError, Expression, ExpressionError, Variables, expression_text};
+use crate::data::{Data, Fields};
 
 /// A JSON value in which strings of the form `${ … }` are expressions, at any depth: values of objects and
 /// items of arrays, not keys.

@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
                 }
                 return;
             }
-            let is_quick = self.instance.bytes() <= self.quick_bytes(&work);
+            let is_quick = self.instance.bytes() as u64 <= self.quick_bytes(&work);
             if !(self.goes_on)(is_quick) {
                 self.instance.work.push(work);
                 self.instance.turn.is_paused = true;
@@ -156,10 +156,11 @@ impl<'a> Run<'a> {
     fn quick_bytes(&self, work: &Work) -> u64 {
         match work {
             Work::Enter { node, .. } => self.program.node(*node).quick_bytes,
-            Work::Done { parent: frame, .. } | Work::Fail { parent: frame, .. } | Work::Due { frame } => self
-                .frame(*frame)
-                .and_then(|frame| frame.node)
-                .map_or(LINEAR_BYTES, |node| self.program.node(node).quick_bytes),
+            Work::Done { parent: frame, .. } | Work::Fail { parent: frame, .. } | Work::Due { frame } => {
+                self.frame(*frame)
+                    .and_then(|frame| frame.node)
+                    .map_or(LINEAR_BYTES, |node| self.program.node(node).quick_bytes)
+            }
             Work::Rules => LINEAR_BYTES,
         }
     }
@@ -226,13 +227,7 @@ impl<'a> Run<'a> {
         self.instance.frames.get_mut(&id).map(|frame| &mut **frame)
     }
 
-    pub(super) fn note(
-        &mut self,
-        kind: NoteKind,
-        frame: FrameId,
-        node: Option<NodeId>,
-        value: &Data,
-    ) {
+    pub(super) fn note(&mut self, kind: NoteKind, frame: FrameId, node: Option<NodeId>, value: &Data) {
         if self.environment.observed {
             self.actions.push(Action::Note(Note { kind, frame, node, value: value.clone() }));
         }
@@ -320,13 +315,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn begin(
-        &mut self,
-        parent: FrameId,
-        slot: u32,
-        id: NodeId,
-        raw: &Data,
-    ) -> Result<(), WorkflowError> {
+    fn begin(&mut self, parent: FrameId, slot: u32, id: NodeId, raw: &Data) -> Result<(), WorkflowError> {
         let program = self.program;
         let node = program.node(id);
         if let Some(condition) = &node.condition

@@ -41,9 +41,10 @@ impl ActiveFilter {
 /// instance itself.
 pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
     has_attributes(&filter.attributes, event)
-        && filter.correlate.iter().all(|(from, expected)| {
-            from.eval_json(event, unix_ms).is_ok_and(|found| found == *expected)
-        })
+        && filter
+            .correlate
+            .iter()
+            .all(|(from, expected)| from.eval_json(event, unix_ms).is_ok_and(|found| found == *expected))
 }
 
 fn has_attributes(attributes: &[(String, Value)], event: &Value) -> bool {

@@ -86,6 +86,20 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whether it takes a while to take in what it brings; see [`is_large`](crate::event::is_large).
+    pub fn is_large(&self) -> bool {
+        match self {
+            Self::Ended { result: Ok(value), .. } | Self::Message { event: value, .. } => {
+                // A scalar needs no list of what is left.
+                (value.is_array() || value.is_object() || value.is_string())
+                    && crate::event::is_large(value)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What is to be done.
 #[derive(Debug, Clone)]
 pub enum Action {
@@ -522,9 +536,9 @@ impl Instance {
 
     /// Memory that it holds, in bytes: an estimate that costs no walk over its data. What a task shares with the one
     /// around it counts once.
-    pub fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> usize {
         let own = size_of::<Self>() + size_of::<Work>() * self.work.capacity();
-        own as u64 + self.input.bytes() + self.context.bytes() + self.held_bytes
+        own + (self.input.bytes() + self.context.bytes() + self.held_bytes) as usize
     }
 
     /// True between two slices of a turn: [`Instance::resume`] is to be called, and nothing else.

@@ -145,8 +145,7 @@ fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<RequestParts,
     match &http.authentication {
         None => {}
         Some(Authentication::Basic(user, password)) => {
-            let (user, password) =
-                (text(scope.json(user, input)?), text(scope.json(password, input)?));
+            let (user, password) = (text(scope.json(user, input)?), text(scope.json(password, input)?));
             let token = STANDARD.encode(format!("{user}:{password}"));
             headers.push(("authorization".to_owned(), format!("Basic {token}")));
         }

@@ -178,7 +178,10 @@ impl Compiler {
         node.kind = kind?;
         node.condition = condition;
         let data = &node.data;
-        if [&data.input_schema, &data.output_schema, &data.export_schema].iter().any(|schema| schema.is_some()) {
+        if [&data.input_schema, &data.output_schema, &data.export_schema]
+            .iter()
+            .any(|schema| schema.is_some())
+        {
             quick_bytes = quick_bytes.min(SCHEMA_BYTES);
         }
         node.quick_bytes = quick_bytes;

@@ -48,7 +48,8 @@ fn json_of(value: &Val) -> Value {
         Val::Null => Value::Null,
         Val::Bool(value) => Value::Bool(*value),
         Val::Num(number) => {
-            crate::data::Num::parse(&number.to_string().replace("NaN", "nan").replace("Infinity", "inf")).json()
+            crate::data::Num::parse(&number.to_string().replace("NaN", "nan").replace("Infinity", "inf"))
+                .json()
         }
         Val::TStr(text) | Val::BStr(text) => Value::String(String::from_utf8_lossy(text).into_owned()),
         Val::Arr(items) => Value::Array(items.iter().map(json_of).collect()),
