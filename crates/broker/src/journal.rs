@@ -14,7 +14,7 @@
 //! subscribers have all acknowledged it while it waited for its turn costs the disk nothing.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -86,6 +86,8 @@ pub struct Journal {
     open: Mutex<Open>,
     progress: watch::Sender<Progress>,
     full: AtomicBool,
+    /// Bytes that the open group may take before the store is full.
+    room: AtomicUsize,
     behind: AtomicBool,
 }
 
@@ -149,6 +151,7 @@ impl Journal {
             open: Mutex::new(open),
             progress: watch::Sender::new(Progress { stored: 0, failed: None }),
             full: AtomicBool::new(false),
+            room: AtomicUsize::new(usize::MAX),
             behind: AtomicBool::new(false),
         })
     }
@@ -204,6 +207,17 @@ impl Journal {
                 false => tracing::info!("the store has room again"),
             }
         }
+    }
+
+    /// Says how many bytes more there is room for. What would have to be stored beyond is refused until the next call.
+    pub fn set_room(&self, bytes: usize) {
+        self.room.store(bytes, Ordering::Relaxed);
+        self.set_full(bytes == 0);
+    }
+
+    /// Bytes in the open group.
+    pub fn waiting_bytes(&self) -> usize {
+        self.open.lock().bytes
     }
 
     /// Whether new things to keep are to be refused. Asks the store to look again.
@@ -276,6 +290,9 @@ impl Transaction<'_> {
         open.bytes += change.key.len() + change.value.as_ref().map_or(0, Vec::len);
         if open.bytes > BEHIND_BYTES {
             self.journal.behind.store(true, Ordering::Relaxed);
+        }
+        if open.bytes > self.journal.room.load(Ordering::Relaxed) && change.value.is_some() {
+            self.journal.set_full(true);
         }
         let ticket = Ticket(open.number);
         if fresh {

@@ -72,6 +72,9 @@ pub enum Command {
     Rollback(Rollback),
     /// Show how the node is
     Status,
+    /// Look after the data of a node that does not run
+    #[command(subcommand)]
+    Store(Store),
     /// Show what passes and what waits under the topic filters that somebody subscribes to
     Queues(Queues),
     /// See, end and retry instances of workflows; draw a workflow
@@ -101,6 +104,19 @@ pub enum Command {
     /// All modules that a file imports on stdout; what `build`, `deploy` and `dev` start for a JavaScript function
     #[command(name = COLLECT, hide = true)]
     Collect(Collect),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Store {
+    /// Read everything that the node stored, and name the files that are missing or damaged
+    Check(StoreCheck),
+}
+
+#[derive(Debug, Args)]
+pub struct StoreCheck {
+    /// A file with the node's settings, which may name the data directory
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 /// The name of the command that compiles in a child process.
@@ -168,6 +184,9 @@ pub struct Listen {
 pub struct Run {
     #[command(flatten)]
     pub listen: Listen,
+    /// Go on without what is missing or damaged in the store; damaged files are moved to `damaged` in the data directory
+    #[arg(long)]
+    pub accept_loss: bool,
 }
 
 #[derive(Debug, Args)]

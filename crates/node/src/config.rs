@@ -15,7 +15,7 @@ use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::ingress::websocket::WebSocketSection;
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
-use crate::store::JournalSync;
+use crate::store::{JournalSync, MIN_RESERVE_BYTES};
 
 /// Settings of a node. Every one has a default, so that an empty file is a good one.
 #[derive(Debug, Clone, Deserialize)]
@@ -224,15 +224,24 @@ pub struct StoreSection {
     /// operating system before anyone is answered, whatever this is.
     #[serde(with = "humantime_serde")]
     pub sync_interval: Duration,
-    /// Free space below which writes are refused, so that the store is never caught half-way.
-    pub reserve: ByteSize,
+    /// Free space that only deletions and deliveries may use, at least 2 MiB. By default a sixteenth of the disk, from 4
+    /// to 64 MiB.
+    pub reserve: Option<ByteSize>,
     /// Memory for the store's block cache.
     pub cache: ByteSize,
+    /// Goes on without what is missing or damaged; only ever for one start, by `--accept-loss`.
+    #[serde(skip)]
+    pub accept_loss: bool,
 }
 
 impl Default for StoreSection {
     fn default() -> Self {
-        Self { sync_interval: Duration::from_secs(1), reserve: ByteSize::mib(64), cache: ByteSize::mib(8) }
+        Self {
+            sync_interval: Duration::from_secs(1),
+            reserve: None,
+            cache: ByteSize::mib(8),
+            accept_loss: false,
+        }
     }
 }
 
@@ -472,6 +481,10 @@ impl NodeConfig {
             self.isolates.reservation.filter(|reservation| !size.contains(reservation))
         {
             return out_of_range("isolates.reservation", reservation.to_string(), "1MiB to 4GiB");
+        }
+        let least = ByteSize::b(MIN_RESERVE_BYTES);
+        if let Some(reserve) = self.store.reserve.filter(|reserve| *reserve < least) {
+            return out_of_range("store.reserve", reserve.to_string(), "2MiB or more");
         }
         let packet = self.broker.max_packet;
         if !(ByteSize::b(128)..=ByteSize::b(268_435_455)).contains(&packet) {

@@ -93,6 +93,11 @@ struct NodeGauges {
     durable_dropped: Counter,
     store_commits: Counter,
     store_syncs: Counter,
+    disk_full: Gauge,
+    disk_free_bytes: Gauge,
+    disk_needed_bytes: Gauge,
+    disk_refused: Counter,
+    disk_reclaims: Counter,
     object_fields_cached: Gauge,
     object_bytes_cached: Gauge,
     object_fields_unwritten: Gauge,
@@ -148,6 +153,8 @@ pub struct NodeReading {
     pub broker: edgefaas_broker::BrokerStats,
     /// The store.
     pub store: crate::store::CommitReading,
+    /// Free space on its disk.
+    pub space: crate::store::SpaceReading,
     /// Durable invocations.
     pub journal: crate::journal::JournalReading,
     /// Workflows.
@@ -258,6 +265,9 @@ impl Default for Metrics {
             ("mqtt_sessions", "MQTT sessions, with and without a connection", &node.mqtt_sessions),
             ("mqtt_stored_bytes", "Bytes that wait on the disk for sessions", &node.mqtt_stored),
             ("mqtt_buffered_bytes", "Bytes that wait in memory for clients", &node.mqtt_buffered),
+            ("disk_full", "1 while writes that need space are refused", &node.disk_full),
+            ("disk_free_bytes", "Free bytes on the disk of the data directory", &node.disk_free_bytes),
+            ("disk_needed_bytes", "Free bytes below which writes are refused", &node.disk_needed_bytes),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -281,6 +291,8 @@ impl Default for Metrics {
             ("mqtt_messages_rejected", "Messages refused by a hook or a limit", &node.mqtt_rejected),
             ("store_commits", "Groups of changes written to the store", &node.store_commits),
             ("store_syncs", "Times the disk was made to have them", &node.store_syncs),
+            ("disk_refused", "Writes refused because the disk is full", &node.disk_refused),
+            ("disk_reclaims", "Times that the space of dead data was reclaimed", &node.disk_reclaims),
             ("object_merges", "Changes of peers that were taken in", &node.object_merges),
             ("object_conflicts", "Fields that two nodes made with different types", &node.object_conflicts),
             ("cluster_bytes_sent", "Bytes of messages about objects", &node.cluster_bytes_sent),
@@ -414,6 +426,11 @@ impl Metrics {
         show(&gauges.durable_dropped, journal.dropped);
         show(&gauges.store_commits, reading.store.commits);
         show(&gauges.store_syncs, reading.store.syncs);
+        set(&gauges.disk_full, u64::from(reading.space.is_full));
+        set(&gauges.disk_free_bytes, reading.space.free_bytes);
+        set(&gauges.disk_needed_bytes, reading.space.needed_bytes);
+        show(&gauges.disk_refused, reading.space.refused);
+        show(&gauges.disk_reclaims, reading.space.reclaims);
         let objects = &reading.objects;
         set(&gauges.object_fields_cached, objects.cached_fields);
         set(&gauges.object_bytes_cached, objects.cached_bytes);

@@ -644,10 +644,11 @@ fn store_options(config: &NodeConfig) -> StoreOptions {
     StoreOptions {
         data_dir: config.data_dir.clone(),
         sync_interval: config.store.sync_interval,
-        reserve_bytes: config.store.reserve.as_u64(),
+        reserve_bytes: config.store.reserve.map(|reserve| reserve.as_u64()),
         cache_bytes: config.store.cache.as_u64(),
         objects_cache_bytes: config.objects.cache.as_u64(),
         broker_sync: config.broker.sync,
+        accept_loss: config.store.accept_loss,
     }
 }
 

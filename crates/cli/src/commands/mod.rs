@@ -19,6 +19,7 @@ mod rollback;
 mod run;
 mod secrets;
 mod status;
+mod store;
 mod trace;
 mod users;
 mod workflow;
@@ -46,6 +47,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Logs(args) => as_client(logs::run(&args, &global)),
         Command::Rm(args) => as_client(rm::run(&args, &global)),
         Command::Rollback(args) => as_client(rollback::run(&args, &global)),
+        Command::Store(args) => store::run(&args, &global),
         Command::Status => as_client(status::run(&global)),
         Command::Compile(args) => return compile::compile(&args),
         Command::Collect(args) => return compile::collect(&args),

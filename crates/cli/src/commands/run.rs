@@ -13,7 +13,8 @@ use crate::output;
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
     node::raise_open_files();
-    let config = node::config(&args.listen, global.data_dir.clone())?;
+    let mut config = node::config(&args.listen, global.data_dir.clone())?;
+    config.store.accept_loss = args.accept_loss;
     serve(config, global).await
 }
 

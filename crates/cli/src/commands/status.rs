@@ -40,6 +40,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "pending": status.pending,
             "mqtt_connections": status.mqtt_connections,
             "draining": status.draining,
+            "disk": status.disk.as_ref().map(disk_json),
             "bridges": status.bridges.iter().map(bridge_json).collect::<Vec<_>>(),
         }));
     }
@@ -62,6 +63,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("runs", format!("{}, {} failed", status.invocations, status.failures)),
         ("pending", format!("{} durable invocations", status.pending)),
     ];
+    lines.extend(status.disk.as_ref().map(|disk| ("disk", disk_text(disk))));
     if !addresses.mqtts.is_empty() {
         lines.push(("mqtts", addresses.mqtts));
     }
@@ -115,6 +117,25 @@ fn pool_json(pool: &proto::Pool) -> serde_json::Value {
         "pagemap_scan": pool.pagemap_scan,
         "copy_on_write": pool.copy_on_write,
     })
+}
+
+fn disk_json(disk: &proto::Disk) -> serde_json::Value {
+    json!({
+        "full": disk.full,
+        "free_bytes": disk.free_bytes,
+        "needed_bytes": disk.needed_bytes,
+        "refused": disk.refused,
+    })
+}
+
+fn disk_text(disk: &proto::Disk) -> String {
+    let (free, needed) = (output::size(disk.free_bytes), output::size(disk.needed_bytes));
+    match disk.full {
+        true => format!(
+            "full: {free} free, {needed} needed; writes that need space are refused, deletions and deliveries go on"
+        ),
+        false => format!("{free} free, of which {needed} are kept for the store's own work"),
+    }
 }
 
 fn bridge_json(bridge: &proto::Bridge) -> serde_json::Value {

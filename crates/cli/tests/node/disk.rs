@@ -1,9 +1,18 @@
-//! A full disk.
+//! A full disk, and the way back.
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::support::{Running, skipped};
+use rumqttc::v5;
+use v5::mqttbytes::QoS;
+use v5::mqttbytes::v5::{ConnectProperties, Packet, PubAckReason, PublishProperties};
+use v5::{AsyncClient, Event, EventLoop, MqttOptions};
+
+use crate::support::{PATIENCE, Running, skipped};
+
+/// Time in which writes have to be accepted again after data was removed.
+const RECOVERY: Duration = Duration::from_secs(10);
 
 /// A file system of its own in memory, unmounted when it is dropped.
 struct SmallDisk<'a>(&'a Path);
@@ -74,4 +83,324 @@ fn fill(path: &Path) {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
     }
+}
+
+const LIMITS: &str = "[broker]\nqueue_messages = 1000000\nqueue_size = \"1GiB\"\nmax_queue_size = \"1GiB\"\n\
+                      when_queue_full = \"reject\"\nmax_retained = \"1GiB\"\n";
+
+/// A node on a file system of 64 MB.
+struct SmallNode {
+    home: tempfile::TempDir,
+    node: Option<Running>,
+}
+
+impl SmallNode {
+    fn start(home: tempfile::TempDir, store: &str) -> Self {
+        let config = home.path().join("edgefaas.toml");
+        std::fs::write(&config, format!("{LIMITS}{store}")).unwrap();
+        let mut small = Self { home, node: None };
+        small.restart();
+        small
+    }
+
+    fn restart(&mut self) {
+        let config = self.home.path().join("edgefaas.toml");
+        let data = self.home.path().join("disk/data");
+        self.node = Some(Running::start(&data, &["--config", config.to_str().unwrap()]));
+    }
+
+    fn node(&self) -> &Running {
+        self.node.as_ref().expect("it runs")
+    }
+
+    fn kill(&mut self) {
+        self.node.take().expect("it runs").kill();
+    }
+
+    fn terminate(&mut self) {
+        assert_eq!(self.node.take().expect("it runs").terminate(), Some(0));
+    }
+
+    fn port(&self) -> u16 {
+        self.node().mqtt_port.parse().unwrap()
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let text = self.node().control_get("/metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse::<f64>().unwrap() as u64
+    }
+}
+
+/// A client whose messages are answered one by one.
+pub struct Client {
+    client: AsyncClient,
+    events: EventLoop,
+    random: u64,
+}
+
+impl Client {
+    pub async fn connect(port: u16, id: &str, clean: bool) -> Self {
+        let mut options = MqttOptions::new(id, "127.0.0.1", port);
+        let mut properties = ConnectProperties::new();
+        properties.session_expiry_interval = (!clean).then_some(3600);
+        options.set_clean_start(clean).set_connect_properties(properties);
+        options.set_keep_alive(Duration::from_secs(60)).set_max_packet_size(Some(1 << 20));
+        let (client, events) = AsyncClient::new(options, 100);
+        let mut client = Self { client, events, random: 0x9e37_79b9_7f4a_7c15 };
+        client.wait(|packet| matches!(packet, Packet::ConnAck(_)).then_some(())).await;
+        client
+    }
+
+    async fn wait<T>(&mut self, mut wanted: impl FnMut(Packet) -> Option<T>) -> T {
+        let found = async {
+            loop {
+                if let Event::Incoming(packet) = self.events.poll().await.expect("the connection holds")
+                    && let Some(found) = wanted(packet)
+                {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, found).await.expect("in time")
+    }
+
+    /// Bytes that no store can compress.
+    pub fn noise(&mut self, bytes: usize) -> Vec<u8> {
+        let words = std::iter::repeat_with(|| {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.random.to_le_bytes()
+        });
+        words.flatten().take(bytes).collect()
+    }
+
+    /// Publishes with QoS 1 and gives the answer.
+    pub async fn publish(
+        &mut self,
+        topic: &str,
+        retain: bool,
+        payload: Vec<u8>,
+        expiry: Option<u32>,
+    ) -> PubAckReason {
+        let properties =
+            PublishProperties { message_expiry_interval: expiry, ..PublishProperties::default() };
+        let sent =
+            self.client.publish_with_properties(topic, QoS::AtLeastOnce, retain, payload, properties);
+        sent.await.unwrap();
+        self.wait(|packet| match packet {
+            Packet::PubAck(ack) => Some(ack.reason),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Publishes until the node refuses; gives the number of messages that it took.
+    async fn fill(
+        &mut self,
+        bytes: usize,
+        expiry: Option<u32>,
+        topic: impl Fn(u32) -> (String, bool),
+    ) -> u32 {
+        let mut taken = 0;
+        loop {
+            let (topic, retain) = topic(taken);
+            let payload = self.noise(bytes);
+            match self.publish(&topic, retain, payload, expiry).await {
+                PubAckReason::QuotaExceeded => return taken,
+                _ => taken += 1,
+            }
+            assert!((taken as usize) < (64 << 20) / bytes, "the disk never filled");
+        }
+    }
+
+    /// Publishes until the node takes it; gives the time.
+    async fn accepted(&mut self, topic: &str, retain: bool) -> Duration {
+        let since = Instant::now();
+        loop {
+            let payload = self.noise(1000);
+            if self.publish(topic, retain, payload, None).await != PubAckReason::QuotaExceeded {
+                return since.elapsed();
+            }
+            assert!(since.elapsed() < RECOVERY, "writes are still refused after {RECOVERY:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn subscribe(mut self, filter: &str) {
+        self.client.subscribe(filter, QoS::AtLeastOnce).await.unwrap();
+        self.wait(|packet| matches!(packet, Packet::SubAck(_)).then_some(())).await;
+        self.leave().await;
+    }
+
+    /// Receives and acknowledges so many messages.
+    pub async fn drain(mut self, count: u32) {
+        let mut left = count;
+        while left > 0 {
+            self.wait(|packet| matches!(packet, Packet::Publish(_)).then_some(())).await;
+            left -= 1;
+        }
+        // The last acknowledgement leaves with the next packet.
+        self.leave().await;
+    }
+
+    async fn leave(mut self) {
+        self.client.disconnect().await.unwrap();
+        while self.events.poll().await.is_ok() {}
+    }
+}
+
+fn small_disk(test: impl AsyncFnOnce(tempfile::TempDir)) {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("disk");
+    std::fs::create_dir(&path).unwrap();
+    let Some(_disk) = SmallDisk::mount(&path, "64m") else {
+        return skipped("the right to mount a file system (root)");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(test(home));
+}
+
+#[test]
+fn a_queue_that_filled_the_disk_and_was_drained_makes_room_again() {
+    small_disk(async |home| {
+        let small = SmallNode::start(home, "");
+        Client::connect(small.port(), "away", false).await.subscribe("full/#").await;
+        let mut publisher = Client::connect(small.port(), "publisher", true).await;
+        let mut first = 0;
+        for (round, bytes) in [50_000, 2_000, 50_000].into_iter().enumerate() {
+            let taken = publisher.fill(bytes, None, |_| ("full/a".into(), false)).await;
+            println!("round {round}: {taken} messages of {bytes} bytes were taken");
+            let stored = taken as usize * bytes;
+            first = if round == 0 { stored } else { first };
+            assert!(stored > 10 << 20, "{stored} bytes were taken before the disk was full");
+            assert!(
+                stored >= first / 2,
+                "{stored} bytes were taken in round {round}, {first} in the first"
+            );
+            let status = small.node().ok(&["status"]);
+            assert!(status.contains("full"), "{status}");
+            assert_eq!(small.metric("edgefaas_disk_full"), 1);
+            assert_eq!(
+                small.node().control_get("/readyz"),
+                "ready, but the disk is full: writes that need space are refused\n"
+            );
+            Client::connect(small.port(), "away", false).await.drain(taken).await;
+            let time = publisher.accepted("full/a", false).await;
+            println!("round {round}: accepted again after {time:?}");
+            let since = Instant::now();
+            while small.metric("edgefaas_disk_free_bytes")
+                < small.metric("edgefaas_disk_needed_bytes") + (20 << 20)
+            {
+                assert!(
+                    since.elapsed() < RECOVERY,
+                    "the space of what was delivered is not free after {RECOVERY:?}"
+                );
+                publisher.publish("nobody/hears", false, Vec::new(), None).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            println!("round {round}: all of it is free after {:?} more", since.elapsed());
+            Client::connect(small.port(), "away", false).await.drain(1).await;
+        }
+        assert_eq!(small.metric("edgefaas_disk_full"), 0);
+    });
+}
+
+#[test]
+fn a_full_node_that_was_killed_or_stopped_starts_and_is_drained() {
+    small_disk(async |home| {
+        let mut small = SmallNode::start(home, "[store]\nreserve = \"4MiB\"\n");
+        Client::connect(small.port(), "away", false).await.subscribe("full/#").await;
+        let fill = async |small: &SmallNode| {
+            let mut publisher = Client::connect(small.port(), "publisher", true).await;
+            publisher.fill(20_000, None, |_| ("full/a".into(), false)).await
+        };
+        let mut taken = fill(&small).await;
+        small.kill();
+        small.restart();
+        // There may be some room: the journal was replayed and is gone.
+        taken += fill(&small).await;
+        small.terminate();
+        small.restart();
+        taken += fill(&small).await;
+        Client::connect(small.port(), "away", false).await.drain(taken).await;
+        let mut publisher = Client::connect(small.port(), "publisher", true).await;
+        publisher.accepted("full/a", false).await;
+        assert_eq!(small.node.take().unwrap().terminate(), Some(0));
+    });
+}
+
+#[test]
+fn retained_messages_that_filled_the_disk_are_deleted_and_messages_expire() {
+    small_disk(async |home| {
+        let small = SmallNode::start(home, "");
+        let mut publisher = Client::connect(small.port(), "publisher", true).await;
+        let topic = |number: u32| (format!("kept/{number}"), true);
+        let taken = publisher.fill(50_000, None, topic).await;
+        for number in 0..taken {
+            let deleted = publisher.publish(&topic(number).0, true, Vec::new(), None).await;
+            assert_ne!(deleted, PubAckReason::QuotaExceeded, "deleting is always accepted");
+        }
+        publisher.accepted("kept/again", true).await;
+
+        Client::connect(small.port(), "away", false).await.subscribe("full/#").await;
+        publisher.fill(50_000, Some(3), |_| ("full/a".into(), false)).await;
+        // From the last of them on.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        publisher.accepted("full/a", false).await;
+        assert_eq!(small.node.unwrap().terminate(), Some(0));
+    });
+}
+
+const KEEP: &str = r#"
+export default async (event, context) => {
+    const [object, field, value] = event.text().split(" ");
+    await context.object(object).register(field).set(value || null);
+    return "set";
+};
+"#;
+
+#[test]
+fn objects_that_filled_the_disk_are_emptied_and_apps_are_removed() {
+    small_disk(async |home| {
+        let file = home.path().join("keep.js");
+        std::fs::write(&file, KEEP).unwrap();
+        let small = SmallNode::start(home, "");
+        let node = small.node();
+        node.ok(&["deploy", file.to_str().unwrap(), "--allow", "objects=*"]);
+        let other = file.with_file_name("other.js");
+        std::fs::write(&other, KEEP.replace("set\"", "other\"")).unwrap();
+        node.ok(&["deploy", other.to_str().unwrap(), "--allow", "objects=*"]);
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut set = |number: u32, bytes: usize| {
+            let letters = std::iter::repeat_with(|| {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                char::from(b'0' + (random >> 58) as u8)
+            });
+            let value: String = letters.take(bytes).collect();
+            // An object may have 4 MiB.
+            node.http("POST", "/fn/keep", &format!("o{} f{number} {value}", number / 15)).0
+        };
+        let mut fields = 0;
+        while set(fields, 200_000) == 200 {
+            fields += 1;
+            assert!(fields < 400, "the disk never filled");
+        }
+        println!("{fields} fields of 200 kB were taken");
+        assert!(fields > 40, "{fields} fields of 200 kB were taken");
+        let secret = node.cli(&["secrets", "list"]);
+        assert!(secret.status.success(), "reading goes on");
+        node.ok(&["rm", "other"]);
+        for field in 0..fields {
+            assert_eq!(set(field, 0), 200, "a register is always set to null");
+        }
+        let since = Instant::now();
+        while set(1000, 200_000) != 200 {
+            assert!(since.elapsed() < RECOVERY, "writes are still refused after {RECOVERY:?}");
+        }
+        println!("accepted again after {:?}", since.elapsed());
+        assert_eq!(small.node.unwrap().terminate(), Some(0));
+    });
 }

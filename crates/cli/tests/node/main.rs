@@ -10,6 +10,7 @@ mod clients;
 mod clusters;
 mod components;
 mod crash;
+mod damage;
 mod disk;
 mod durable;
 mod encrypted;

@@ -53,6 +53,11 @@ impl Running {
             .expect("the binary starts");
         let mut ready = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("a line");
+        Self::of(child, ready, data_dir)
+    }
+
+    /// A node that has said that it is ready.
+    pub fn of(child: Child, ready: String, data_dir: &Path) -> Self {
         let field = |name: &str| {
             let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name));
             found.unwrap_or_else(|| panic!("no {name} in {ready:?}")).to_owned()
@@ -113,6 +118,19 @@ impl Running {
         stream.read_to_string(&mut answer).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         (head.to_owned(), body.to_owned())
+    }
+
+    /// Body of the control port's answer to a GET request.
+    pub fn control_get(&self, path: &str) -> String {
+        let address = self.control.split_once("://").expect("a URL").1;
+        let token = std::fs::read_to_string(self.data_dir.join("token")).expect("the token");
+        let mut stream = TcpStream::connect(address).expect("the control port is open");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+        write!(stream, "{head}authorization: Bearer {}\r\n\r\n", token.trim()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
     }
 
     /// A word of the ready line, after its name and `=`.

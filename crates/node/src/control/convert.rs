@@ -270,3 +270,13 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
         copy: status.copy,
     }
 }
+
+/// Free space on the disk.
+pub(super) fn disk(space: &crate::store::SpaceReading) -> proto::Disk {
+    proto::Disk {
+        full: space.is_full,
+        free_bytes: space.free_bytes,
+        needed_bytes: space.needed_bytes,
+        refused: space.refused,
+    }
+}

@@ -38,5 +38,8 @@ async fn ready(State(parts): State<Arc<ControlParts>>) -> Response {
         let text = format!("the store failed, restart the node: {reason}\n");
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     }
+    if parts.dispatcher.store().committer().space().is_full {
+        return "ready, but the disk is full: writes that need space are refused\n".into_response();
+    }
     "ready\n".into_response()
 }

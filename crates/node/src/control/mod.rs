@@ -122,6 +122,7 @@ impl ControlParts {
             functions: self.registry.routes().functions().count(),
             broker: self.broker.stats(),
             store: self.dispatcher.store().committer().reading(),
+            space: self.dispatcher.store().committer().space(),
             journal: self.dispatcher.journal().reading(),
             workflows: self.dispatcher.coordinator().reading(),
             bridges: self.bridges.status(),

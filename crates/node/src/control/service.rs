@@ -196,6 +196,7 @@ impl Control for ControlService {
             pending: reading.journal.pending,
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
             bridges: reading.bridges.iter().map(convert::bridge).collect(),
+            disk: Some(convert::disk(&reading.space)),
         }))
     }
 

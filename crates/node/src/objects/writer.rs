@@ -526,6 +526,14 @@ impl FieldWriter {
         Ok(())
     }
 
+    /// Whether any of these changes may make its field larger.
+    pub fn grow(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
+        changes.iter().any(|(key, change)| match change {
+            FieldChange::Operate(operation) => self.grows(key, operation),
+            FieldChange::Merge(_) | FieldChange::Import(_) => true,
+        })
+    }
+
     /// Whether an operation may make its field larger: what does not is done however large the object is.
     fn grows(&self, key: &FieldKey, operation: &Operation) -> bool {
         let Operation::RegisterSet(value) = operation else { return grows(operation) };

@@ -6,6 +6,7 @@
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -19,7 +20,9 @@ use serde::Deserialize;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::space::DiskSpace;
+use super::keeper::Keeper;
+use super::space::{DiskSpace, Purpose, SpaceReading, SpaceState};
+use super::upkeep::{self, Chores};
 use crate::objects::{FieldChange, FieldKey, FieldRefused, FieldWriter, Objects};
 
 /// Batches that wait for the writer; more of them wait at the sender.
@@ -34,8 +37,10 @@ const WRITTEN_HERE_BYTES: u64 = 64 << 10;
 const SMALL_BYTES: u64 = 1 << 20;
 /// Longer keys the store can't have.
 const MAX_KEY_BYTES: usize = 65_536;
-/// What the broker may write at a time, commonly less.
-const LARGE_GROUP_BYTES: usize = 1 << 20;
+/// What an entry costs beside its key and value: in the journal, in memory and in a table.
+const ENTRY_BYTES: u64 = 40;
+/// Counts the rounds of upkeep; written so that there is something to flush.
+const UPKEEP_KEY: &str = "upkeep";
 
 /// How far a batch has got when its commit is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,25 +118,28 @@ impl Batch {
 
     fn size_bytes(&self) -> u64 {
         let writes = self.writes.iter().map(|write| match write {
-            Write::Put(_, key, value) => key.len() + value.len(),
-            Write::Delete(_, key) => key.len(),
+            Write::Put(_, key, value) => ENTRY_BYTES + (key.len() + value.len()) as u64,
+            Write::Delete(_, key) => ENTRY_BYTES + key.len() as u64,
         });
         let fields =
             self.fields.iter().map(|(key, change)| key.as_bytes().len() as u64 + change.size_bytes());
-        writes.sum::<usize>() as u64 + fields.sum::<u64>()
+        writes.sum::<u64>() + fields.sum::<u64>()
     }
 }
 
 /// A batch was not committed; nothing of it was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// The disk is as good as full.
-    #[error("the disk is full ({free_bytes} bytes free, {reserve_bytes} are kept in reserve); make room")]
+    /// The disk is full but for the reserve and what the engine needs to work.
+    #[error(
+        "the disk is full ({free_bytes} bytes are free, {needed_bytes} are kept for the store's own work and deletions); make room: \
+         delete data, or files on the same disk"
+    )]
     DiskFull {
-        /// What is free.
+        /// Free bytes of the file system.
         free_bytes: u64,
-        /// What has to stay free.
-        reserve_bytes: u64,
+        /// Bytes that have to stay free.
+        needed_bytes: u64,
     },
     /// A change does not fit its field.
     #[error(transparent)]
@@ -169,6 +177,9 @@ pub struct Committer {
     small: Arc<Small>,
     journal: Arc<JournalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    upkeep: Mutex<Option<JoinHandle<()>>>,
+    chores: Arc<Chores>,
+    space: Arc<SpaceState>,
     failure: Arc<Mutex<Option<String>>>,
     counters: Arc<Counters>,
 }
@@ -260,8 +271,15 @@ pub(super) struct CommitterOptions {
     pub database: Database,
     pub fields: FieldWriter,
     pub journal: JournalSpaces,
+    /// All key spaces, and the one for the node's own facts.
+    pub all: Vec<Keyspace>,
+    pub meta: Keyspace,
+    /// The database's folder.
+    pub folder: PathBuf,
+    pub keeper: Arc<Keeper>,
     pub sync_interval: Duration,
-    pub disk: DiskSpace,
+    /// Free space that is kept; `None` for a share of the disk.
+    pub reserve_bytes: Option<u64>,
 }
 
 impl Committer {
@@ -272,13 +290,26 @@ impl Committer {
         let small = Arc::<Small>::default();
         let objects = options.fields.objects().clone();
         let counters = Arc::<Counters>::default();
+        let (chores, signalled) = Chores::new();
+        let disk = DiskSpace::new(
+            &options.folder,
+            options.reserve_bytes,
+            options.database.clone(),
+            options.all.clone(),
+            chores.clone(),
+        );
+        let space = disk.state().clone();
         let writer = Writer {
             fields: options.fields,
             database: options.database,
+            all: options.all,
+            meta: options.meta,
+            chores: chores.clone(),
+            rounds: 0,
             journal: journal.clone(),
             spaces: options.journal,
             sync_interval: options.sync_interval,
-            disk: options.disk,
+            disk,
             unsynced_since: None,
             failure: failure.clone(),
             counters: counters.clone(),
@@ -292,8 +323,9 @@ impl Committer {
         let thread = std::thread::Builder::new()
             .name("commit".into())
             .spawn(move || Writer::run(&shared, &runtime, inbox))?;
-        let thread = Mutex::new(Some(thread));
-        Ok(Self { writer, objects, jobs, small, journal, thread, failure, counters })
+        let upkeep = upkeep::start(&writer, chores.clone(), signalled, (options.folder, options.keeper))?;
+        let (thread, upkeep) = (Mutex::new(Some(thread)), Mutex::new(Some(upkeep)));
+        Ok(Self { writer, objects, jobs, small, journal, thread, upkeep, chores, space, failure, counters })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -368,9 +400,19 @@ impl Committer {
         }
     }
 
+    /// Free space on the disk, and whether growing writes are refused.
+    pub fn space(&self) -> SpaceReading {
+        self.space.reading()
+    }
+
     /// Ends the writer after all that it was given. Blocks.
     pub(super) fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
+        self.chores.stop();
+        let upkeep = self.upkeep.lock().take();
+        if let Some(upkeep) = upkeep {
+            let _ = upkeep.join();
+        }
         let mut job = Job::Close;
         // The writer empties its queue without waiting for anyone, so this ends.
         while let Err(mpsc::error::TrySendError::Full(back)) = self.jobs.try_send(job) {
@@ -387,9 +429,14 @@ struct Counters {
     syncs: AtomicU64,
 }
 
-struct Writer {
+pub(super) struct Writer {
     fields: FieldWriter,
     database: Database,
+    all: Vec<Keyspace>,
+    meta: Keyspace,
+    chores: Arc<Chores>,
+    /// Of upkeep.
+    rounds: u64,
     journal: Arc<JournalSlot>,
     spaces: JournalSpaces,
     sync_interval: Duration,
@@ -482,10 +529,11 @@ impl Writer {
                 }
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
-            let room = match (self.failure.lock().clone(), batch.longest_key_bytes()) {
+            let failure = self.failure.lock().clone();
+            let room = match (failure, batch.longest_key_bytes()) {
                 (Some(reason), _) => Err(CommitError::Failed(reason)),
                 (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
-                (None, _) => self.disk.plan(batch.size_bytes()),
+                (None, _) => self.admit(&batch),
             };
             // What belongs to something that is written cannot wait for its turn.
             let lazy = wanted == Durability::Written && batch.writes.is_empty();
@@ -499,7 +547,7 @@ impl Writer {
             }
         }
         self.fields.ask_for_shares();
-        let taken = if with_journal { self.take_journal(&mut writes) } else { None };
+        let taken = if with_journal { self.take_journal(&mut writes, open) } else { None };
         if let Some(taken) = &taken
             && taken.awaited
             && self.spaces.sync == JournalSync::Commit
@@ -536,15 +584,56 @@ impl Writer {
         open
     }
 
-    /// Adds what the broker has to store to `writes`. It is not refused for want of space: the reserve is larger than
-    /// what it may have under way, and it is told to take no more.
-    fn take_journal(&mut self, writes: &mut Vec<Write>) -> Option<JournalGroup> {
+    /// Admits a batch if there is room for it, or if it makes room.
+    fn admit(&mut self, batch: &Batch) -> Answer {
+        let bytes = batch.size_bytes();
+        let Err(mut full) = self.disk.plan(bytes, Purpose::Grow) else { return Ok(()) };
+        if self.releases(batch) {
+            match self.disk.plan(bytes, Purpose::Release) {
+                Ok(()) => return Ok(()),
+                Err(error) => full = error,
+            }
+        }
+        self.disk.refused();
+        Err(full)
+    }
+
+    /// Whether a batch removes at least as much as it adds. Reads the entries that it replaces: only where the disk is
+    /// full.
+    fn releases(&self, batch: &Batch) -> bool {
+        let stored_bytes = |space: &Keyspace, key: &[u8]| -> u64 {
+            space.size_of(key).ok().flatten().map_or(0, |value| key.len() as u64 + u64::from(value))
+        };
+        let (mut added, mut removed) = (0, 0);
+        for write in &batch.writes {
+            match write {
+                Write::Put(space, key, value) => {
+                    added += (key.len() + value.len()) as u64;
+                    removed += stored_bytes(space, key);
+                }
+                Write::Delete(space, key) => removed += stored_bytes(space, key),
+            }
+        }
+        added <= removed && !self.fields.grow(&batch.fields)
+    }
+
+    /// Adds what the broker has to store to `writes`. It is not refused for want of space: the broker knows how much more
+    /// it may take. If the disk has not even room for it as it is, it waits.
+    fn take_journal(&mut self, writes: &mut Vec<Write>, open: bool) -> Option<JournalGroup> {
         let journal = self.journal.journal.get()?.upgrade()?;
+        let room = self.disk.room_after(journal.waiting_bytes() as u64);
+        journal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        if open && room.is_none() {
+            return None;
+        }
         let mut group = journal.take();
         let changes = group.as_mut().map(|group| std::mem::take(&mut group.changes)).unwrap_or_default();
-        let bytes = changes.iter().map(|change| change.value.as_ref().map_or(0, Vec::len)).sum::<usize>();
-        // One figure for small groups and large ones, or it would say something else after each.
-        journal.set_full(self.disk.plan(bytes.max(LARGE_GROUP_BYTES) as u64).is_err());
+        let sizes =
+            changes.iter().map(|change| change.key.len() + change.value.as_ref().map_or(0, Vec::len));
+        let bytes = sizes.sum::<usize>() as u64 + ENTRY_BYTES * changes.len() as u64;
+        self.disk.accept(bytes);
+        let deleted = changes.iter().filter(|change| change.value.is_none()).count();
+        self.disk.deleted(deleted as u64);
         writes.extend(changes.into_iter().map(|change| {
             let space = match change.space {
                 Space::State => &self.spaces.state,
@@ -587,7 +676,46 @@ impl Writer {
         Ok(())
     }
 
+    /// The database and its key spaces, for upkeep; `None` when there is nothing more to do for them.
+    pub(super) fn engine(&self) -> Option<(Database, Vec<Keyspace>)> {
+        let works = !self.closed && self.failure.lock().is_none();
+        works.then(|| (self.database.clone(), self.all.clone()))
+    }
+
+    pub(super) fn disk(&mut self) -> &mut DiskSpace {
+        &mut self.disk
+    }
+
+    /// Groups written since the start.
+    pub(super) fn commits(&self) -> u64 {
+        self.counters.commits.load(Ordering::Relaxed)
+    }
+
+    /// Has the writer's thread look at what the broker has to store.
+    pub(super) fn wake_broker(&self) {
+        self.journal.wake.notify_one();
+    }
+
+    /// Writes a small entry, so that there is something to flush.
+    pub(super) fn mark(&mut self) {
+        self.rounds += 1;
+        let mut batch = self.database.batch().durability(Some(PersistMode::Buffer));
+        batch.insert(&self.meta, UPKEEP_KEY, self.rounds.to_le_bytes());
+        if let Err(error) = batch.commit() {
+            self.fail(error.to_string());
+        }
+    }
+
+    /// Begins a new journal; false if the engine did not.
+    pub(super) fn rotate_journal(&mut self, folder: &Path) -> std::io::Result<bool> {
+        self.mark();
+        // If it did not work it is tried again when as much has been written.
+        self.disk.journal_rotated();
+        upkeep::rotate_journal(folder, &self.meta)
+    }
+
     fn sync(&mut self) {
+        self.chores.survey();
         match self.database.persist(PersistMode::SyncData) {
             Ok(()) => drop(self.counters.syncs.fetch_add(1, Ordering::Relaxed)),
             Err(error) => self.fail(format!("it could not be synced: {error}")),

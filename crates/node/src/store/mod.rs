@@ -3,15 +3,24 @@
 //! Everything durable is in one fjall database, so that what belongs together commits together. All
 //! writes go through [`commit::Committer`]; reads go straight to the key spaces.
 
+mod accept;
 mod broker;
+mod check;
 mod commit;
 mod incarnation;
+mod inspect;
+mod keeper;
+mod layout;
 mod lock;
+mod manifest;
+mod rotate;
 mod space;
 mod tail;
+mod upkeep;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +28,13 @@ use edgefaas_crdt::ReplicaId;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 pub use broker::BrokerStorage;
+pub use check::{CheckError, CheckReport, SpaceReport, check};
 use commit::JournalSpaces;
 pub use commit::{Batch, CommitError, CommitReading, Committer, Durability, JournalSync};
+pub use inspect::{Damage, Problem};
+use keeper::{Keeper, Moment};
 pub use lock::{DirLock, LockError};
+pub use space::{MIN_RESERVE_BYTES, SpaceReading};
 
 use crate::objects::{FieldWriter, Objects};
 use crate::platform::Clock;
@@ -38,14 +51,16 @@ pub struct StoreOptions {
     pub data_dir: PathBuf,
     /// Time between syncs.
     pub sync_interval: Duration,
-    /// Free space below which writes are refused, in bytes.
-    pub reserve_bytes: u64,
+    /// Free space that only deletions may use, in bytes; `None` for a share of the disk.
+    pub reserve_bytes: Option<u64>,
     /// Memory for the block cache, in bytes.
     pub cache_bytes: u64,
     /// Memory for fields of objects, in bytes.
     pub objects_cache_bytes: u64,
     /// How soon what the broker acknowledges is on the disk.
     pub broker_sync: JournalSync,
+    /// Goes on without what is missing or damaged.
+    pub accept_loss: bool,
 }
 
 #[cfg(test)]
@@ -55,10 +70,11 @@ impl StoreOptions {
         Self {
             data_dir: data_dir.to_owned(),
             sync_interval: Duration::from_secs(3600),
-            reserve_bytes: 0,
+            reserve_bytes: Some(0),
             cache_bytes: 1 << 20,
             objects_cache_bytes: 1 << 20,
             broker_sync: JournalSync::Commit,
+            accept_loss: false,
         }
     }
 }
@@ -67,12 +83,38 @@ impl StoreOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database refused.
-    #[error("the store in {path} cannot be opened: {reason}")]
+    #[error(
+        "the store in {path} cannot be opened: {reason}; run `edgefaas store check` to see which file is at fault"
+    )]
     Open {
         /// The database's folder.
         path: PathBuf,
         /// What it says.
         reason: fjall::Error,
+    },
+    /// Files are missing or damaged.
+    #[error(
+        "the store in {path} is damaged and was left as it is:{}\nrestore the data directory from a backup, or see with `edgefaas \
+         store check` all that is damaged and start once with `edgefaas run --accept-loss` to go on without it (damaged files are \
+         moved to {aside}); in a cluster the other nodes still have the objects",
+        lines(damage)
+    )]
+    Lost {
+        /// The database's folder.
+        path: PathBuf,
+        /// Where damaged files would go.
+        aside: PathBuf,
+        /// The files.
+        damage: Vec<Damage>,
+    },
+    /// The engine gave up.
+    #[error(
+        "the store in {path} cannot be opened: the engine stopped at a file that it did not expect; run `edgefaas store check`, \
+         and restore the data directory from a backup"
+    )]
+    Panicked {
+        /// The database's folder.
+        path: PathBuf,
     },
     /// The writer's thread can't be started.
     #[error("the store's writer could not be started: {0}")]
@@ -98,6 +140,10 @@ pub enum StoreError {
     },
 }
 
+fn lines(damage: &[Damage]) -> String {
+    damage.iter().map(|damage| format!("\n  {damage}")).collect()
+}
+
 impl From<fjall::Error> for StoreError {
     fn from(error: fjall::Error) -> Self {
         Self::Read(error)
@@ -110,6 +156,7 @@ pub struct Store {
     spaces: Spaces,
     committer: Committer,
     objects: Arc<Objects>,
+    keeper: Arc<Keeper>,
     node_id: u64,
 }
 
@@ -136,18 +183,28 @@ pub(crate) struct Spaces {
     pub invocations: Keyspace,
 }
 
+impl Spaces {
+    fn all(&self) -> Vec<Keyspace> {
+        let Self { apps, revisions, sources, fields, secrets, meta, mqtt, mqtt_queue, invocations } = self;
+        let all = [apps, revisions, sources, fields, secrets, meta, mqtt, mqtt_queue, invocations];
+        all.into_iter().cloned().collect()
+    }
+}
+
 impl Store {
     /// Opens or makes the database and starts its committer. Every opening is a new incarnation of the
     /// replica: after a power cut the disk may be behind what peers have seen under the old one.
     pub fn open(options: &StoreOptions, clock: Clock) -> Result<Self, StoreError> {
         let path = options.data_dir.join("store");
         let failed = |reason| StoreError::Open { path: path.clone(), reason };
+        let aside = options.data_dir.join("damaged");
+        // Before anything is made: what is missing must stay so.
+        let keeper = Arc::new(prepare(options, &path, &aside)?);
         // Secrets are in it: its owner only, whatever the folder around it is.
         let private = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         private
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)))
             .map_err(|error| failed(error.into()))?;
-        let aside = options.data_dir.join("damaged");
         match tail::cut_damaged(&path, &aside).map_err(|error| failed(error.into()))? {
             Some(tail::Cut { journal, kept_bytes, lost_bytes, is_in_the_middle: false, .. }) => {
                 tracing::warn!(
@@ -169,11 +226,12 @@ impl Store {
             ),
             None => {}
         }
-        let database = Database::builder(&path)
+        let builder = Database::builder(&path)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads(1)
-            .open()
+            .worker_threads(1);
+        let database = catch_unwind(AssertUnwindSafe(|| builder.open()))
+            .map_err(|_| StoreError::Panicked { path: path.clone() })?
             .map_err(failed)?;
         let space = |name: &str| {
             database.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES))
@@ -195,6 +253,7 @@ impl Store {
         let fields = spaces.fields.clone();
         let objects =
             Arc::new(Objects::new(database.clone(), fields, replica, options.objects_cache_bytes));
+        keeper.write(&spaces.all(), Moment::Synced);
         let committer = Committer::start(commit::CommitterOptions {
             database: database.clone(),
             fields: FieldWriter::new(objects.clone(), clock),
@@ -204,11 +263,15 @@ impl Store {
                 hook: spaces.invocations.clone(),
                 sync: options.broker_sync,
             },
+            all: spaces.all(),
+            meta: spaces.meta.clone(),
+            folder: path,
+            keeper: keeper.clone(),
             sync_interval: options.sync_interval,
-            disk: space::DiskSpace::new(&options.data_dir, options.reserve_bytes),
+            reserve_bytes: options.reserve_bytes,
         })
         .map_err(StoreError::Thread)?;
-        Ok(Self { database, spaces, committer, objects, node_id })
+        Ok(Self { database, spaces, committer, objects, keeper, node_id })
     }
 
     pub(crate) fn spaces(&self) -> &Spaces {
@@ -233,6 +296,46 @@ impl Store {
     /// Ends the committer after all that it was given, and syncs. Blocks.
     pub fn close(&self) -> Result<(), StoreError> {
         self.committer.close();
-        self.database.persist(PersistMode::SyncAll).map_err(StoreError::Read)
+        self.database.persist(PersistMode::SyncAll).map_err(StoreError::Read)?;
+        self.keeper.write(&self.spaces.all(), Moment::Closed);
+        Ok(())
     }
+}
+
+/// Looks through the store's files before the engine does, and accepts a loss if that is wanted.
+fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper, StoreError> {
+    let failed =
+        |reason: std::io::Error| StoreError::Open { path: store.to_owned(), reason: reason.into() };
+    let mut found = manifest::read(&options.data_dir).map_err(failed)?;
+    for file in
+        found.damaged.iter().chain(found.manifest.is_some().then_some(&found.missing).into_iter().flatten())
+    {
+        tracing::warn!(file = %file.display(), "a copy of the store's manifest is missing or damaged, and is written again");
+    }
+    let known = found.manifest.as_ref();
+    let inspection = inspect::inspect(store, known, inspect::STARTUP_TABLE_BYTES).map_err(failed)?;
+    if known.is_none() && inspection.exists {
+        tracing::warn!(
+            "the store has no manifest (it is from an earlier version, or both copies are gone): it is taken as it is, and what may \
+             be missing is not known"
+        );
+    }
+    let mut exists = inspection.exists;
+    if !inspection.damage.is_empty() {
+        if !options.accept_loss {
+            let (path, aside) = (store.to_owned(), aside.to_owned());
+            return Err(StoreError::Lost { path, aside, damage: inspection.damage });
+        }
+        exists = accept::accept(store, aside, known, &inspection.damage).map_err(failed)?;
+        // It says what is gone now.
+        manifest::remove(&options.data_dir).map_err(failed)?;
+        let number = known.map_or(0, |manifest| manifest.number);
+        found.manifest = Some(manifest::Manifest { number, ..manifest::Manifest::default() });
+    }
+    if exists {
+        inspect::restore_markers(store, found.manifest.is_some()).map_err(failed)?;
+    }
+    let keeper = Keeper::new(&options.data_dir, store, found.manifest);
+    keeper.open().map_err(failed)?;
+    Ok(keeper)
 }

@@ -1,42 +1,339 @@
-//! Free space on the store's disk.
+//! Free space on the store's disk, and which writes it allows.
 //!
-//! The engine stops for good when a write fails half-way. So writes are refused while there is still
-//! room for what the engine has under way, and taken again when somebody has made room. The disk is
-//! asked every time: others may fill it between two writes, and asking costs a microsecond.
+//! The engine stops permanently when a write, a flush or a compaction finds the disk full. So space is counted before
+//! each write. A write that grows the store must leave room for everything that the engine has still to do: the journal,
+//! the flush of what is in memory, and the largest compaction that it may start, which needs as much as it reads. A
+//! write that releases space only has to leave room for the flush, and may use the reserve. When the first growing write
+//! is refused, [`super::upkeep`] reclaims the space of dead data.
+//!
+//! The disk is asked at each write: others may fill it between two writes, and asking costs a microsecond.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fjall::{Database, Keyspace};
 
 use super::CommitError;
+use super::upkeep::Chores;
 
-/// Watches the free space of one file system.
+/// The smallest reserve that is accepted.
+pub const MIN_RESERVE_BYTES: u64 = 2 << 20;
+/// The default reserve is a sixteenth of the disk, within these bounds.
+const DEFAULT_RESERVE_BYTES: std::ops::RangeInclusive<u64> = (4 << 20)..=(64 << 20);
+const DEFAULT_RESERVE_SHARE: u64 = 16;
+/// Of the reserve, at most this much is kept from releasing writes.
+const MAX_FLOOR_BYTES: u64 = 16 << 20;
+/// The engine begins a new journal at this size. On a small disk that is done earlier.
+const ENGINE_JOURNAL_BYTES: u64 = 64_000_000;
+const MIN_JOURNAL_BYTES: u64 = 4 << 20;
+const JOURNAL_SHARE: u64 = 16;
+/// A compaction of more than this is not waited for: growing writes do not keep more free for it.
+const MAX_COMPACTION_BYTES: u64 = 1 << 30;
+/// The key spaces are measured again after this many bytes.
+const MEASURE_EVERY_BYTES: u64 = 1 << 20;
+/// With less room than this share of the disk, deleted data is removed before the disk is full again.
+const TIGHT_SHARE: u64 = 8;
+const MAX_TIGHT_BYTES: u64 = 64 << 20;
+/// The disk is full when not even this much may be written.
+const SMALL_WRITE_BYTES: u64 = 64 << 10;
+/// Copies of a change that a growing write has to have room for: journal, table, and table while it is compacted.
+const GROWTH_COPIES: u64 = 3;
+/// The same for a releasing write: journal and table.
+const RELEASE_COPIES: u64 = 2;
+
+/// Effect of a write on the size of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// It may make the store larger.
+    Grow,
+    /// It removes at least as much as it adds.
+    Release,
+}
+
+/// Space of the store's disk, as of the last write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpaceReading {
+    /// Growing writes are refused.
+    pub is_full: bool,
+    /// Free bytes on the file system.
+    pub free_bytes: u64,
+    /// Free bytes below which growing writes are refused.
+    pub needed_bytes: u64,
+    /// Writes refused since the start, without those of the broker.
+    pub refused: u64,
+    /// Times that space was reclaimed since the start.
+    pub reclaims: u64,
+}
+
+/// The part of the space's state that other threads read.
+#[derive(Debug, Default)]
+pub struct SpaceState {
+    full: AtomicBool,
+    free_bytes: AtomicU64,
+    needed_bytes: AtomicU64,
+    refused: AtomicU64,
+    reclaims: AtomicU64,
+}
+
+impl SpaceState {
+    /// The figures of now.
+    pub fn reading(&self) -> SpaceReading {
+        let figure = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        SpaceReading {
+            is_full: self.full.load(Ordering::Relaxed),
+            free_bytes: figure(&self.free_bytes),
+            needed_bytes: figure(&self.needed_bytes),
+            refused: figure(&self.refused),
+            reclaims: figure(&self.reclaims),
+        }
+    }
+
+    /// Counts one pass that reclaimed space.
+    pub fn reclaimed(&self) {
+        self.reclaims.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Admits writes by the free space of one file system. Owned by the writer.
 pub struct DiskSpace {
     path: PathBuf,
+    total_bytes: u64,
     reserve_bytes: u64,
+    journal_budget_bytes: Option<u64>,
+    database: Database,
+    spaces: Vec<Keyspace>,
+    chores: Arc<Chores>,
+    state: Arc<SpaceState>,
     /// Accepted and not written yet.
     planned_bytes: u64,
+    /// Written since the last rotation of the journal.
+    journal_bytes: u64,
+    /// The room that the largest compaction may take, and the bytes until it is measured again.
+    compaction_bytes: u64,
+    measure_in_bytes: u64,
+    deleted: u64,
 }
 
 impl DiskSpace {
-    /// Watches the file system of `path`, of which `reserve_bytes` are to stay free.
-    pub fn new(path: &Path, reserve_bytes: u64) -> Self {
-        Self { path: path.to_owned(), reserve_bytes, planned_bytes: 0 }
+    /// Watches the file system of `path`, of which `reserve_bytes` (by default a share of its size) are to stay free.
+    pub fn new(
+        path: &Path,
+        reserve_bytes: Option<u64>,
+        database: Database,
+        spaces: Vec<Keyspace>,
+        chores: Arc<Chores>,
+    ) -> Self {
+        let total_bytes = rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_blocks * stat.f_frsize);
+        let mut space = Self {
+            path: path.to_owned(),
+            total_bytes,
+            reserve_bytes: reserve_bytes.unwrap_or(default_reserve_bytes(total_bytes)),
+            journal_budget_bytes: journal_budget_bytes(total_bytes),
+            database,
+            spaces,
+            chores,
+            state: Arc::default(),
+            planned_bytes: 0,
+            journal_bytes: 0,
+            compaction_bytes: 0,
+            measure_in_bytes: 0,
+            deleted: 0,
+        };
+        space.measure();
+        space
     }
 
-    /// Plans a write of `bytes`, if that and what is planned already leave the reserve untouched.
-    pub fn plan(&mut self, bytes: u64) -> Result<(), CommitError> {
+    /// The state for other threads.
+    pub fn state(&self) -> &Arc<SpaceState> {
+        &self.state
+    }
+
+    /// Plans a write of `bytes`, if there is room for it and for what is planned already.
+    pub fn plan(&mut self, bytes: u64, purpose: Purpose) -> Result<(), CommitError> {
         // A disk that can't be asked is left to fail by itself.
-        let Ok(stat) = rustix::fs::statvfs(&self.path) else { return Ok(()) };
-        let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let wanted_bytes = self.reserve_bytes.saturating_add(self.planned_bytes).saturating_add(bytes);
-        if free_bytes < wanted_bytes {
-            return Err(CommitError::DiskFull { free_bytes, reserve_bytes: self.reserve_bytes });
+        let Some(free_bytes) = self.free_bytes() else {
+            self.accept(bytes);
+            return Ok(());
+        };
+        let needed_bytes = self.needed_bytes(purpose);
+        let copies = if purpose == Purpose::Grow { GROWTH_COPIES } else { RELEASE_COPIES };
+        let more_bytes = copies.saturating_mul(self.planned_bytes.saturating_add(bytes));
+        let fits = free_bytes >= needed_bytes.saturating_add(more_bytes);
+        if purpose == Purpose::Grow {
+            // A large write that does not fit does not stop the small ones.
+            let is_full = free_bytes < needed_bytes.saturating_add(GROWTH_COPIES * SMALL_WRITE_BYTES);
+            self.report(is_full, free_bytes, needed_bytes);
         }
-        self.planned_bytes += bytes;
+        if !fits {
+            self.chores.reclaim();
+            return Err(CommitError::DiskFull { free_bytes, needed_bytes });
+        }
+        self.accept(bytes);
         Ok(())
+    }
+
+    /// Plans a write that is not refused.
+    pub fn accept(&mut self, bytes: u64) {
+        self.planned_bytes = self.planned_bytes.saturating_add(bytes);
+    }
+
+    /// A write was refused.
+    pub fn refused(&self) {
+        self.state.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes that the store may grow by after a write of `bytes` that is not refused; `None` if there is not even room for
+    /// that: then it waits.
+    pub fn room_after(&mut self, bytes: u64) -> Option<u64> {
+        let Some(free_bytes) = self.free_bytes() else { return Some(u64::MAX) };
+        let bytes = self.planned_bytes.saturating_add(bytes);
+        let least_bytes = self.needed_bytes(Purpose::Release).saturating_add(RELEASE_COPIES * bytes);
+        let needed_bytes = self.needed_bytes(Purpose::Grow);
+        let after_bytes = needed_bytes.saturating_add(GROWTH_COPIES * bytes);
+        let room_bytes = free_bytes.saturating_sub(after_bytes) / GROWTH_COPIES;
+        let is_full = room_bytes < SMALL_WRITE_BYTES;
+        self.report(is_full, free_bytes, needed_bytes);
+        (free_bytes >= least_bytes).then_some(if is_full { 0 } else { room_bytes })
+    }
+
+    /// Bytes that the store may grow by now.
+    pub fn room_bytes(&mut self) -> u64 {
+        self.room_after(0).unwrap_or(0)
+    }
+
+    /// Whether everything that is in memory can be flushed to tables.
+    pub fn can_flush(&self) -> bool {
+        let needed_bytes = self.database.write_buffer_size() + self.floor_bytes() / 2;
+        self.free_bytes().is_none_or(|free_bytes| free_bytes >= needed_bytes)
+    }
+
+    /// Bytes that a compaction may take now.
+    pub fn compaction_room_bytes(&self) -> u64 {
+        let kept = self.database.write_buffer_size() + self.floor_bytes();
+        self.free_bytes().map_or(u64::MAX, |free_bytes| free_bytes.saturating_sub(kept))
     }
 
     /// What was planned has been written, or given up.
     pub fn written(&mut self) {
-        self.planned_bytes = 0;
+        let bytes = std::mem::take(&mut self.planned_bytes);
+        self.journal_bytes += bytes;
+        self.measure_in_bytes = self.measure_in_bytes.saturating_sub(bytes);
+        if self.measure_in_bytes == 0 {
+            self.measure();
+        }
+        if self.is_journal_long() {
+            self.chores.rotate();
+        }
+    }
+
+    /// Whether the journal is longer than a disk of this size should have it.
+    pub fn is_journal_long(&self) -> bool {
+        self.journal_budget_bytes.is_some_and(|budget| self.journal_bytes > budget)
+    }
+
+    /// A new journal has begun.
+    pub fn journal_rotated(&mut self) {
+        self.journal_bytes = 0;
+    }
+
+    /// Entries were deleted.
+    pub fn deleted(&mut self, entries: u64) {
+        self.deleted += entries;
+    }
+
+    /// Entries deleted since they were forgotten.
+    pub fn deleted_entries(&self) -> u64 {
+        self.deleted
+    }
+
+    /// A pass looks at everything that is deleted so far.
+    pub fn forget_deleted(&mut self) {
+        self.deleted = 0;
+    }
+
+    /// Whether there is little room left for growth.
+    pub fn is_tight(&mut self) -> bool {
+        self.room_bytes() < (self.total_bytes / TIGHT_SHARE).min(MAX_TIGHT_BYTES)
+    }
+
+    /// Looks again, after space was reclaimed; true if growing writes are still refused.
+    pub fn look_again(&mut self) -> bool {
+        self.measure();
+        self.room_bytes() == 0
+    }
+
+    fn measure(&mut self) {
+        let largest = self.spaces.iter().map(Keyspace::disk_space).max().unwrap_or(0);
+        self.compaction_bytes = largest.min(MAX_COMPACTION_BYTES);
+        self.measure_in_bytes = MEASURE_EVERY_BYTES;
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let stat = rustix::fs::statvfs(&self.path).ok()?;
+        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn floor_bytes(&self) -> u64 {
+        (self.reserve_bytes / 4).min(MAX_FLOOR_BYTES)
+    }
+
+    fn needed_bytes(&self, purpose: Purpose) -> u64 {
+        let unflushed_bytes = self.database.write_buffer_size();
+        match purpose {
+            Purpose::Release => self.floor_bytes().saturating_add(unflushed_bytes),
+            Purpose::Grow => {
+                // Room has to be clear before it is offered again.
+                let again = if self.state.full.load(Ordering::Relaxed) { self.floor_bytes() } else { 0 };
+                let engine_bytes = unflushed_bytes.saturating_add(self.compaction_bytes);
+                self.reserve_bytes.saturating_add(engine_bytes).saturating_add(again)
+            }
+        }
+    }
+
+    fn report(&self, is_full: bool, free_bytes: u64, needed_bytes: u64) {
+        self.state.free_bytes.store(free_bytes, Ordering::Relaxed);
+        self.state.needed_bytes.store(needed_bytes, Ordering::Relaxed);
+        if self.state.full.swap(is_full, Ordering::Relaxed) != is_full {
+            match is_full {
+                true => tracing::warn!(
+                    free_bytes,
+                    needed_bytes,
+                    "the disk is full: writes that need more space are refused, deletions and deliveries go on, and \
+                     the space of deleted data is reclaimed"
+                ),
+                false => tracing::info!(free_bytes, "the disk has room again: writes are accepted"),
+            }
+        }
+        if is_full {
+            self.chores.reclaim();
+        }
+    }
+}
+
+fn default_reserve_bytes(total_bytes: u64) -> u64 {
+    let (least, most) = DEFAULT_RESERVE_BYTES.into_inner();
+    (total_bytes / DEFAULT_RESERVE_SHARE).clamp(least, most)
+}
+
+/// `None` where the engine's own limit is small enough.
+fn journal_budget_bytes(total_bytes: u64) -> Option<u64> {
+    let budget = (total_bytes / JOURNAL_SHARE).max(MIN_JOURNAL_BYTES);
+    (budget < ENGINE_JOURNAL_BYTES).then_some(budget)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_disk_has_a_small_reserve_and_a_short_journal() {
+        let mib = |count: u64| count << 20;
+        assert_eq!(default_reserve_bytes(mib(64)), mib(4));
+        assert_eq!(default_reserve_bytes(mib(256)), mib(16));
+        assert_eq!(default_reserve_bytes(mib(32 * 1024)), mib(64));
+        assert_eq!(journal_budget_bytes(mib(32)), Some(mib(4)));
+        assert_eq!(journal_budget_bytes(mib(256)), Some(mib(16)));
+        assert_eq!(journal_budget_bytes(mib(1024)), None, "the engine's own 64 MB");
     }
 }

@@ -36,25 +36,49 @@ pub(super) struct Cut {
     pub put_aside: Option<PathBuf>,
 }
 
+/// A journal as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Examined {
+    /// Bytes of its whole batches.
+    pub kept_bytes: u64,
+    /// Bytes up to the last one that is not padding.
+    pub written_bytes: u64,
+}
+
+/// Looks through a journal.
+pub(super) fn examine(journal: &Path) -> io::Result<Examined> {
+    let file = File::open(journal)?;
+    let kept_bytes = good_bytes(BufReader::with_capacity(1 << 16, &file))?;
+    let written_bytes = written_bytes(&file, kept_bytes)?;
+    Ok(Examined { kept_bytes, written_bytes })
+}
+
 /// Cuts the newest journal of the database in `folder` after its last good batch; `None` if nothing else is there. What
 /// has whole batches behind the damage is put into the folder `aside` first, in place of what is there.
 pub(super) fn cut_damaged(folder: &Path, aside: &Path) -> io::Result<Option<Cut>> {
-    let Some(journal) = newest(folder)? else { return Ok(None) };
-    let file = File::options().read(true).write(true).open(&journal)?;
-    let kept_bytes = good_bytes(BufReader::with_capacity(1 << 16, &file))?;
-    let written = written_bytes(&file, kept_bytes)?;
-    if written == kept_bytes {
+    match newest(folder)? {
+        Some(journal) => cut_journal(&journal, aside),
+        None => Ok(None),
+    }
+}
+
+/// As [`cut_damaged`], for any journal.
+pub(super) fn cut_journal(journal: &Path, aside: &Path) -> io::Result<Option<Cut>> {
+    let Examined { kept_bytes, written_bytes } = examine(journal)?;
+    if written_bytes == kept_bytes {
         return Ok(None);
     }
-    let lost_bytes = written - kept_bytes;
+    let file = File::options().read(true).write(true).open(journal)?;
+    let lost_bytes = written_bytes - kept_bytes;
     let rest = read_part(&file, kept_bytes, lost_bytes)?;
     let is_in_the_middle = has_whole_batch(&rest);
     let put_aside = match is_in_the_middle {
-        true => put_aside(&rest, &journal, kept_bytes, aside).ok(),
+        true => put_aside(&rest, journal, kept_bytes, aside).ok(),
         false => None,
     };
     file.set_len(kept_bytes)?;
     file.sync_all()?;
+    let journal = journal.to_owned();
     Ok(Some(Cut { journal, kept_bytes, lost_bytes, is_in_the_middle, put_aside }))
 }
 
@@ -73,9 +97,9 @@ fn has_whole_batch(rest: &[u8]) -> bool {
 
 /// Writes what is cut off into a file whose name says where it was.
 fn put_aside(rest: &[u8], journal: &Path, from: u64, aside: &Path) -> io::Result<PathBuf> {
-    match std::fs::remove_dir_all(aside) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => std::fs::DirBuilder::new().mode(0o700).create(aside)?,
+    match std::fs::DirBuilder::new().mode(0o700).create(aside) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
     let journal = journal.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     let path = aside.join(format!("journal-{journal}-from-{from}"));
@@ -85,7 +109,8 @@ fn put_aside(rest: &[u8], journal: &Path, from: u64, aside: &Path) -> io::Result
     Ok(path)
 }
 
-fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
+/// The journal that is written to: the one with the highest number.
+pub(super) fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
     let mut newest = None;
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();

@@ -161,7 +161,7 @@ async fn a_repeated_call_is_acknowledged_with_the_first() {
 async fn with_a_full_disk(node: TestNode) -> TestNode {
     let dir = node.stop().await;
     let full = |config: &mut edgefaas_node::config::NodeConfig| {
-        config.store.reserve = "1PiB".parse().unwrap();
+        config.store.reserve = Some("1PiB".parse().unwrap());
     };
     TestNode::start_in(dir, full).await.unwrap()
 }

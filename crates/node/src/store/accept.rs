@@ -1,0 +1,159 @@
+//! Goes on without what is missing or damaged, when the operator accepts the loss.
+//!
+//! A journal is cut before its damage, a damaged table is taken from its key space's list, a key space whose list is gone
+//! gets the newest one if that is whole, and else begins empty. Everything that is taken out is put into a
+//! folder first.
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::inspect::{Damage, ENGINE_SPACE, Problem, journal_path, journals};
+use super::layout;
+use super::manifest::Manifest;
+use super::tail;
+
+/// Repairs the database in `store` so that the engine can open it. Damaged files go into the folder `aside`, in place of
+/// what is there. Gives false if nothing is left of the database.
+pub fn accept(
+    store: &Path,
+    aside: &Path,
+    manifest: Option<&Manifest>,
+    damage: &[Damage],
+) -> io::Result<bool> {
+    match std::fs::remove_dir_all(aside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => DirBuilder::new().recursive(true).mode(0o700).create(aside)?,
+    }
+    let repair = Repair { store, aside, manifest };
+    let is_engine = |damage: &&Damage| match &damage.problem {
+        Problem::SpaceMissing { id, .. }
+        | Problem::ListDamaged { id, .. }
+        | Problem::TableDamaged { id, .. } => *id == ENGINE_SPACE,
+        Problem::NoStore => true,
+        _ => false,
+    };
+    for one in damage {
+        tracing::error!("lost: {one}");
+    }
+    // Without the names of key spaces nothing can be found in them.
+    let is_gone = damage.iter().any(|damage| matches!(damage.problem, Problem::NoStore));
+    if damage.iter().any(|damage| is_engine(&damage)) && (is_gone || !repair.relist(ENGINE_SPACE)?) {
+        repair.everything()?;
+        return Ok(false);
+    }
+    let lists = damage.iter().filter(|damage| !is_engine(damage));
+    for one in lists {
+        match &one.problem {
+            // Tables go below, all of a list at a time.
+            Problem::NoStore | Problem::JournalMissing | Problem::TableDamaged { .. } => {}
+            Problem::SpaceMissing { id, .. } => repair.empty(*id)?,
+            Problem::JournalDamaged { .. } => drop(tail::cut_journal(&one.path, aside)?),
+            Problem::ListDamaged { id, .. } => {
+                if !repair.relist(*id)? {
+                    repair.empty(*id)?;
+                }
+            }
+            Problem::Stray => repair.put_aside(&one.path)?,
+        }
+    }
+    let spaces: BTreeSet<u64> = damage.iter().filter_map(|damage| damage.table_of()).collect();
+    for id in spaces.into_iter().filter(|id| *id != ENGINE_SPACE) {
+        repair.drop_tables(id, damage)?;
+    }
+    // The engine learns its sequence numbers only where there is a journal.
+    if journals(store)?.is_empty() {
+        let known = manifest.and_then(|manifest| manifest.journals.last()).map_or(0, |fact| fact.id);
+        File::create(journal_path(store, known + 1))?.sync_all()?;
+    }
+    File::open(store)?.sync_all()?;
+    Ok(true)
+}
+
+struct Repair<'a> {
+    store: &'a Path,
+    aside: &'a Path,
+    manifest: Option<&'a Manifest>,
+}
+
+impl Repair<'_> {
+    /// Has the newest list of tables be the valid one, if it is whole, with its tables; false if it is not. An older one
+    /// would be a key space of the past, with other tables than its journal follows.
+    fn relist(&self, id: u64) -> io::Result<bool> {
+        let space = &layout::folder(self.store, id);
+        if !space.is_dir() {
+            return Ok(false);
+        }
+        let known = self.manifest.and_then(|manifest| manifest.spaces.iter().find(|fact| fact.id == id));
+        let valid = layout::read_current(space).ok().flatten().map(|(version, _)| version);
+        let mut newest = None;
+        for entry in std::fs::read_dir(space)? {
+            let name = entry?.file_name();
+            newest = newest.max(name.to_str().and_then(|name| name.strip_prefix('v')?.parse::<u64>().ok()));
+        }
+        let least = known.map(|fact| fact.version).max(valid);
+        let Some(version) = newest.filter(|newest| least.is_none_or(|least| *newest >= least)) else {
+            return Ok(false);
+        };
+        let path = layout::version_path(space, version);
+        let Some(levels) = layout::read_version(&path, None)? else { return Ok(false) };
+        let is_whole = levels.iter().flatten().flatten().all(|table| {
+            layout::is_table_whole(&layout::table_path(space, table.id), table).unwrap_or(false)
+        });
+        if is_whole {
+            layout::make_current(space, version, &std::fs::read(path)?)?;
+        }
+        Ok(is_whole)
+    }
+
+    /// Has a key space begin empty, under its old number: its entries in the journal are still to be read.
+    fn empty(&self, id: u64) -> io::Result<()> {
+        let space = layout::folder(self.store, id);
+        if space.exists() {
+            self.put_aside(&space)?;
+        }
+        let engine = layout::folder(self.store, ENGINE_SPACE);
+        let Some((template, _)) = layout::read_current(&engine)? else {
+            return Err(ErrorKind::InvalidData.into());
+        };
+        let known = self.manifest.and_then(|manifest| manifest.spaces.iter().find(|fact| fact.id == id));
+        let version = known.map_or(0, |fact| fact.version + 1);
+        layout::make_empty(&space, version, &layout::version_path(&engine, template))
+    }
+
+    fn drop_tables(&self, space: u64, damage: &[Damage]) -> io::Result<()> {
+        let mut dropped = Vec::new();
+        let mut listed_in = 0;
+        for one in damage {
+            if let Problem::TableDamaged { id, version, table, is_missing, .. } = one.problem
+                && id == space
+            {
+                listed_in = version;
+                dropped.push(table);
+                if !is_missing {
+                    self.put_aside(&one.path)?;
+                }
+            }
+        }
+        match dropped.is_empty() {
+            true => Ok(()),
+            false => layout::drop_tables(&layout::folder(self.store, space), listed_in, &dropped),
+        }
+    }
+
+    fn everything(&self) -> io::Result<()> {
+        if self.store.exists() {
+            std::fs::rename(self.store, self.aside.join("store"))?;
+        }
+        DirBuilder::new().mode(0o700).create(self.store)
+    }
+
+    /// Moves a file or folder, with its place as its name.
+    fn put_aside(&self, path: &Path) -> io::Result<()> {
+        let place: PathBuf = path.strip_prefix(self.store).unwrap_or(path).into();
+        let name: Vec<_> = place.iter().map(|part| part.to_string_lossy()).collect();
+        std::fs::rename(path, self.aside.join(name.join("-")))
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads all of a store that no node has open, for `edgefaas store check`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use fjall::{Database, Keyspace};
+
+use super::inspect::{self, Damage, Inspection};
+use super::manifest;
+use super::{DirLock, LockError, tail};
+
+/// The result of a check.
+#[derive(Debug, Default)]
+pub struct CheckReport {
+    /// The database's folder.
+    pub store: PathBuf,
+    /// There is a database.
+    pub exists: bool,
+    /// What is wrong with its files.
+    pub damage: Vec<Damage>,
+    /// Copies of the manifest that are missing or damaged. A start writes them again.
+    pub manifests: Vec<PathBuf>,
+    /// Bytes at the end of the newest journal that are of no whole batch. A start cuts them off.
+    pub torn_bytes: u64,
+    /// Key spaces.
+    pub spaces: Vec<SpaceReport>,
+}
+
+/// A key space of the report.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct SpaceReport {
+    /// Its name; its folder's number where the name is unknown.
+    pub name: String,
+    /// Table files.
+    pub tables: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Entries, with those that are in a journal only; `None` where the store is too damaged to be opened.
+    pub entries: Option<u64>,
+    /// The first entry that cannot be read, and the reason.
+    pub unreadable: Option<String>,
+}
+
+impl CheckReport {
+    /// Whether everything is there and can be read.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty() && self.spaces.iter().all(|space| space.unreadable.is_none())
+    }
+}
+
+/// The check could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// A node has the data directory.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// There is no such directory.
+    #[error("there is no data directory {0}; name it with --data-dir")]
+    NoDirectory(PathBuf),
+    /// A file cannot be read.
+    #[error("the store in {path} cannot be read: {reason}")]
+    Read {
+        /// The database's folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+}
+
+/// Reads everything in the store of a data directory. Takes the directory, so that no node may run.
+pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
+    if !data_dir.is_dir() {
+        return Err(CheckError::NoDirectory(data_dir.to_owned()));
+    }
+    let _lock = DirLock::take(data_dir)?;
+    let store = data_dir.join("store");
+    let failed = |reason| CheckError::Read { path: store.clone(), reason };
+    let found = manifest::read(data_dir).map_err(failed)?;
+    let manifest = found.manifest.as_ref();
+    let Inspection { exists, damage, spaces: files, .. } =
+        inspect::inspect(&store, manifest, u64::MAX).map_err(failed)?;
+    let torn_bytes = match tail::newest(&store) {
+        Ok(Some(journal)) if exists => {
+            let examined = tail::examine(&journal).map_err(failed)?;
+            examined.written_bytes - examined.kept_bytes
+        }
+        _ => 0,
+    };
+    let named = |id: u64| {
+        let fact = manifest.and_then(|manifest| manifest.spaces.iter().find(|fact| fact.id == id));
+        fact.map_or_else(|| format!("number {id}"), |fact| fact.name.clone())
+    };
+    let mut spaces: Vec<_> = files
+        .into_iter()
+        .map(|files| SpaceReport {
+            name: named(files.id),
+            tables: files.tables,
+            bytes: files.bytes,
+            ..SpaceReport::default()
+        })
+        .collect();
+    if exists && damage.is_empty() && torn_bytes == 0 {
+        let opened = catch_unwind(AssertUnwindSafe(|| read_entries(&store, &mut spaces)));
+        if let Err(problem) = opened.unwrap_or_else(|_| Err("the engine panicked".into())) {
+            spaces.push(SpaceReport {
+                name: "(the whole store)".into(),
+                unreadable: Some(problem),
+                ..SpaceReport::default()
+            });
+        }
+    }
+    let manifests = if exists { [found.damaged, found.missing].concat() } else { Vec::new() };
+    Ok(CheckReport { store: store.clone(), exists, damage, manifests, torn_bytes, spaces })
+}
+
+fn read_entries(store: &Path, spaces: &mut [SpaceReport]) -> Result<(), String> {
+    inspect::restore_markers(store, true).map_err(|error| error.to_string())?;
+    let database = Database::builder(store)
+        .worker_threads(1)
+        .open()
+        .map_err(|error| format!("it cannot be opened: {error}"))?;
+    for name in database.list_keyspace_names() {
+        let options = fjall::KeyspaceCreateOptions::default;
+        let space = database.keyspace(&name, options).map_err(|error| error.to_string())?;
+        let folder = format!("number {}", space.id());
+        let Some(report) = spaces.iter_mut().find(|report| report.name == *name || report.name == folder)
+        else {
+            continue;
+        };
+        report.name = name.to_string();
+        let (entries, unreadable) = count(&space);
+        (report.entries, report.unreadable) = (Some(entries), unreadable);
+    }
+    Ok(())
+}
+
+fn count(space: &Keyspace) -> (u64, Option<String>) {
+    let mut entries = 0;
+    for entry in space.iter() {
+        if let Err(error) = entry.into_inner() {
+            return (entries, Some(format!("the entry after {entries} others: {error}")));
+        }
+        entries += 1;
+    }
+    (entries, None)
+}

@@ -1,0 +1,173 @@
+//! Manifest of the store: the files that must be there when it is opened.
+//!
+//! The engine takes a key space without its `current` file for one that was never finished, removes it and goes on; it
+//! starts empty where its journals are gone. So the node keeps a list of key spaces and journals of its own, twice: beside
+//! the database and in it. It is written at the start, when the set of journals changes, and at the end, each time to a new
+//! file that takes the place of the old one. A copy that is missing or damaged is written again from the other one.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+const TITLE: &str = "edgefaas-store 1";
+/// Beside the database, and in it.
+const OUTER: &str = "store.manifest";
+const INNER: &str = "manifest";
+
+/// The contents of a store at one moment. What is newer is not in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Grows with each one.
+    pub number: u64,
+    /// The store was closed after this, and nothing was written since.
+    pub closed: bool,
+    /// Journals, oldest first. The last one is written to.
+    pub journals: Vec<JournalFact>,
+    /// Key spaces, with the engine's own (folder 0).
+    pub spaces: Vec<SpaceFact>,
+}
+
+/// A journal of the manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalFact {
+    /// The number in its name.
+    pub id: u64,
+    /// Bytes that it has at least, without padding.
+    pub bytes: u64,
+}
+
+/// A key space of the manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceFact {
+    /// Its name.
+    pub name: String,
+    /// The number of its folder.
+    pub id: u64,
+    /// The version of its list of tables; it grows.
+    pub version: u64,
+}
+
+/// What was found in place of the two copies.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The newest valid copy.
+    pub manifest: Option<Manifest>,
+    /// Copies that exist and cannot be used.
+    pub damaged: Vec<PathBuf>,
+    /// Copies that do not exist.
+    pub missing: Vec<PathBuf>,
+}
+
+fn copies(data_dir: &Path) -> [PathBuf; 2] {
+    [data_dir.join(OUTER), data_dir.join("store").join(INNER)]
+}
+
+/// Reads both copies.
+pub fn read(data_dir: &Path) -> io::Result<Found> {
+    let mut found = Found::default();
+    for path in copies(data_dir) {
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                found.missing.push(path);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(manifest) = decode(&bytes) else {
+            found.damaged.push(path);
+            continue;
+        };
+        let is_newer = found.manifest.as_ref().is_none_or(|other| other.number < manifest.number);
+        if is_newer {
+            found.manifest = Some(manifest);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes both copies, one after the other, so that a valid one exists at any time.
+pub fn write(data_dir: &Path, manifest: &Manifest) -> io::Result<()> {
+    let text = encode(manifest)?;
+    copies(data_dir).iter().try_for_each(|path| replace(path, text.as_bytes()))
+}
+
+/// Removes both copies: none is better than a wrong one.
+pub fn remove(data_dir: &Path) -> io::Result<()> {
+    for path in copies(data_dir) {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts a file in place of another one, in one step that survives a power cut.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let written = || -> io::Result<()> {
+        let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    written().inspect_err(|_| drop(std::fs::remove_file(&new)))?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn encode(manifest: &Manifest) -> io::Result<String> {
+    let body = serde_json::to_string(manifest)?;
+    Ok(format!("{TITLE} {:016x}\n{body}\n", xxh3_64(body.as_bytes())))
+}
+
+fn decode(bytes: &[u8]) -> Option<Manifest> {
+    let (head, body) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+    let body = body.strip_suffix('\n')?;
+    let checksum = u64::from_str_radix(head.strip_prefix(TITLE)?.strip_prefix(' ')?, 16).ok()?;
+    (checksum == xxh3_64(body.as_bytes())).then(|| serde_json::from_str(body).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(number: u64) -> Manifest {
+        let spaces = vec![SpaceFact { name: "meta".into(), id: 6, version: 3 }];
+        Manifest { number, closed: true, journals: vec![JournalFact { id: 2, bytes: 700 }], spaces }
+    }
+
+    #[test]
+    fn one_copy_is_enough_and_the_newer_one_counts() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("store")).unwrap();
+        assert_eq!(read(home.path()).unwrap().missing.len(), 2);
+        write(home.path(), &manifest(1)).unwrap();
+        let [outer, inner] = copies(home.path());
+        // A crash between the two.
+        replace(&outer, encode(&manifest(2)).unwrap().as_bytes()).unwrap();
+        assert_eq!(read(home.path()).unwrap().manifest, Some(manifest(2)));
+        for damage in [None, Some(0), Some(30)] {
+            let mut bytes = encode(&manifest(2)).unwrap().into_bytes();
+            match damage {
+                None => std::fs::remove_file(&outer).unwrap(),
+                Some(at) => {
+                    bytes[at] ^= 1;
+                    std::fs::write(&outer, &bytes).unwrap();
+                }
+            }
+            let found = read(home.path()).unwrap();
+            assert_eq!(found.manifest, Some(manifest(1)), "the other copy");
+            assert_eq!(found.missing.len() + found.damaged.len(), 1);
+        }
+        std::fs::remove_file(&inner).unwrap();
+        assert_eq!(read(home.path()).unwrap().manifest, None);
+    }
+}

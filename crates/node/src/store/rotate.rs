@@ -1,0 +1,61 @@
+//! Early rotation of the engine's journal.
+//!
+//! fjall begins a new journal, and removes the old ones, only when it flushes a memtable while the journal's position is
+//! beyond 64 MB, and this is no setting. On a disk of 64 MB that never happens. The position is the file offset of the
+//! descriptor that fjall writes by, so it is set beyond that limit while nobody writes, a memtable is flushed, and fjall
+//! rotates the journal in its own way. Nothing is written at that offset: if the process ends in between, the journal is
+//! as it was.
+
+use std::fs::{read_dir, read_link};
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{SeekFrom, seek};
+
+use super::tail;
+
+/// Beyond fjall's limit (`worker_pool.rs`, 64,000,000).
+const BEYOND_LIMIT: u64 = 64_000_001;
+/// How long the flush may take to begin. Writers wait as long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Has the database in `folder` begin a new journal; false if it did not. Nobody may write to the journal meanwhile.
+/// `flush` seals a memtable that is not empty.
+pub(super) fn rotate(folder: &Path, flush: impl FnOnce() -> bool) -> io::Result<bool> {
+    let Some(journal) = tail::newest(folder)? else { return Ok(false) };
+    let Some(descriptor) = descriptor_of(&journal.canonicalize()?)? else { return Ok(false) };
+    // SAFETY: fjall has the journal open until it rotates it, which it does beyond the limit only, and nobody writes. So
+    // the descriptor is open, and that of the journal, until the position is set.
+    #[expect(unsafe_code, reason = "the engine has no other way to rotate its journal early")]
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    // From here on it is this module's own.
+    let file = file.try_clone_to_owned()?;
+    let position = seek(&file, SeekFrom::Current(0))?;
+    seek(&file, SeekFrom::Start(BEYOND_LIMIT))?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut is_rotated = false;
+    if flush() {
+        while !is_rotated && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+            is_rotated = tail::newest(folder)?.is_some_and(|newest| newest != journal);
+        }
+    }
+    if !is_rotated {
+        seek(&file, SeekFrom::Start(position))?;
+    }
+    Ok(is_rotated)
+}
+
+/// This process's only descriptor of a file.
+fn descriptor_of(path: &Path) -> io::Result<Option<RawFd>> {
+    let mut found = Vec::new();
+    for entry in read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        if read_link(entry.path()).is_ok_and(|target| target == path) {
+            found.extend(entry.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
+        }
+    }
+    Ok(if let [descriptor] = found[..] { Some(descriptor) } else { None })
+}

@@ -1,0 +1,359 @@
+//! Background work on the store: it keeps the journal short on small disks, reclaims the space of dead data when the disk
+//! is full, and keeps the manifest up to date.
+//!
+//! Reclaiming goes in this order. Everything in memory is flushed, so that all journals but a new one are dead and the
+//! engine removes them. Then key spaces with dead data are compacted, the smallest first, each if there is room for its
+//! live data. Then old versions of the key spaces are released, and their tables with them. Every step looks at the free
+//! space first: a flush that finds the disk full would stop the engine.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fjall::{AbstractTree, Database, Keyspace};
+use parking_lot::Mutex;
+
+use super::commit::Writer;
+use super::keeper::{Keeper, Moment};
+use super::rotate;
+
+/// Between two passes while the disk stays full.
+const RETRY: Duration = Duration::from_secs(2);
+const MAX_RETRY: Duration = Duration::from_secs(5);
+/// A flush of everything takes less, or the disk is stuck.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(5);
+/// Less dead data is not worth a compaction, except where it is a quarter of the key space.
+const WORTH_BYTES: u64 = 1 << 20;
+const SMALL_BYTES: u64 = 64 << 10;
+/// While there is little room, so many deleted entries are looked at again.
+const MANY_DELETED: u64 = 100;
+/// Larger key spaces are not read to learn how much of them is live.
+const MAX_MEASURED_BYTES: u64 = 256 << 20;
+
+/// Work that waits for the upkeep thread.
+pub struct Chores {
+    signal: SyncSender<()>,
+    reclaim: AtomicBool,
+    rotate: AtomicBool,
+    survey: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Chores {
+    /// With the receiver for [`run`].
+    pub fn new() -> (Arc<Self>, Receiver<()>) {
+        let (signal, signalled) = sync_channel(1);
+        let (reclaim, rotate, survey, stop) = Default::default();
+        (Arc::new(Self { signal, reclaim, rotate, survey, stop }), signalled)
+    }
+
+    /// The disk is full: dead data is to be removed.
+    pub fn reclaim(&self) {
+        self.ask(&self.reclaim);
+    }
+
+    /// The journal is longer than it should be.
+    pub fn rotate(&self) {
+        self.ask(&self.rotate);
+    }
+
+    /// The manifest may be out of date.
+    pub fn survey(&self) {
+        self.ask(&self.survey);
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.ask(&self.stop);
+    }
+
+    fn ask(&self, flag: &AtomicBool) {
+        if !flag.swap(true, Ordering::AcqRel) {
+            // A full channel is a signal that is still to be seen.
+            let _ = self.signal.try_send(());
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// Does the chores until it is stopped.
+fn run(
+    writer: &Weak<Mutex<Writer>>,
+    chores: &Chores,
+    signalled: &Receiver<()>,
+    (folder, keeper): (PathBuf, Arc<Keeper>),
+) {
+    let mut upkeep = Upkeep { folder, retry: RETRY, commits: None };
+    let mut due: Option<Instant> = None;
+    loop {
+        let received = match due {
+            Some(due) => signalled.recv_timeout(due.saturating_duration_since(Instant::now())),
+            None => signalled.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        if received == Err(RecvTimeoutError::Disconnected) || chores.is_stopped() {
+            return;
+        }
+        let Some(writer) = writer.upgrade() else { return };
+        let rotates = chores.rotate.swap(false, Ordering::AcqRel);
+        let is_asked = chores.reclaim.swap(false, Ordering::AcqRel);
+        let reclaims = is_asked || due.is_some_and(|due| due <= Instant::now());
+        chores.survey.store(false, Ordering::Release);
+        let Some(pass) = Pass::new(&writer, chores) else { continue };
+        if reclaims {
+            due = upkeep.reclaim(&pass, is_asked).map(|wait| Instant::now() + wait);
+        } else if rotates {
+            pass.empty_journals(&upkeep.folder, false);
+        }
+        if pass.is_idle() && keeper.is_stale() {
+            keeper.write(&pass.spaces, Moment::Running);
+        }
+        if reclaims && due.is_some() {
+            // Refusals keep asking; the passes keep their distance.
+            pause(chores, RETRY / 4);
+        }
+    }
+}
+
+fn pause(chores: &Chores, duration: Duration) {
+    let until = Instant::now() + duration;
+    while Instant::now() < until && !chores.is_stopped() {
+        std::thread::sleep(POLL);
+    }
+}
+
+struct Upkeep {
+    folder: PathBuf,
+    retry: Duration,
+    /// Groups that were written by the end of the last pass.
+    commits: Option<u64>,
+}
+
+impl Upkeep {
+    /// Gives the time until the next pass, if there has to be one. `is_asked`: a write was refused.
+    fn reclaim(&mut self, pass: &Pass<'_>, is_asked: bool) -> Option<Duration> {
+        // Nothing can have died where nothing was written; but others may have made room on the disk.
+        let is_full = pass.look_again();
+        let is_idle = self.commits == Some(pass.commits());
+        if is_idle || !(is_full || is_asked || pass.deleted() >= MANY_DELETED) {
+            return (is_full || pass.is_tight()).then(|| self.next_retry());
+        }
+        if !pass.can_flush() {
+            self.commits = None;
+            return pass.look_again().then_some(RETRY);
+        }
+        let before = pass.compaction_room_bytes();
+        pass.forget_deleted();
+        pass.empty_journals(&self.folder, true);
+        let compacted = pass.compact();
+        if compacted {
+            // Tables are removed with the last version that has them, at the next flush.
+            pass.empty_journals(&self.folder, false);
+        }
+        pass.reclaimed();
+        self.commits = Some(pass.commits());
+        let is_full = pass.look_again();
+        let gained_bytes = pass.compaction_room_bytes().saturating_sub(before);
+        tracing::debug!(is_full, compacted, gained_bytes, "space was reclaimed");
+        if gained_bytes >= WORTH_BYTES {
+            self.retry = RETRY;
+        }
+        // More may be deleted while there is little room.
+        (is_full || pass.is_tight()).then(|| self.next_retry())
+    }
+
+    fn next_retry(&mut self) -> Duration {
+        let retry = self.retry;
+        self.retry = (retry * 2).min(MAX_RETRY);
+        retry
+    }
+}
+
+/// One look at the store.
+struct Pass<'a> {
+    writer: &'a Arc<Mutex<Writer>>,
+    chores: &'a Chores,
+    database: Database,
+    spaces: Vec<Keyspace>,
+}
+
+impl<'a> Pass<'a> {
+    /// `None` if the store has failed or is closed.
+    fn new(writer: &'a Arc<Mutex<Writer>>, chores: &'a Chores) -> Option<Self> {
+        let guard = writer.lock();
+        let (database, spaces) = guard.engine()?;
+        drop(guard);
+        Some(Self { writer, chores, database, spaces })
+    }
+
+    fn commits(&self) -> u64 {
+        self.writer.lock().commits()
+    }
+
+    fn can_flush(&self) -> bool {
+        self.writer.lock().disk().can_flush()
+    }
+
+    fn compaction_room_bytes(&self) -> u64 {
+        self.writer.lock().disk().compaction_room_bytes()
+    }
+
+    fn look_again(&self) -> bool {
+        let mut writer = self.writer.lock();
+        let is_full = writer.disk().look_again();
+        // What the broker waits to store may fit now.
+        writer.wake_broker();
+        is_full
+    }
+
+    fn is_tight(&self) -> bool {
+        self.writer.lock().disk().is_tight()
+    }
+
+    fn deleted(&self) -> u64 {
+        self.writer.lock().disk().deleted_entries()
+    }
+
+    fn forget_deleted(&self) {
+        self.writer.lock().disk().forget_deleted();
+    }
+
+    fn reclaimed(&self) {
+        self.writer.lock().disk().state().reclaimed();
+    }
+
+    /// Begins a new journal and flushes all memtables, so that the engine removes the old journals. `always`: even if
+    /// the journal is short.
+    fn empty_journals(&self, folder: &std::path::Path, always: bool) {
+        if !self.can_flush() || !self.wait(|| self.is_idle(), rotate_patience()) {
+            return;
+        }
+        let mut writer = self.writer.lock();
+        if always || writer.disk().is_journal_long() {
+            match writer.rotate_journal(folder) {
+                Ok(true) => {}
+                Ok(false) => tracing::debug!("the journal could not be rotated now"),
+                Err(error) => tracing::warn!(%error, "the store's journal cannot be shortened"),
+            }
+        } else {
+            writer.mark();
+        }
+        drop(writer);
+        for space in &self.spaces {
+            if let Err(error) = space.rotate_memtable() {
+                tracing::warn!(%error, space = &**space.name(), "a memtable could not be sealed");
+            }
+        }
+        let flushed = || self.spaces.iter().all(|space| space.sealed_memtable_count() == 0);
+        self.wait(flushed, FLUSH_PATIENCE);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.database.active_compactions() == 0 && self.database.outstanding_flushes() == 0
+    }
+
+    /// False if it took too long, or the node stops, or the store failed.
+    fn wait(&self, is_done: impl Fn() -> bool, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        while !is_done() {
+            let is_lost = self.writer.try_lock().is_some_and(|writer| writer.engine().is_none());
+            if self.chores.is_stopped() || is_lost || Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(POLL);
+        }
+        true
+    }
+
+    /// Compacts key spaces with dead data, as far as there is room; true if there was any.
+    fn compact(&self) -> bool {
+        let mut spaces: Vec<_> =
+            self.spaces.iter().filter(|space| space.disk_space() > SMALL_BYTES).collect();
+        spaces.sort_by_key(|space| space.disk_space());
+        let mut compacted = false;
+        for space in spaces {
+            if self.chores.is_stopped() || !self.wait(|| self.is_idle(), rotate_patience()) {
+                break;
+            }
+            let size = Size::of(space);
+            if !size.is_worth_it() {
+                continue;
+            }
+            let (needed, room) = (size.compaction_bytes(), self.compaction_room_bytes());
+            if needed > room {
+                tracing::debug!(space = &**space.name(), needed, room, "no room for a compaction");
+                continue;
+            }
+            // It runs on this thread: an error is not the engine's.
+            match space.major_compact() {
+                Ok(()) => compacted = true,
+                Err(error) => tracing::warn!(%error, space = &**space.name(), "a compaction failed"),
+            }
+        }
+        compacted
+    }
+}
+
+fn rotate_patience() -> Duration {
+    Duration::from_secs(3)
+}
+
+/// How much of a key space's tables is dead.
+struct Size {
+    disk_bytes: u64,
+    /// If it was measured: uncompressed.
+    live_bytes: Option<u64>,
+    /// By the number of tombstones.
+    deleted_bytes: u64,
+}
+
+impl Size {
+    fn of(space: &Keyspace) -> Self {
+        let disk_bytes = space.disk_space();
+        let entries = (space.tree.approximate_len() as u64).max(1);
+        let deleted_bytes = space.tree.tombstone_count().saturating_mul(disk_bytes / entries);
+        let live = || -> fjall::Result<u64> {
+            let mut bytes = 0;
+            for entry in space.iter() {
+                let (key, value) = entry.into_inner()?;
+                bytes += (key.len() + value.len()) as u64;
+            }
+            Ok(bytes)
+        };
+        let live_bytes = if disk_bytes <= MAX_MEASURED_BYTES { live().ok() } else { None };
+        Self { disk_bytes, live_bytes, deleted_bytes }
+    }
+
+    fn is_worth_it(&self) -> bool {
+        let dead = self.live_bytes.map_or(0, |live| self.disk_bytes.saturating_sub(live + live / 8));
+        let dead = dead.max(self.deleted_bytes);
+        dead >= WORTH_BYTES || dead >= self.disk_bytes / 4
+    }
+
+    /// At most: tables have filters and indexes beside the entries.
+    fn compaction_bytes(&self) -> u64 {
+        self.live_bytes.map_or(self.disk_bytes, |live| (live + live / 8).min(self.disk_bytes)) + SMALL_BYTES
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(
+    writer: &Arc<Mutex<Writer>>,
+    chores: Arc<Chores>,
+    signalled: Receiver<()>,
+    store: (PathBuf, Arc<Keeper>),
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let writer = Arc::downgrade(writer);
+    let work = move || run(&writer, &chores, &signalled, store);
+    std::thread::Builder::new().name("store-upkeep".into()).spawn(work)
+}
+
+/// Rotates the journal of a writer that holds still.
+pub(super) fn rotate_journal(folder: &std::path::Path, meta: &Keyspace) -> std::io::Result<bool> {
+    rotate::rotate(folder, || meta.rotate_memtable().unwrap_or(false))
+}
