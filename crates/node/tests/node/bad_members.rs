@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use edgefaas_cluster::wire::{Chunk, Deltas, InterestEntry, Interests, Kind, Message, ObjectDelta};
+use edgefaas_cluster::wire::{
+    BUCKETS, Buckets, Chunk, Deltas, Differences, Finished, InterestEntry, Interests, Kind, Message,
+    ObjectDelta, ObjectFields, Objects, ROUND_OBJECTS, RoundPlease, Summary, Wants,
+};
 use edgefaas_cluster::{
     Event, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
     join as join_cluster,
@@ -91,7 +94,7 @@ const GARBAGE: &[u8] = b"\xff\xff\xff\xff no message of this protocol";
 const BACKING_OFF: &str = r#"cluster_refused_total{reason="backing_off"}"#;
 
 /// A figure of a node.
-async fn figure(node: &TestNode, name: &str) -> f64 {
+pub async fn figure(node: &TestNode, name: &str) -> f64 {
     let metrics = node.metrics().await;
     let line = text(&metrics)
         .lines()
@@ -180,6 +183,124 @@ async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
     update(&nodes[1], "o", "n", Operation::CounterAdd(1)).await.unwrap();
     for node in &nodes {
         until(node, "o", "n", &json!(2)).await;
+    }
+}
+
+/// One wave of an attack: everything that a message may be, as large and as false as it may be.
+fn wave(number: u32) -> Vec<Kind> {
+    let noise = |index: usize| (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number);
+    let hashes = || {
+        let mut hashes: Vec<u64> = (0..ROUND_OBJECTS).map(noise).collect();
+        hashes.sort_unstable();
+        hashes
+    };
+    let interests = |count: usize, bytes: usize| {
+        let entry = |index| InterestEntry { app: "run".into(), pattern: format!("{index:0>bytes$}*") };
+        Kind::Interests(Interests { version: number, interests: (0..count).map(entry).collect() })
+    };
+    let fields = |count: usize| -> Vec<ObjectFields> {
+        let names: Vec<String> = (0..20).map(|name| format!("n{name}")).collect();
+        let object = |index| ObjectFields {
+            app: "run".into(),
+            object: format!("{index}"),
+            digests: (0..names.len()).map(noise).collect(),
+            names: names.clone(),
+        };
+        (0..count).map(object).collect()
+    };
+    let unknown_keys = (1..=1000).map(|id| ObjectDelta { id, ..ObjectDelta::default() }).collect();
+    let mut kinds = vec![
+        interests(4_000, 8),
+        interests(300, 1_000),
+        Kind::Deltas(Deltas { deltas: unknown_keys }),
+        Kind::Objects(Objects {
+            round: number,
+            from: vec![0],
+            to: vec![u64::MAX],
+            digests: (0..ROUND_OBJECTS).map(noise).collect(),
+            hashes: hashes(),
+            partial: true,
+        }),
+        Kind::Differences(Differences {
+            round: number,
+            wanted: hashes(),
+            objects: fields(100),
+            last: false,
+        }),
+        Kind::Wants(Wants { round: number, objects: fields(100), last: false }),
+    ];
+    for round in 0..50 {
+        let round = number.wrapping_add(round);
+        kinds.push(Kind::Summary(Summary { round, root: noise(7), interests_version: round }));
+        let digests = (0..BUCKETS).map(noise).collect();
+        kinds.push(Kind::Buckets(Buckets { round, digests, objects: vec![u32::MAX; BUCKETS] }));
+        kinds.push(Kind::Finished(Finished { round }));
+        kinds.push(Kind::RoundPlease(RoundPlease {}));
+    }
+    // Sooner or later it is more than false.
+    if number.is_multiple_of(8) {
+        kinds.push(delta(GARBAGE.to_vec()));
+    }
+    kinds
+}
+
+#[tokio::test]
+async fn a_hostile_member_is_left_alone_and_the_honest_agree() {
+    let mut nodes = cluster(3).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    let mut rogue = Rogue::join(&mut nodes[0], "rogue").await;
+    let attack = async {
+        for number in 1.. {
+            // It comes back as soon as it is let in, to all of them.
+            while let Ok(_event) = rogue.events.try_recv() {}
+            for kind in wave(number) {
+                let frame = Message { kind: Some(kind) }.encode_frame();
+                for peer in rogue.handle.peers() {
+                    let _ = rogue.handle.try_send(peer.node_id, frame.clone());
+                }
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let honest = async {
+        let each = nodes.iter().map(|node| async move {
+            for _ in 0..100 {
+                update(node, "sum", "n", Operation::CounterAdd(1)).await.unwrap();
+            }
+        });
+        futures_util::future::join_all(each).await;
+        for node in &nodes {
+            until(node, "sum", "n", &json!(300)).await;
+        }
+        // It was hung up on by somebody, and came back too soon.
+        in_time(async {
+            let mut figures = [0.0, 0.0];
+            while figures.contains(&0.0) {
+                figures = [0.0, 0.0];
+                for node in &nodes {
+                    figures[0] += figure(node, "cluster_bad_messages_total").await;
+                    figures[1] += figure(node, BACKING_OFF).await;
+                }
+            }
+        })
+        .await;
+        // And on they go.
+        update(&nodes[2], "sum", "n", Operation::CounterAdd(1)).await.unwrap();
+        for node in &nodes {
+            until(node, "sum", "n", &json!(301)).await;
+        }
+    };
+    tokio::select! {
+        () = attack => unreachable!("it goes on"),
+        () = honest => {}
+    }
+    for node in &mut nodes {
+        let seen = node.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+        let honest = seen.members.iter().filter(|member| member.name != "rogue" && member.peer.is_some());
+        assert_eq!(honest.count(), 2);
     }
 }
 

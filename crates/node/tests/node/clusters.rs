@@ -281,3 +281,88 @@ async fn shares_of_a_bounded_counter_go_to_who_needs_them() {
         until(node, "stock", "n", &json!(left)).await;
     }
 }
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
+            // With its mode: keys are for their owner only.
+            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_copied_data_directory_beside_its_original_is_refused_and_named() {
+    let mut nodes = cluster(2).await;
+    let original = nodes.pop().unwrap().stop().await;
+    let copied = tempfile::tempdir().unwrap();
+    copy_folder(original.path(), copied.path());
+    let mut original = TestNode::start_in(original, member).await.unwrap();
+    let see = async |node: &mut TestNode| {
+        node.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner()
+    };
+    in_time(async {
+        while see(&mut nodes[0]).await.members[0].peer.is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let first = see(&mut nodes[0]).await.members[0].peer.clone().unwrap();
+    let mut copy = TestNode::start_in(copied, member).await.unwrap();
+    in_time(async {
+        while see(&mut nodes[0]).await.members[0].copy_address.is_none() {
+            tokio::task::yield_now().await;
+        }
+        // Both of them hear of it.
+        while see(&mut copy).await.copy.is_none() || see(&mut original).await.copy.is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let member = see(&mut nodes[0]).await.members.remove(0);
+    assert_ne!(member.copy_address, Some(first.address.clone()));
+    assert_eq!(
+        member.peer.map(|peer| peer.address),
+        Some(first.address),
+        "the original is still connected"
+    );
+}
+
+/// It joins twice with one key, is revoked, and comes back with the member list of the first time.
+#[tokio::test]
+async fn a_revoked_node_does_not_come_back_with_an_earlier_certificate() {
+    let mut nodes = cluster(1).await;
+    let mut twice = TestNode::start_with(member).await;
+    let first = token(&mut nodes[0]).await;
+    join(&mut twice, &first, "twice").await.unwrap();
+    let dir = twice.stop().await;
+    let members = dir.path().join("cluster/members");
+    let earlier = std::fs::read(&members).unwrap();
+    std::fs::remove_file(&members).unwrap();
+    let mut twice = TestNode::start_in(dir, member).await.unwrap();
+    let second = token(&mut nodes[0]).await;
+    join(&mut twice, &second, "twice").await.unwrap();
+    nodes[0].control.revoke_member(proto::RevokeMemberRequest { name: "twice".into() }).await.unwrap();
+    let dir = twice.stop().await;
+    std::fs::write(&members, earlier).unwrap();
+    let twice = TestNode::start_in(dir, member).await.unwrap();
+    // It is refused, and works alone.
+    in_time(async {
+        let revoked = r#"cluster_refused_total{reason="revoked"}"#;
+        while crate::bad_members::figure(&nodes[0], revoked).await < 2.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let seen = nodes[0].control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+    assert_eq!(seen.members, []);
+    // The key itself is never accepted again.
+    let third = token(&mut nodes[0]).await;
+    let dir = twice.stop().await;
+    let _ = std::fs::remove_file(&members);
+    let mut twice = TestNode::start_in(dir, member).await.unwrap();
+    let refused = join(&mut twice, &third, "twice").await.unwrap_err();
+    assert!(refused.message().contains("was revoked"), "{refused}");
+}
