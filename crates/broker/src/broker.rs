@@ -218,6 +218,12 @@ impl Broker {
         }
     }
 
+    /// Whether the broker would store a message, as things are now: as a retained one, or for a session that outlives its
+    /// connection. Hooks may store more. False for QoS 0, which nobody waits for.
+    pub fn keeps(&self, message: &Message) -> bool {
+        message.qos() > QoS::AtMostOnce && (message.retain() || self.shared.has_stored_subscriber(message))
+    }
+
     /// Whether somebody subscribes to a topic.
     pub fn has_subscribers(&self, topic: &str) -> bool {
         let mut found = false;

@@ -125,6 +125,21 @@ impl Shared {
         refused
     }
 
+    /// Whether a session that is stored subscribes to a message of QoS 1 or 2 with more than QoS 0.
+    pub(crate) fn has_stored_subscriber(&self, message: &Message) -> bool {
+        let is_stored = |subscriber: &Subscriber| {
+            subscriber.options.qos > QoS::AtMostOnce && subscriber.mailbox.is_stored()
+        };
+        let mut found = false;
+        self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| {
+            found |= match entry {
+                Entry::One(subscriber) => is_stored(subscriber),
+                Entry::Group(group) => !group.all(|member| !is_stored(member)),
+            };
+        });
+        found
+    }
+
     fn ask(
         &self,
         hook: &dyn PublishHook,

@@ -2,6 +2,7 @@
 //! full disk, and the examples.
 
 mod access;
+mod answered;
 mod archives;
 mod assets;
 mod bridging;

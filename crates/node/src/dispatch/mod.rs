@@ -1,6 +1,7 @@
 //! The path of an invocation: route, admit, run, commit, reply.
 
 mod admission;
+mod commit;
 mod effects;
 mod host;
 mod object_calls;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, Client, Message, Origin, PublishOutcome};
+use edgefaas_broker::Broker;
 use edgefaas_isolates::{Isolates, Limits, LogLevel, Reply, RunError};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -31,7 +32,7 @@ use crate::outgoing::HttpClient;
 use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
 use crate::secrets::Secrets;
-use crate::store::{CommitError, Durability, Store};
+use crate::store::Store;
 use crate::trace::{Traces, new_trace_parent, of_invocation};
 use crate::workflow::Coordinator;
 pub use effects::Effects;
@@ -434,71 +435,6 @@ impl Dispatcher {
     fn waits_for_objects(&self, app: &str, patterns: &[String]) -> bool {
         let waits = |pattern: &String| self.store.objects().recovers_before(app, pattern);
         patterns.iter().any(waits)
-    }
-
-    /// Commits what the invocation changed, then lets go of what it published.
-    pub(crate) async fn commit(
-        self: &Arc<Self>,
-        function: &Arc<LiveFunction>,
-        effects: Effects,
-        depth: u8,
-    ) -> Result<(), InvocationError> {
-        let (batch, publishes) = effects.into_parts();
-        let source = function.name.clone();
-        let failed = |error| InvocationError::Commit { function: source.to_string(), error };
-        let committer = self.store.committer();
-        match (batch.is_empty(), publishes.is_empty()) {
-            (true, _) => self.publish_all(&source, depth, publishes),
-            (false, true) => committer.commit(batch, Durability::Written).await.map_err(failed)?,
-            // A caller who goes away now must not get the changes without the messages: what is handed to
-            // the writer is committed in any case.
-            (false, false) => {
-                let (dispatcher, source) = (self.clone(), source.clone());
-                let both = tokio::spawn(async move {
-                    dispatcher.store.committer().commit(batch, Durability::Written).await?;
-                    dispatcher.publish_all(&source, depth, publishes);
-                    Ok(())
-                });
-                both.await.unwrap_or(Err(CommitError::Closed)).map_err(failed)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn publish_all(&self, source: &Arc<str>, depth: u8, publishes: Vec<Message>) {
-        for message in publishes {
-            self.publish(source, depth.saturating_add(1), message);
-        }
-    }
-
-    /// Publishes on behalf of a function; false if the broker refused. What is lost is logged.
-    pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) -> bool {
-        self.answer(source, depth, None, message)
-    }
-
-    /// Publishes an answer: only where `requester`, the client that asked, may publish.
-    pub fn answer(
-        &self,
-        source: &Arc<str>,
-        depth: u8,
-        requester: Option<Arc<Client>>,
-        message: Message,
-    ) -> bool {
-        let origin = Origin::Node { source: source.clone(), depth, requester };
-        let topic = message.topic().clone();
-        let topic = topic.as_str();
-        let (taken, lost) = match self.broker.publish(&origin, message) {
-            PublishOutcome::Rejected(reason) => {
-                (false, format!("the message on {topic} was refused: {reason:?}"))
-            }
-            PublishOutcome::Routed(routed) if routed.dropped > 0 => {
-                let dropped = routed.dropped;
-                (true, format!("the message on {topic} is lost for {dropped} subscribers: queue full"))
-            }
-            _ => return true,
-        };
-        self.logs.add(source, "", LogLevel::Warn, lost);
-        taken
     }
 
     /// The error without secrets in it, as it may be told.

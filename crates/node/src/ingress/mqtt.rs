@@ -430,7 +430,7 @@ fn parse_call(topic: &str) -> Option<Call<'_>> {
 }
 
 /// True if whoever may publish anything may publish here: topics that start with `$` are the node's.
-fn is_open(topic: &str) -> bool {
+pub(crate) fn is_open(topic: &str) -> bool {
     !topic.starts_with('$')
 }
 

@@ -37,6 +37,7 @@ use lane::Lane;
 use outbox::Outbox;
 pub use record::{AnswerTo, ClientRecord, Digest, Keep, KnownState, StoredOutcome};
 use record::{Expiry, Known, Pending, Reserved};
+pub(crate) use run::forget_outgoing;
 pub use run::{Accepted, DEAD_LETTER_TOPIC, Durable};
 
 /// Entries that are read from the disk at a time.

@@ -459,6 +459,21 @@ impl Dispatcher {
         outgoing
     }
 
+    /// Adds one message to a batch that is published when it is committed; gives its number.
+    pub(crate) fn put_outgoing_message(
+        &self,
+        batch: &mut Batch,
+        source: &str,
+        depth: u8,
+        message: &Message,
+    ) -> u64 {
+        let journal = self.journal();
+        let number = journal.next_sequence();
+        let outgoing = Outgoing::new(source, depth, None, message);
+        journal.put(batch, record::outgoing_key(number), record::encode(&outgoing));
+        number
+    }
+
     /// Publishes messages whose batch is committed.
     pub(crate) fn send_outgoing(&self, outgoing: Vec<(u64, Outgoing)>) {
         for (number, outgoing) in outgoing {
@@ -497,7 +512,7 @@ impl Dispatcher {
         let source: Arc<str> = outgoing.source.as_str().into();
         let requester = outgoing.requester.as_ref().map(record::ClientRecord::client);
         let origin = Origin::Node { source: source.clone(), depth: outgoing.depth, requester };
-        let forget = || vec![Change { space: Space::Hook, key: record::outgoing_key(number), value: None }];
+        let forget = || vec![forget_outgoing(number)];
         let message = match outgoing.message() {
             Ok(message) => message,
             Err(damage) => {
@@ -537,6 +552,11 @@ impl Dispatcher {
             }
         })
     }
+}
+
+/// Deletes an outgoing message, which is published.
+pub(crate) fn forget_outgoing(number: u64) -> Change {
+    Change { space: Space::Hook, key: record::outgoing_key(number), value: None }
 }
 
 /// What is committed with the end of an invocation, and what follows.

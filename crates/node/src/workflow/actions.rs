@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use edgefaas_broker::QoS;
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::{Kind, NodeId};
@@ -41,7 +42,12 @@ impl Dispatcher {
             let asked = match action {
                 Action::Publish(outgoing) => {
                     if publish && let Some(message) = self.message_of(running, &outgoing) {
-                        self.publish(&running.workflow.name, running.depth.saturating_add(1), message);
+                        let is_awaited = message.qos() > QoS::AtMostOnce;
+                        let depth = running.depth.saturating_add(1);
+                        let stored_at = self.publish(&running.workflow.name, depth, message);
+                        if is_awaited && stored_at.is_some() {
+                            running.state.lock().published = stored_at;
+                        }
                     }
                     continue;
                 }

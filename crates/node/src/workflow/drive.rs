@@ -201,7 +201,7 @@ impl Dispatcher {
                 continue;
             }
             for queued in arrivals {
-                if let Some(asked) = self.step(running, queued) {
+                if let Some(asked) = self.step(running, queued).await {
                     self.spawn_asked(running, asked);
                 }
             }
@@ -214,7 +214,7 @@ impl Dispatcher {
         while let Some(queued) = next {
             let asked = match running.is_durable() {
                 true => self.step_durable(running, [queued]).await,
-                false => self.step(running, queued),
+                false => self.step(running, queued).await,
             };
             next = match asked {
                 Some(asked) => self.carry_out(running, asked).await,
@@ -223,9 +223,21 @@ impl Dispatcher {
         }
     }
 
-    fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
+    async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
         let actions = self.advance(running, &mut running.state.lock(), queued.event, None);
         let asked = self.perform(running, actions, true);
+        let published = {
+            let state = running.state.lock();
+            state.published.filter(|_| state.instance.status().is_ended())
+        };
+        // Its end is told when its messages have been stored.
+        if let Some(ticket) = published
+            && let Err(error) = self.broker().durable(ticket).await
+        {
+            tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
+            self.forget(running);
+            return None;
+        }
         self.ended_if(running);
         asked
     }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use edgefaas_broker::Ticket;
 use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::{Instance, WorkflowError};
 use parking_lot::{Mutex, RwLock};
@@ -40,7 +41,7 @@ use crate::budget::{Budget, Taken};
 use crate::dispatch::Workers;
 use crate::journal::AnswerTo;
 use crate::platform::Clock;
-use crate::registry::LiveWorkflow;
+use crate::registry::{LiveWorkflow, Registry};
 use crate::store::Durability;
 use crate::trace::OpenSpans;
 pub(crate) use events::trace_parent;
@@ -193,6 +194,8 @@ struct RunState {
     started: Instant,
     /// Its end has been told.
     told: bool,
+    /// When the last message is stored that it has published, if it has to be; only of one that is not durable.
+    published: Option<Ticket>,
     spans: OpenSpans,
 }
 
@@ -213,6 +216,7 @@ impl RunState {
             waiter,
             started: Instant::now(),
             told: false,
+            published: None,
             spans: OpenSpans::default(),
         }
     }
@@ -257,6 +261,11 @@ impl Coordinator {
             ends: Mutex::default(),
             figures: Figures::default(),
         }
+    }
+
+    /// Whether any workflow or instance waits for messages, whichever they are.
+    pub(crate) fn takes_messages(&self, registry: &Registry) -> bool {
+        self.interested.load(Ordering::Relaxed) || !registry.routes().starts().is_empty()
     }
 
     /// The figures of now.
