@@ -331,6 +331,29 @@ async fn calls_overlap() {
 }
 
 #[tokio::test]
+async fn performance_counts_from_the_begin_of_the_invocation() {
+    let bench = Bench::new();
+    let source = r#"
+        export default async () => {
+            const first = performance.now();
+            await new Promise((resolve) => setTimeout(resolve, 20));
+            const second = performance.now();
+            return { first, second, apart: Date.now() - (performance.timeOrigin + performance.now()),
+                origin: performance.timeOrigin };
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    for _ in 0..2 {
+        let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let seen = json(bench.run(&program, call("")).await.result);
+        let number = |name: &str| seen[name].as_f64().unwrap();
+        assert!(number("first") >= 0.0 && number("second") >= number("first") + 19.0, "{seen}");
+        assert!(number("apart").abs() <= 2.0, "{seen}");
+        // It is that of this invocation, not of the snapshot.
+        assert!(number("origin") >= before.as_secs_f64() * 1e3 - 1.0, "{seen}");
+    }
+}
+
+#[tokio::test]
 async fn timers_run_and_can_be_cleared() {
     let bench = Bench::new();
     let source = r#"

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use edgefaas_js_abi::{self as abi, Answer, Request, Start};
@@ -38,8 +38,30 @@ pub struct State {
     pub files: Arc<Files>,
     /// What lies in its memory beside its own.
     pub assets: Arc<AssetTable>,
+    /// The time as the invocation sees it.
+    pub time: RunTime,
     /// The last answer, until it is taken.
     answer: Vec<u8>,
+}
+
+/// The time of one invocation: that of the wall clock when it began, and what has passed since on a clock that never
+/// jumps. The engine has one clock for `Date` and `performance`, which must not go backwards.
+#[derive(Debug, Clone, Copy)]
+pub struct RunTime {
+    began_unix_us: f64,
+    began: Instant,
+}
+
+impl RunTime {
+    /// An invocation begins, at this time of the wall clock.
+    pub fn begin(wall: SystemTime) -> Self {
+        let began_unix_us = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
+        Self { began_unix_us, began: Instant::now() }
+    }
+
+    fn now_unix_us(&self) -> f64 {
+        self.began_unix_us + self.began.elapsed().as_micros() as f64
+    }
 }
 
 /// What the engine is doing.
@@ -60,6 +82,7 @@ impl State {
             tickets: Tickets::default(),
             files,
             assets,
+            time: RunTime::begin(SystemTime::now()),
             answer: Vec::new(),
         }
     }
@@ -194,8 +217,8 @@ pub fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         rand::fill(room(data, at, len)?);
         wasmtime::Result::Ok(())
     })?;
-    linker.func_wrap("env", "__rquickjs_host_now_us", || -> f64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64
+    linker.func_wrap("env", "__rquickjs_host_now_us", |caller: Caller<'_, State>| -> f64 {
+        caller.data().time.now_unix_us()
     })?;
     Ok(())
 }
@@ -380,6 +403,25 @@ fn deploying(call: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_an_invocation_begins_with_the_wall_clock_and_never_goes_back() {
+        // Whatever the wall clock says later.
+        for wall in [
+            SystemTime::now() + Duration::from_secs(86_400),
+            UNIX_EPOCH,
+            UNIX_EPOCH - Duration::from_secs(1),
+        ] {
+            let began = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
+            let time = RunTime::begin(wall);
+            let mut last = began;
+            for _ in 0..1000 {
+                let now = time.now_unix_us();
+                assert!(now >= last && now < began + 6e7, "{last} {now}");
+                last = now;
+            }
+        }
+    }
 
     #[tokio::test]
     async fn cancelled_tickets_leave() {

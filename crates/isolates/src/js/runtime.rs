@@ -1,14 +1,14 @@
 //! One invocation: a fresh instance on a copy of the program's memory.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use edgefaas_js_abi::{self as abi, INPUT_BYTES, Outcome, Thrown, ThrownKind};
 use wasmtime::{
     Instance, ModuleExport, PoolConcurrencyLimitError, Store, Trap, TypedFunc, WasmParams, WasmResults,
 };
 
-use super::calls::{self, Stage, State};
+use super::calls::{self, RunTime, Stage, State};
 use super::messages;
 use super::program::{JsEngine, JsProgram, Picture, externs};
 use super::stack::Files;
@@ -141,6 +141,8 @@ async fn handle(
     limits: Limits,
     started: &mut Option<Instant>,
 ) -> wasmtime::Result<Result<Reply, RunError>> {
+    // Of an instance that is used again, too: the wall clock may have been set meanwhile.
+    store.data_mut().time = RunTime::begin(SystemTime::now());
     let instance = match *warm {
         Some(instance) => {
             let reset: TypedFunc<(), ()> = function(instance, store, &engine.exports.reset)?;
