@@ -9,7 +9,7 @@ use bytes::Bytes;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, InvocationMeta, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest,
-    Preparing, PublishRequest, Read, Reply, Trigger,
+    Preparing, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
 };
 
 use crate::{repository, target_folder};
@@ -133,8 +133,12 @@ impl Host for NoHost {
         nothing()
     }
 
-    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
+    fn tcp(&mut self) -> Option<TcpPermission> {
         None
+    }
+
+    fn socket(&mut self) -> Result<SocketPermit, HostError> {
+        nothing()
     }
 
     fn resolve(&mut self, _: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {

@@ -13,6 +13,12 @@ use crate::event::{IncomingResponse, OutgoingRequest, Reply};
 /// A future that a host call hands back; it owns what it needs.
 pub type HostFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
+/// Which addresses a function may open TCP connections to without looking up a name.
+pub type TcpPermission = Box<dyn Fn(SocketAddr) -> bool + Send + Sync>;
+
+/// Held by an invocation for each of its TCP sockets, until it ends.
+pub type SocketPermit = Box<dyn Send + Sync>;
+
 /// Answers the host calls of one invocation.
 ///
 /// The node implements it over its dispatcher, objects and broker; the tests and benches of this crate
@@ -52,7 +58,13 @@ pub trait Host: Send + 'static {
 
     /// The addresses that the function may open TCP connections to without looking up a name; nothing if it may open none
     /// at all.
-    fn tcp(&mut self) -> Option<Vec<SocketAddr>>;
+    fn tcp(&mut self) -> Option<TcpPermission>;
+
+    /// A TCP socket for the function.
+    ///
+    /// # Errors
+    /// The function has its share of the sockets.
+    fn socket(&mut self) -> Result<SocketPermit, HostError>;
 
     /// Looks up a name that the function may open TCP connections to: its addresses, each with every port that is
     /// permitted.

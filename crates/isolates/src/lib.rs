@@ -34,7 +34,7 @@ pub use event::{
 };
 pub use host::{
     Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
-    PublishRequest, Read,
+    PublishRequest, Read, SocketPermit, TcpPermission,
 };
 pub use machine::{Machine, PoolWishes};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
 use crate::manifest::HttpPattern;
-use crate::outgoing;
+use crate::outgoing::{self, Caller};
 use crate::trace::TraceSpan;
 
 /// Time in which spans are collected before they are sent.
@@ -23,7 +23,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, collector: String, cancel: 
         tracing::error!(collector, "traces.otlp is no http or https URL; nothing is exported");
         return;
     };
-    let allowed: Arc<[HttpPattern]> = Arc::from(vec![host]);
+    let caller = Caller::new("the export of traces", Arc::from(vec![host]));
     let mut failing = false;
     loop {
         tokio::select! {
@@ -42,9 +42,9 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, collector: String, cancel: 
             body: Bytes::from(document(&spans).to_string()),
             redirect: Redirect::Error,
         };
-        let sent = match outgoing::check(request, &allowed, None) {
+        let sent = match outgoing::check(request, &caller, None) {
             Ok(checked) => {
-                dispatcher.http().fetch(checked, allowed.clone()).await.map_err(|error| error.to_string())
+                dispatcher.http().fetch(&caller, checked).await.map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };

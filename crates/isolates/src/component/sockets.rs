@@ -16,27 +16,33 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, SocketError, SocketResult, TcpSoc
 use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
 
 use super::ComponentState;
-use crate::host::{Host, HostError, HostFuture, LogLevel};
+use crate::host::{Host, HostError, HostFuture, LogLevel, SocketPermit};
 
 /// How many sockets one invocation may make, over its whole life.
-const MAX_SOCKETS: u32 = 64;
+const MAX_SOCKETS: usize = 64;
 
 /// Where the function may connect to.
 #[derive(Default)]
 pub(super) struct TcpAccess {
+    /// Where its names led to.
     open: Arc<Mutex<Vec<SocketAddr>>>,
-    sockets: u32,
+    /// It may open some.
+    is_granted: bool,
+    sockets: Vec<SocketPermit>,
 }
 
 impl TcpAccess {
     /// Tells WASI what is permitted. Nothing is, not even a socket, without a permission.
-    pub fn grant(&self, host: &mut dyn Host, wasi: &mut WasiCtxBuilder) {
-        let Some(addresses) = host.tcp() else { return };
-        *self.open.lock() = addresses.into_iter().map(canonical).collect();
+    pub fn grant(&mut self, host: &mut dyn Host, wasi: &mut WasiCtxBuilder) {
+        let Some(permitted) = host.tcp() else { return };
+        self.is_granted = true;
         let open = self.open.clone();
         wasi.allow_tcp(true).allow_udp(false).socket_addr_check(move |address, what| {
             let good = match what {
-                SocketAddrUse::TcpConnect => open.lock().contains(&canonical(address)),
+                SocketAddrUse::TcpConnect => {
+                    let address = canonical(address);
+                    permitted(address) || open.lock().contains(&address)
+                }
                 // A connection starts from a port that the system chooses, and from no other.
                 SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
                 _ => false,
@@ -72,10 +78,20 @@ impl network::HostNetwork for ComponentState {
 
 impl tcp_create_socket::Host for ComponentState {
     fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        if self.tcp.sockets >= MAX_SOCKETS {
+        if self.tcp.sockets.len() >= MAX_SOCKETS {
             return Err(ErrorCode::NewSocketLimit.into());
         }
-        self.tcp.sockets += 1;
+        // Without a permission there is no socket, as the context says.
+        self.sockets();
+        if self.tcp.is_granted {
+            match self.host().socket() {
+                Ok(permit) => self.tcp.sockets.push(permit),
+                Err(error) => {
+                    self.host().log(LogLevel::Warn, format!("wasi:sockets: {error}"));
+                    return Err(ErrorCode::NewSocketLimit.into());
+                }
+            }
+        }
         tcp_create_socket::Host::create_tcp_socket(&mut self.sockets(), family)
     }
 }

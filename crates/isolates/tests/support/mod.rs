@@ -11,7 +11,7 @@ use edgefaas_isolates::js::{JsEngine, JsProgram, PrepareError, engine_code_wasm}
 use edgefaas_isolates::{
     Change, Completion, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture,
     HttpRequest, HttpResponse, IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph,
-    MqttMessage, OutgoingRequest, PublishRequest, Read, Reply, Trigger,
+    MqttMessage, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
 };
 use tokio::sync::Notify;
 
@@ -261,8 +261,12 @@ impl Host for Recorder {
         unreachable!("JavaScript has its body at once")
     }
 
-    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
+    fn tcp(&mut self) -> Option<TcpPermission> {
         None
+    }
+
+    fn socket(&mut self) -> Result<SocketPermit, HostError> {
+        Err(HostError::NotPermitted("a socket".to_owned()))
     }
 
     fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {

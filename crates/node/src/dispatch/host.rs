@@ -9,7 +9,7 @@ use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_crdt::Operation;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture, IncomingResponse,
-    LogLevel, OutgoingRequest, PublishRequest, Read, Reply, Trigger,
+    LogLevel, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
 };
 use parking_lot::Mutex;
 
@@ -178,11 +178,10 @@ impl Host for InvocationHost {
         &mut self,
         request: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
-        let allowed = self.function.spec.permissions.http.clone();
-        let request = outgoing::check(request, &allowed, self.trace_parent.as_deref())?;
+        let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
         self.count_call()?;
-        let dispatcher = self.dispatcher.clone();
-        Ok(Box::pin(async move { Ok(dispatcher.http.fetch(request, allowed).await?) }))
+        let (dispatcher, function) = (self.dispatcher.clone(), self.function.clone());
+        Ok(Box::pin(async move { Ok(dispatcher.http.fetch(&function.caller, request).await?) }))
     }
 
     fn fetch_later(
@@ -190,18 +189,25 @@ impl Host for InvocationHost {
         request: OutgoingRequest,
         body: HostFuture<Result<Bytes, HostError>>,
     ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
-        let allowed = self.function.spec.permissions.http.clone();
-        let request = outgoing::check(request, &allowed, self.trace_parent.as_deref())?;
+        let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
         self.count_call()?;
-        let dispatcher = self.dispatcher.clone();
+        let (dispatcher, function) = (self.dispatcher.clone(), self.function.clone());
         Ok(Box::pin(async move {
             let request = request.with_body(body.await?);
-            Ok(dispatcher.http.fetch(request, allowed).await?)
+            Ok(dispatcher.http.fetch(&function.caller, request).await?)
         }))
     }
 
-    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
-        self.function.spec.permissions.tcp_addresses()
+    fn tcp(&mut self) -> Option<TcpPermission> {
+        if self.function.spec.permissions.tcp.is_empty() {
+            return None;
+        }
+        let function = self.function.clone();
+        Some(Box::new(move |address| function.spec.permissions.allows_tcp(address)))
+    }
+
+    fn socket(&mut self) -> Result<SocketPermit, HostError> {
+        Ok(Box::new(self.dispatcher.http.socket(&self.function.caller)?))
     }
 
     fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {
@@ -210,12 +216,11 @@ impl Host for InvocationHost {
             return Err(self.not_permitted("server", name, "tcp"));
         }
         self.count_call()?;
-        let name = name.to_owned();
+        let (dispatcher, function, name) =
+            (self.dispatcher.clone(), self.function.clone(), name.to_owned());
         Ok(Box::pin(async move {
-            let found =
-                outgoing::resolve(&name, 0).await.map_err(|error| HostError::Failed(error.to_string()))?;
-            let with = |port: u16| found.iter().map(move |address| SocketAddr::new(address.ip(), port));
-            Ok(ports.into_iter().flat_map(with).collect())
+            let LiveFunction { caller, spec, .. } = &*function;
+            dispatcher.http.resolve(caller, &spec.permissions, &name, &ports).await
         }))
     }
 

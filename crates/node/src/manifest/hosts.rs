@@ -1,16 +1,19 @@
 //! Which servers a function may reach: patterns of `permissions.http` and `permissions.tcp`.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use url::{Host, Url};
+
+use super::addresses::AddressKind;
 
 /// A server, or several, that a function may send HTTP requests to: `[SCHEME://]HOST[:PORT]`.
 ///
-/// `HOST` is a name, an address, `*.NAME` for all names below it, or `*` for all. Without a port those of http (80) and
-/// https (443) are meant, with `:*` every one. The node's own addresses and link-local ones are reached by those who name
-/// them only: `localhost`, a name below it, or the address itself.
+/// `HOST` is a name, an address, a network (`192.168.1.0/24`), `*.NAME` for all names below it, or `*` for all. Without a
+/// port those of http (80) and https (443) are meant, with `:*` every one. Patterns with `*` cover public addresses only:
+/// others must be named, by a name, an address or a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpPattern {
     text: String,
@@ -30,7 +33,8 @@ enum HostPattern {
     Any,
     Below(String),
     Name(String),
-    Address(IpAddr),
+    /// A network, or an address as one with nothing else in it.
+    Network(IpNet),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +45,33 @@ enum Port {
 }
 
 impl HttpPattern {
-    /// Whether a request to this URL is meant; never one of another scheme than http and https.
+    /// Whether a request to this URL is meant; never one of another scheme than http and https. A name that is allowed by `*`
+    /// alone must lead to a public address: see [`names_host`](Self::names_host).
     pub fn allows(&self, url: &Url) -> bool {
+        self.allows_port(url) && url.host().is_some_and(|host| self.host.allows(&host))
+    }
+
+    /// Whether the host of this URL is a name that the pattern has as it is, without `*`.
+    pub fn names_host(&self, url: &Url) -> bool {
+        matches!(self.host, HostPattern::Name(_)) && self.allows(url)
+    }
+
+    /// Whether the pattern has this address for the URL's scheme and port, as it is or by its network.
+    pub fn names_address(&self, url: &Url, address: IpAddr) -> bool {
+        match &self.host {
+            HostPattern::Network(network) => {
+                self.allows_port(url) && network.contains(&address.to_canonical())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the pattern would allow this URL if its host were a public address.
+    pub fn allows_if_public(&self, url: &Url) -> bool {
+        self.host == HostPattern::Any && self.allows_port(url)
+    }
+
+    fn allows_port(&self, url: &Url) -> bool {
         let scheme = match url.scheme() {
             "http" => Scheme::Http,
             "https" => Scheme::Https,
@@ -54,31 +83,38 @@ impl HttpPattern {
             Port::Default => url.port().is_none(),
             Port::One(port) => url.port_or_known_default() == Some(port),
         };
-        let host = url.host().is_some_and(|host| self.host.allows(&host));
-        host && port && self.scheme.is_none_or(|wanted| wanted == scheme)
+        port && self.scheme.is_none_or(|wanted| wanted == scheme)
     }
 }
 
 impl HostPattern {
     fn allows(&self, host: &Host<&str>) -> bool {
-        let address = match host {
-            Host::Domain(_) => None,
-            Host::Ipv4(address) => Some(IpAddr::V4(*address)),
-            Host::Ipv6(address) => Some(IpAddr::V6(*address).to_canonical()),
-        };
+        let address = address_of(host);
         let name = match host {
             Host::Domain(name) => name.trim_end_matches('.'),
             _ => "",
         };
         match self {
-            Self::Address(wanted) => address == Some(*wanted),
+            Self::Network(network) => address.is_some_and(|address| network.contains(&address)),
             Self::Name(wanted) => !name.is_empty() && name == wanted,
             Self::Below(suffix) => {
                 let below = name.strip_suffix(suffix.as_str()).and_then(|head| head.strip_suffix('.'));
                 below.is_some_and(|head| !head.is_empty())
             }
-            Self::Any => !address.is_some_and(is_guarded) && !is_local_name(name),
+            Self::Any => match address {
+                Some(address) => AddressKind::of(address) == AddressKind::Public,
+                None => !is_local_name(name),
+            },
         }
+    }
+}
+
+/// The address that a URL has for a host, if it has one.
+pub fn address_of(host: &Host<&str>) -> Option<IpAddr> {
+    match host {
+        Host::Domain(_) => None,
+        Host::Ipv4(address) => Some(IpAddr::V4(*address)),
+        Host::Ipv6(address) => Some(IpAddr::V6(*address).to_canonical()),
     }
 }
 
@@ -88,21 +124,23 @@ pub fn is_local_name(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Whether an address is the node's own or valid on one link only, so that a name must not lead there unseen: loopback,
-/// link-local (cloud metadata among them), unspecified, multicast and broadcast ones.
-pub fn is_guarded(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => {
-            v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_unspecified()
-                || v4.is_multicast()
-                || v4.is_broadcast()
-                || v4.octets()[0] == 0
-        }
-        IpAddr::V6(v6) => {
-            v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast()
-        }
+/// Whether a permitted name may lead to an address. `is_named` if the permission has the name as it is, without `*`, and
+/// `is_own` if the address is one of this machine's.
+///
+/// Loopback and link-local addresses are never reached by a name, `localhost` excepted: the owner of a name decides where it
+/// leads, and services there trust this machine.
+pub fn may_lead_to(
+    name: &str,
+    is_named: bool,
+    address: IpAddr,
+    is_own: impl FnOnce(IpAddr) -> bool,
+) -> bool {
+    match AddressKind::of(address) {
+        AddressKind::Loopback => is_local_name(name),
+        _ if is_local_name(name) => false,
+        AddressKind::Link => false,
+        AddressKind::Private => is_named,
+        AddressKind::Public => is_named || !is_own(address),
     }
 }
 
@@ -116,13 +154,23 @@ impl FromStr for HttpPattern {
             Some((other, _)) => return Err(format!("`{other}` is neither `http` nor `https`")),
             None => (None, text),
         };
-        if rest.contains(['/', '?', '#', '@']) {
-            return Err(
-                "it names more than a host; write `api.example.com` or `https://api.example.com:8443`"
-                    .into(),
-            );
-        }
-        let (host, port) = split_port(rest)?;
+        let (host, port) = match Network::split(rest) {
+            Some(network) => {
+                let Network { network, port } = network?;
+                (HostPattern::Network(network), port)
+            }
+            None if rest.contains(['/', '?', '#', '@']) => {
+                return Err(
+                    "it names more than a host; write `api.example.com`, `https://api.example.com:8443` or \
+                     `192.168.1.0/24`"
+                        .into(),
+                );
+            }
+            None => {
+                let (host, port) = split_port(rest)?;
+                (HostPattern::parse(host)?, port)
+            }
+        };
         let port = match port {
             None => Port::Default,
             Some("*") => Port::Any,
@@ -130,20 +178,6 @@ impl FromStr for HttpPattern {
                 80 if scheme == Some(Scheme::Http) => Port::Default,
                 443 if scheme == Some(Scheme::Https) => Port::Default,
                 port => Port::One(port),
-            },
-        };
-        let host = match host {
-            "*" => HostPattern::Any,
-            _ => match host.strip_prefix("*.") {
-                Some(suffix) => match parse_host(suffix)? {
-                    Host::Domain(name) => HostPattern::Below(name),
-                    _ => return Err("there is nothing below an address".into()),
-                },
-                None => match parse_host(host)? {
-                    Host::Domain(name) => HostPattern::Name(name),
-                    Host::Ipv4(address) => HostPattern::Address(address.into()),
-                    Host::Ipv6(address) => HostPattern::Address(IpAddr::V6(address).to_canonical()),
-                },
             },
         };
         Ok(Self { text: text.to_owned(), scheme, host, port })
@@ -156,28 +190,135 @@ impl fmt::Display for HttpPattern {
     }
 }
 
-/// A server that a function may open TCP connections to: `HOST:PORT`, without patterns.
+impl HostPattern {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        match text.strip_prefix("*.") {
+            Some(suffix) => match parse_host(suffix)? {
+                Host::Domain(name) => Ok(Self::Below(name)),
+                _ => Err("there is nothing below an address".into()),
+            },
+            None => match parse_host(text)? {
+                Host::Domain(name) => Ok(Self::Name(name)),
+                Host::Ipv4(address) => Ok(Self::Network(IpAddr::V4(address).into())),
+                Host::Ipv6(address) => Ok(Self::Network(IpAddr::V6(address).to_canonical().into())),
+            },
+        }
+    }
+}
+
+/// Servers that a function may open TCP connections to: `HOST:PORT`, where `HOST` is a name, an address or a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpTarget {
-    /// A name in lower case, or an address.
-    pub host: Host<String>,
-    /// Its port.
+    /// Which.
+    pub host: TcpHost,
+    /// Their port.
     pub port: u16,
+}
+
+/// The servers of a [`TcpTarget`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TcpHost {
+    /// A name in lower case.
+    Name(String),
+    /// A network, or an address as one with nothing else in it.
+    Network(IpNet),
+}
+
+impl TcpTarget {
+    /// Whether it has this address, as it is or by its network.
+    pub fn names_address(&self, address: SocketAddr) -> bool {
+        let TcpHost::Network(network) = &self.host else { return false };
+        self.port == address.port() && network.contains(&address.ip().to_canonical())
+    }
 }
 
 impl FromStr for TcpTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let no_port = "it has no port; write `HOST:PORT`";
+        if let Some(network) = Network::split(text) {
+            let Network { network, port } = network?;
+            return Ok(Self { host: TcpHost::Network(network), port: port_number(port.ok_or(no_port)?)? });
+        }
         let (host, port) = split_port(text)?;
-        let port = port.ok_or("it has no port; write `HOST:PORT`")?;
-        Ok(Self { host: parse_host(host)?, port: port_number(port)? })
+        let port = port.ok_or(no_port)?;
+        let host = match parse_host(host)? {
+            Host::Domain(name) => TcpHost::Name(name),
+            Host::Ipv4(address) => TcpHost::Network(IpAddr::V4(address).into()),
+            Host::Ipv6(address) => TcpHost::Network(IpAddr::V6(address).to_canonical().into()),
+        };
+        Ok(Self { host, port: port_number(port)? })
     }
 }
 
 impl fmt::Display for TcpTarget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:{}", self.host, self.port)
+        match &self.host {
+            TcpHost::Name(name) => out.write_str(name)?,
+            TcpHost::Network(network) => {
+                let single = network.prefix_len() == network.max_prefix_len();
+                match (network.addr(), single) {
+                    (IpAddr::V4(address), true) => write!(out, "{address}")?,
+                    (IpAddr::V6(address), true) => write!(out, "[{address}]")?,
+                    (IpAddr::V4(_), false) => write!(out, "{network}")?,
+                    (IpAddr::V6(_), false) => write!(out, "[{network}]")?,
+                }
+            }
+        }
+        write!(out, ":{}", self.port)
+    }
+}
+
+/// The largest networks that a pattern may name: the largest private ones. `*` is for the internet.
+const MIN_PREFIX_V4: u8 = 8;
+const MIN_PREFIX_V6: u8 = 7;
+
+/// `NETWORK/PREFIX[:PORT]`, where an IPv6 network stands in brackets if there is a port.
+struct Network<'a> {
+    network: IpNet,
+    port: Option<&'a str>,
+}
+
+impl<'a> Network<'a> {
+    /// Nothing if the text has no address before a `/`.
+    fn split(text: &'a str) -> Option<Result<Self, String>> {
+        let (address, rest) = text.split_once('/')?;
+        let (address, brackets) = match address.strip_prefix('[') {
+            Some(address) => (address, true),
+            None => (address, false),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        Some(Self::parse(address, rest, brackets))
+    }
+
+    fn parse(address: IpAddr, rest: &'a str, brackets: bool) -> Result<Self, String> {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (prefix, rest) = rest.split_at(digits);
+        let rest = match brackets {
+            true => rest.strip_prefix(']').ok_or("its `[` is not closed")?,
+            false => rest,
+        };
+        let port = match rest.strip_prefix(':') {
+            Some(port) => Some(port),
+            None if rest.is_empty() => None,
+            None => return Err("after the network comes `:PORT` or nothing".into()),
+        };
+        let network = prefix.parse().ok().and_then(|prefix| IpNet::new(address, prefix).ok());
+        let network = network.ok_or_else(|| format!("`{address}/{prefix}` is no network"))?;
+        if network.trunc() != network {
+            return Err(format!("`{network}` has more than a network; write `{}`", network.trunc()));
+        }
+        let least = if address.is_ipv4() { MIN_PREFIX_V4 } else { MIN_PREFIX_V6 };
+        if network.prefix_len() < least {
+            return Err(format!(
+                "`{network}` is too large a network: its prefix must be at least {least}; `*` stands for all public addresses"
+            ));
+        }
+        Ok(Self { network, port })
     }
 }
 
@@ -256,8 +397,13 @@ mod tests {
             ),
             (
                 "*:*",
-                &["http://a.example:99", "http://10.0.0.1", "http://[fd00::1]:8"],
+                &["http://a.example:99", "http://1.1.1.1", "http://[2606:4700::1]:8"],
                 &[
+                    "http://10.0.0.1",
+                    "http://192.168.1.1:8",
+                    "http://100.64.0.1",
+                    "http://[fd00::1]:8",
+                    "http://[64:ff9b::10.0.0.1]",
                     "http://localhost:99",
                     "http://x.localhost",
                     "http://127.0.0.1",
@@ -281,6 +427,18 @@ mod tests {
                 &["http://127.0.0.2"],
             ),
             ("[::1]:80", &["http://[::1]"], &["http://[::2]"]),
+            (
+                "192.168.1.0/24",
+                &["http://192.168.1.7", "https://192.168.1.255", "http://[::ffff:192.168.1.7]"],
+                &["http://192.168.2.1", "http://192.168.1.7:8080", "http://plc.local", "http://1.1.1.1"],
+            ),
+            (
+                "http://10.0.0.0/8:8080",
+                &["http://10.9.9.9:8080"],
+                &["https://10.9.9.9:8080", "http://10.9.9.9"],
+            ),
+            ("[fd00::/8]:*", &["http://[fd12::1]:99"], &["http://[fe80::1]"]),
+            ("fd00::/8", &["http://[fd12::1]"], &["http://[fd12::1]:99"]),
             ("bücher.example", &["http://xn--bcher-kva.example/", "http://bücher.example"], &[]),
         ] {
             for url in yes {
@@ -315,15 +473,55 @@ mod tests {
             ("[::1", "not closed"),
             ("[::1]x", "after `]`"),
             ("a b", "no host"),
+            ("10.0.0.1/8", "write `10.0.0.0/8`"),
+            ("10.0.0.0/33", "no network"),
+            ("10.0.0.0/", "no network"),
+            ("10.0.0.0/8/x", "`:PORT` or nothing"),
+            ("0.0.0.0/0", "at least 8"),
+            ("::/0", "at least 7"),
+            ("[fd00::/8:80", "not closed"),
         ] {
             let error = pattern.parse::<HttpPattern>().unwrap_err();
             assert!(error.contains(reason), "{pattern}: {error}");
         }
-        for (target, reason) in [("plc", "no port"), ("*:502", "stands alone"), ("plc:*", "not a port")] {
+        for (target, reason) in [
+            ("plc", "no port"),
+            ("*:502", "stands alone"),
+            ("plc:*", "not a port"),
+            ("10.0.0.0/8", "no port"),
+        ] {
             let error = target.parse::<TcpTarget>().unwrap_err();
             assert!(error.contains(reason), "{target}: {error}");
         }
         assert_eq!("PLC.local:502".parse::<TcpTarget>().unwrap().to_string(), "plc.local:502");
-        assert_eq!("[fd00::1]:502".parse::<TcpTarget>().unwrap().to_string(), "[fd00::1]:502");
+        for text in ["[fd00::1]:502", "10.0.0.1:502", "10.0.0.0/8:502", "[fd00::/8]:502"] {
+            assert_eq!(text.parse::<TcpTarget>().unwrap().to_string(), text);
+        }
+        let network: TcpTarget = "10.0.0.0/8:502".parse().unwrap();
+        assert!(network.names_address("10.1.2.3:502".parse().unwrap()));
+        assert!(network.names_address("[::ffff:10.1.2.3]:502".parse().unwrap()));
+        assert!(!network.names_address("10.1.2.3:503".parse().unwrap()));
+    }
+
+    #[test]
+    fn where_a_name_may_lead() {
+        let may = |name: &str, is_named: bool, address: &str| {
+            may_lead_to(name, is_named, address.parse().unwrap(), |own| own == IpAddr::from([1, 2, 3, 4]))
+        };
+        for (address, named, by_pattern) in [
+            ("1.1.1.1", true, true),
+            ("10.0.0.1", true, false),
+            ("fd00::1", true, false),
+            // The machine's own.
+            ("1.2.3.4", true, false),
+            ("169.254.169.254", false, false),
+            ("127.0.0.1", false, false),
+            ("::1", false, false),
+        ] {
+            assert_eq!(may("plc.local", true, address), named, "{address}");
+            assert_eq!(may("a.example.com", false, address), by_pattern, "{address}");
+        }
+        assert!(may("localhost", true, "127.0.0.1") && may("x.localhost", false, "::1"));
+        assert!(!may("localhost", true, "10.0.0.1") && !may("localhost", true, "1.1.1.1"));
     }
 }

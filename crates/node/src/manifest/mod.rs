@@ -2,6 +2,7 @@
 //!
 //! `docs/manifest.md` describes every key. Parsing is pure: it looks at no disk and no other app.
 
+mod addresses;
 mod check;
 mod diagnostic;
 mod hosts;
@@ -18,10 +19,11 @@ use edgefaas_isolates::Isolation;
 
 use crate::objects::{ObjectClass, Origin};
 
+pub use addresses::AddressKind;
 pub use check::{NODE_TRIGGERS, is_asset_name, is_name, is_secret_name, parse_cron};
 pub(crate) use check::{glob_error, glob_matches};
 pub use diagnostic::{ManifestError, Problem};
-pub use hosts::{HttpPattern, TcpTarget, is_guarded, is_local_name};
+pub use hosts::{HttpPattern, TcpHost, TcpTarget, address_of, may_lead_to};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
 pub use single_file::{SingleFileError, single_file, single_file_name, single_workflow};
 

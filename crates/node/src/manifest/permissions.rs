@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use edgefaas_broker::TopicFilter;
 use edgefaas_broker::topic::validate_filter;
-use url::Host;
 
 use super::check::{glob_error, glob_matches};
-use super::hosts::{HttpPattern, TcpTarget};
+use super::hosts::{HttpPattern, TcpHost, TcpTarget};
 use super::reader::suggestion;
 
 /// The permissions of one function.
@@ -39,22 +38,17 @@ impl Permissions {
         self.call.iter().any(|pattern| glob_matches(pattern, function))
     }
 
-    /// The addresses it may open TCP connections to without looking up a name; nothing if it may open none at all.
-    pub fn tcp_addresses(&self) -> Option<Vec<SocketAddr>> {
-        let address = |target: &TcpTarget| match target.host {
-            Host::Domain(_) => None,
-            Host::Ipv4(address) => Some(SocketAddr::new(address.into(), target.port)),
-            Host::Ipv6(address) => Some(SocketAddr::new(address.into(), target.port)),
-        };
-        (!self.tcp.is_empty()).then(|| self.tcp.iter().filter_map(address).collect())
+    /// May it open a TCP connection to this address without looking up a name?
+    pub fn allows_tcp(&self, address: SocketAddr) -> bool {
+        self.tcp.iter().any(|target| target.names_address(address))
     }
 
     /// The ports of a name that it may open TCP connections to.
     pub fn tcp_ports(&self, name: &str) -> Vec<u16> {
         let name = name.trim_end_matches('.');
         let named = |target: &&TcpTarget| match &target.host {
-            Host::Domain(host) => host.eq_ignore_ascii_case(name),
-            _ => false,
+            TcpHost::Name(host) => host.eq_ignore_ascii_case(name),
+            TcpHost::Network(_) => false,
         };
         self.tcp.iter().filter(named).map(|target| target.port).collect()
     }

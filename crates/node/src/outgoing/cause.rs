@@ -5,6 +5,9 @@ use std::io;
 
 use edgefaas_isolates::FetchCause;
 
+use super::connector::LeadsAstray;
+use super::lookup::LookupError;
+
 /// The most telling of an error and what caused it.
 pub fn of(error: &(dyn Error + 'static)) -> FetchCause {
     let mut found = FetchCause::Other;
@@ -40,11 +43,17 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<FetchCause> {
             () => None,
         };
     }
+    if error.is::<LeadsAstray>() {
+        return Some(FetchCause::AddressDenied);
+    }
+    if let Some(error) = error.downcast_ref::<LookupError>() {
+        return Some(match error {
+            LookupError::Share(_) => FetchCause::Overloaded,
+            LookupError::Failed { .. } => FetchCause::NoAddress,
+        });
+    }
     let kind = error.downcast_ref::<io::Error>()?.kind();
     Some(match kind {
-        // These two are the resolver's own.
-        io::ErrorKind::NotFound => FetchCause::NoAddress,
-        io::ErrorKind::PermissionDenied => FetchCause::AddressDenied,
         io::ErrorKind::ConnectionRefused => FetchCause::Refused,
         io::ErrorKind::TimedOut => FetchCause::ConnectTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {

@@ -1,260 +1,85 @@
 //! Requests of functions to other servers.
 
 mod cause;
-mod resolver;
+mod check;
+mod connector;
+mod error;
+mod fair_pool;
+mod lookup;
+mod own_addresses;
+mod reach;
 
-use std::error::Error;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use edgefaas_isolates::{FetchCause, HostError, IncomingResponse, OutgoingRequest, Redirect};
-use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use edgefaas_isolates::{HostError, IncomingResponse, Redirect};
+use http::header::{self, HeaderName};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::crypto::ring;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use hyper::body::{Body, Incoming};
 use url::Url;
 
-use self::resolver::GuardedResolver;
-pub use self::resolver::resolve;
-use crate::manifest::HttpPattern;
+use self::check::permitted;
+pub use self::check::{Checked, check};
+use self::connector::{Tls, connections};
+pub use self::error::FetchError;
+use self::error::{server, shown};
+use self::fair_pool::{FairPool, Share};
+use self::lookup::{LookupError, lookup};
+pub use self::reach::Caller;
+use crate::manifest::Permissions;
 
 /// The largest body of an answer.
 pub const MAX_RESPONSE_BYTES: usize = 8 << 20;
 /// Bytes of answers that may be in memory on their way to functions, over all of them.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
-/// Requests under way at once, over all functions; further ones wait, until their invocation's deadline.
+/// Requests under way at once, over all functions.
 const MAX_REQUESTS: usize = 512;
+/// Names that are looked up at once, over all functions. Each blocks a thread.
+const MAX_LOOKUPS: usize = 32;
+/// Sockets of components at once, over all functions.
+const MAX_SOCKETS: usize = 512;
 /// The most redirections that are followed (Fetch standard, section 4.4).
 const MAX_REDIRECTS: usize = 20;
-/// The most headers of a request, and their bytes.
-const MAX_HEADERS: usize = 256;
-const MAX_HEADER_BYTES: usize = 64 << 10;
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one that nobody uses is kept, and how many for each server.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-const IDLE_PER_SERVER: usize = 8;
-/// What is taken of the buffered bytes at a time.
-const UNIT_BYTES: usize = 1 << 10;
-
-/// Headers that belong to the connection and not to the function (Fetch standard, forbidden request-headers, as far as they
-/// change how the request travels).
-const NOT_THE_FUNCTIONS: [HeaderName; 10] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::EXPECT,
-    header::HOST,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 /// Headers that another server than the first must not see.
 const FOR_ONE_SERVER: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
 
-/// Who sends the requests of all functions. Connections are kept for a while and shared.
+/// Sends the requests of all callers, and shares out what there is for them.
 pub struct HttpClient {
-    // Made at the first request: the certificates of the system's authorities take memory.
-    client: OnceLock<Connections>,
-    requests: Semaphore,
-    buffered: Semaphore,
-}
-
-type Connections = Client<HttpsConnector<HttpConnector<GuardedResolver>>, Full<Bytes>>;
-
-/// Why a request has no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// It is no request that could be sent.
-    #[error("{0}")]
-    Invalid(String),
-    /// The function may not call this server.
-    #[error(
-        "{url} is not permitted{}: add its host to permissions.http of the function",
-        if *redirected { " (a redirection leads there)" } else { "" }
-    )]
-    NotPermitted {
-        /// The URL without query.
-        url: String,
-        /// It was not asked for, but led to.
-        redirected: bool,
-    },
-    /// It redirects, and the function does not want that.
-    #[error("{url} answered with a redirection, which the request's `redirect` does not allow")]
-    Redirected {
-        /// Which URL.
-        url: String,
-    },
-    /// It redirects on and on.
-    #[error("{url} and what it leads to redirect more than {MAX_REDIRECTS} times")]
-    TooManyRedirects {
-        /// The first URL.
-        url: String,
-    },
-    /// No connection, no answer, or none that is HTTP.
-    #[error("{server}: {reason}")]
-    Failed {
-        /// Host and port.
-        server: String,
-        /// Why.
-        reason: String,
-        /// The kind of it.
-        cause: FetchCause,
-    },
-    /// The answer is too large.
-    #[error("the answer of {server} has more than {MAX_RESPONSE_BYTES} bytes")]
-    TooLarge {
-        /// Host and port.
-        server: String,
-    },
-    /// All answers together are.
-    #[error("the node has no memory for the answer of {server} now; try again")]
-    NoMemory {
-        /// Host and port.
-        server: String,
-    },
-}
-
-impl From<FetchError> for HostError {
-    fn from(error: FetchError) -> Self {
-        let text = error.to_string();
-        match error {
-            FetchError::Invalid(_) => Self::Invalid(text),
-            FetchError::NotPermitted { .. } => Self::NotPermitted(text),
-            FetchError::NoMemory { .. } => Self::Overloaded(text),
-            _ => Self::Failed(text),
-        }
-    }
-}
-
-impl From<FetchError> for edgefaas_isolates::FetchError {
-    fn from(error: FetchError) -> Self {
-        let cause = match &error {
-            FetchError::Failed { cause, .. } => *cause,
-            FetchError::TooLarge { .. } => FetchCause::TooLarge,
-            FetchError::Invalid(_) => FetchCause::Invalid,
-            FetchError::NotPermitted { .. } => FetchCause::Denied,
-            FetchError::NoMemory { .. } => FetchCause::Overloaded,
-            FetchError::Redirected { .. } | FetchError::TooManyRedirects { .. } => FetchCause::Other,
-        };
-        Self { cause, error: error.into() }
-    }
-}
-
-/// A request that may be sent.
-pub struct Checked {
-    method: Method,
-    url: Url,
-    headers: HeaderMap,
-    body: Bytes,
-    redirect: Redirect,
-}
-
-impl Checked {
-    /// The same with another body.
-    pub fn with_body(self, body: Bytes) -> Self {
-        Self { body, ..self }
-    }
-}
-
-/// Holds a request against what the function may do. `trace_parent` goes along unless the function says otherwise (W3C Trace
-/// Context).
-///
-/// # Errors
-/// [`FetchError::Invalid`] and [`FetchError::NotPermitted`].
-pub fn check(
-    request: OutgoingRequest,
-    allowed: &[HttpPattern],
-    trace_parent: Option<&str>,
-) -> Result<Checked, FetchError> {
-    let OutgoingRequest { method, url, headers: given, body, redirect } = request;
-    let invalid = |reason: String| Err(FetchError::Invalid(reason));
-    let url = match Url::parse(&url) {
-        Ok(url) => url,
-        Err(error) => return invalid(format!("{url:?} is no absolute URL: {error}")),
-    };
-    if !matches!(url.scheme(), "http" | "https") {
-        return invalid(format!("{:?} is neither http nor https", url.scheme()));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return invalid(
-            "a URL with a user or a password is not sent; use the header `authorization`".to_owned(),
-        );
-    }
-    permitted(&url, allowed, false)?;
-    let Ok(method) = Method::from_bytes(method.as_bytes()) else {
-        return invalid(format!("{method:?} is no method"));
-    };
-    if matches!(method.as_str(), "CONNECT" | "TRACE" | "TRACK") {
-        return invalid(format!("the method {method} is not allowed"));
-    }
-    let bytes: usize = given.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if given.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
-        return invalid(format!(
-            "the request has {} headers of {bytes} bytes; at most {MAX_HEADERS} of {MAX_HEADER_BYTES} are sent",
-            given.len()
-        ));
-    }
-    let mut headers = HeaderMap::with_capacity(given.len() + 2);
-    for (name, value) in given {
-        let Ok(known) = HeaderName::from_bytes(name.as_bytes()) else {
-            return invalid(format!("{name:?} is no header name"));
-        };
-        // Without the value, which may be a secret.
-        let Ok(value) = HeaderValue::from_str(&value) else {
-            return invalid(format!("the value of the header {name:?} cannot be sent"));
-        };
-        if !NOT_THE_FUNCTIONS.contains(&known) {
-            headers.append(known, value);
-        }
-    }
-    headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
-    let agent = concat!("edgefaas/", env!("CARGO_PKG_VERSION"));
-    headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(agent));
-    if let Some(value) = trace_parent.and_then(|trace| HeaderValue::from_str(trace).ok()) {
-        headers.entry("traceparent").or_insert(value);
-    }
-    Ok(Checked { method, url, headers, body, redirect })
+    tls: Tls,
+    requests: FairPool,
+    buffered: FairPool,
+    lookups: FairPool,
+    sockets: FairPool,
 }
 
 impl Default for HttpClient {
     fn default() -> Self {
         Self {
-            client: OnceLock::new(),
-            requests: Semaphore::new(MAX_REQUESTS),
-            buffered: Semaphore::new(MAX_BUFFERED_BYTES / UNIT_BYTES),
+            tls: Tls::default(),
+            requests: FairPool::new("requests to other servers", MAX_REQUESTS),
+            buffered: FairPool::new("bytes for answers of other servers", MAX_BUFFERED_BYTES),
+            lookups: FairPool::new("lookups of names", MAX_LOOKUPS),
+            sockets: FairPool::new("TCP sockets", MAX_SOCKETS),
         }
     }
 }
 
 impl HttpClient {
     /// Sends a request and reads its answer to the end; redirections lead to permitted servers only. Has no time limit of
-    /// its own but for making a connection. Dropping the future closes the connection.
+    /// its own but for its turn, when the caller's share is used up, and for making a connection. Dropping the future closes
+    /// the connection.
     ///
     /// # Errors
     /// See [`FetchError`].
-    pub async fn fetch(
-        &self,
-        request: Checked,
-        allowed: Arc<[HttpPattern]>,
-    ) -> Result<IncomingResponse, FetchError> {
+    pub async fn fetch(&self, caller: &Caller, request: Checked) -> Result<IncomingResponse, FetchError> {
         let Checked { mut method, mut url, mut headers, mut body, redirect } = request;
         let first = shown(&url);
-        let failed = |url: &Url, error: &(dyn Error + 'static)| FetchError::Failed {
-            server: server(url),
-            reason: chain(error),
-            cause: cause::of(error),
-        };
-        let _place = self.requests.acquire().await.map_err(|error| failed(&url, &error))?;
+        let turn = self.requests.take(caller.owner(), 1).await;
+        let _turn = turn.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?;
+        let connections = caller
+            .connections
+            .get_or_init(|| connections(caller.reach.clone(), self.lookups.clone(), self.tls.clone()));
         let mut redirects = 0;
         loop {
             let uri: Uri = match &url[..url::Position::AfterQuery].parse() {
@@ -264,14 +89,14 @@ impl HttpClient {
             let mut request = Request::new(Full::new(body.clone()));
             (*request.method_mut(), *request.uri_mut()) = (method.clone(), uri);
             *request.headers_mut() = headers.clone();
-            let response = self.client.get_or_init(connections).request(request).await;
-            let response = response.map_err(|error| failed(&url, &error))?;
+            let response = connections.request(request).await;
+            let response = response.map_err(|error| FetchError::failed(&url, &error))?;
             let next = match redirect {
                 Redirect::Manual => None,
                 _ => target(&response, &url),
             };
             let Some(next) = next else {
-                return self.read(response, url, redirects > 0).await;
+                return self.read(caller, response, url, redirects > 0).await;
             };
             if redirect == Redirect::Error {
                 return Err(FetchError::Redirected { url: first });
@@ -280,7 +105,7 @@ impl HttpClient {
             if redirects > MAX_REDIRECTS {
                 return Err(FetchError::TooManyRedirects { url: first });
             }
-            permitted(&next, &allowed, true)?;
+            permitted(&next, caller, true)?;
             if next.origin() != url.origin() {
                 FOR_ONE_SERVER.iter().for_each(|name| drop(headers.remove(name)));
             }
@@ -302,6 +127,7 @@ impl HttpClient {
 
     async fn read(
         &self,
+        caller: &Caller,
         response: Response<Incoming>,
         url: Url,
         redirected: bool,
@@ -309,25 +135,39 @@ impl HttpClient {
         let (parts, mut incoming) = response.into_parts();
         let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
         let mut total = 0;
-        let mut taken: Option<SemaphorePermit<'_>> = None;
+        let mut taken: Option<Share> = None;
+        // An answer that says how long it is waits for room; one that does not has begun by then and must not hold room that
+        // others wait for while it waits itself.
+        if let Some(bytes) = incoming.size_hint().exact().filter(|bytes| *bytes > 0) {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            if bytes > MAX_RESPONSE_BYTES {
+                return Err(FetchError::TooLarge { server: server(&url) });
+            }
+            let room = self.buffered.take(caller.owner(), bytes).await;
+            taken = Some(room.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?);
+        }
+        let mut room = taken.as_ref().map_or(0, Share::amount);
         while let Some(frame) = incoming.frame().await {
-            let failed = |error: hyper::Error| FetchError::Failed {
-                server: server(&url),
-                reason: chain(&error),
-                cause: cause::of(&error),
-            };
-            let Ok(data) = frame.map_err(failed)?.into_data() else { continue };
+            let frame = frame.map_err(|error| FetchError::failed(&url, &error))?;
+            let Ok(data) = frame.into_data() else { continue };
             total += data.len();
             if total > MAX_RESPONSE_BYTES {
                 return Err(FetchError::TooLarge { server: server(&url) });
             }
-            let units = data.len().div_ceil(UNIT_BYTES) as u32;
-            let Ok(more) = self.buffered.try_acquire_many(units) else {
-                return Err(FetchError::NoMemory { server: server(&url) });
-            };
-            match &mut taken {
-                Some(taken) => taken.merge(more),
-                None => taken = Some(more),
+            if total > room {
+                let more = total - room;
+                let has_room = match &mut taken {
+                    Some(taken) => taken.try_grow(more),
+                    None => {
+                        taken = self.buffered.try_take(caller.owner(), more);
+                        taken.is_some()
+                    }
+                };
+                if !has_room {
+                    let (owner, capacity) = (caller.owner().clone(), MAX_BUFFERED_BYTES);
+                    return Err(FetchError::NoRoom { server: server(&url), owner, capacity });
+                }
+                room = total;
             }
             // Most bodies come in one piece, and need no copy.
             if total == data.len() {
@@ -348,43 +188,39 @@ impl HttpClient {
             redirected,
         })
     }
-}
+    /// The addresses of a name that a function may open TCP connections to, each with every port that is permitted.
+    ///
+    /// # Errors
+    /// `Overloaded` if the caller's share of lookups is used up, `Failed` if the name has no address, or none that it may lead
+    /// to.
+    pub async fn resolve(
+        &self,
+        caller: &Caller,
+        permissions: &Permissions,
+        name: &str,
+        ports: &[u16],
+    ) -> Result<Vec<SocketAddr>, HostError> {
+        let found = lookup(&self.lookups, caller.owner(), name, 0).await.map_err(|error| match error {
+            LookupError::Share(_) => HostError::Overloaded(error.to_string()),
+            LookupError::Failed { .. } => HostError::Failed(error.to_string()),
+        })?;
+        let with = |port: u16| found.iter().map(move |address| SocketAddr::new(address.ip(), port));
+        let found = ports.iter().flat_map(|port| with(*port)).collect();
+        let open = reach::tcp_addresses(name, found, |address| permissions.allows_tcp(address));
+        open.map_err(|guarded| HostError::Failed(format!("{name} leads to {guarded} to permissions.tcp")))
+    }
 
-fn connections() -> Connections {
-    let mut http = HttpConnector::new_with_resolver(GuardedResolver);
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let provider = Arc::new(ring::default_provider());
-    let native = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider.clone());
-    let builder = match native {
-        Ok(builder) => builder,
-        Err(error) => {
-            tracing::warn!(
-                %error,
-                "no certificates of authorities were found, so that no https server is trusted; install `ca-certificates` or \
-                 set SSL_CERT_FILE"
-            );
-            let config = rustls::ClientConfig::builder_with_provider(provider)
-                .with_safe_default_protocol_versions()
-                .expect("ring knows TLS 1.2 and 1.3")
-                .with_root_certificates(rustls::RootCertStore::empty())
-                .with_no_client_auth();
-            HttpsConnectorBuilder::new().with_tls_config(config)
-        }
-    };
-    let https = builder.https_or_http().enable_http1().enable_http2().wrap_connector(http);
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_max_idle_per_host(IDLE_PER_SERVER)
-        .build(https)
-}
-
-fn permitted(url: &Url, allowed: &[HttpPattern], redirected: bool) -> Result<(), FetchError> {
-    match allowed.iter().any(|pattern| pattern.allows(url)) {
-        true => Ok(()),
-        false => Err(FetchError::NotPermitted { url: shown(url), redirected }),
+    /// A share of the sockets that components have, which the caller holds while it may use one.
+    ///
+    /// # Errors
+    /// `Overloaded` if its share is used up.
+    pub fn socket(&self, caller: &Caller) -> Result<Share, HostError> {
+        self.sockets.try_take(caller.owner(), 1).ok_or_else(|| {
+            HostError::Overloaded(format!(
+                "{} has its share of the node's {MAX_SOCKETS} TCP sockets; try again later",
+                caller.owner()
+            ))
+        })
     }
 }
 
@@ -399,27 +235,4 @@ fn target(response: &Response<Incoming>, url: &Url) -> Option<Url> {
         next.set_fragment(url.fragment());
     }
     Some(next)
-}
-
-/// A URL without what may be secret in it.
-fn shown(url: &Url) -> String {
-    url[..url::Position::AfterPath].to_owned()
-}
-
-fn server(url: &Url) -> String {
-    url[url::Position::BeforeHost..url::Position::AfterPort].to_owned()
-}
-
-/// An error with what caused it: the first alone says little.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

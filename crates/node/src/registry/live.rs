@@ -17,6 +17,7 @@ use crate::dispatch::Admission;
 use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
 use crate::objects::ObjectClass;
+use crate::outgoing::Caller;
 use crate::store::Store;
 
 /// An app that is live.
@@ -55,6 +56,7 @@ impl LiveApp {
                     name: function.as_str().into(),
                     app: name.clone(),
                     spec: spec.clone(),
+                    caller: Caller::new(format!("function `{function}`"), spec.permissions.http.clone()),
                     kind: source.kind.clone(),
                     source_bytes: source.bytes,
                     owner: format!("{} {function}", record.live),
@@ -90,6 +92,8 @@ pub struct LiveFunction {
     pub app: Arc<str>,
     /// What the manifest says.
     pub spec: manifest::Function,
+    /// Its requests to other servers.
+    pub caller: Caller,
     /// `component` or `javascript`.
     pub kind: String,
     /// The size of its source.

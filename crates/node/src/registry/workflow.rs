@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
 use crate::manifest::{Manifest, Permissions, is_name};
+use crate::outgoing::Caller;
 
 /// A workflow of one revision.
 pub struct LiveWorkflow {
@@ -22,6 +23,8 @@ pub struct LiveWorkflow {
     pub program: Arc<Program>,
     /// What it may reach beside its own app.
     pub permissions: Permissions,
+    /// Its requests to other servers.
+    pub caller: Caller,
     /// Its figures.
     pub figures: WorkflowFigures,
     /// What is odd about it.
@@ -102,12 +105,19 @@ impl LiveWorkflow {
             name: program.name.as_str().into(),
             app: app.clone(),
             text: text.into(),
+            caller: Caller::new(format!("workflow `{}`", program.name), permissions.http.clone()),
             digest: *blake3::hash(text.as_bytes()).as_bytes(),
             program: Arc::new(program),
             permissions,
             figures: WorkflowFigures::default(),
             warnings,
         })
+    }
+
+    /// Replaces its permissions.
+    fn permit(&mut self, permissions: Permissions) {
+        self.caller = Caller::new(self.caller.owner().clone(), permissions.http.clone());
+        self.permissions = permissions;
     }
 
     /// What starts it by itself, in words.
@@ -150,7 +160,7 @@ pub(super) fn compile_all(
         if manifest.functions.contains_key(&name) {
             return Err(WorkflowError::IsFunction { file, name });
         }
-        workflow.permissions = manifest.workflows.permissions.get(&name).cloned().unwrap_or_default();
+        workflow.permit(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
         if let Some((other, _)) = found.get(&name) {
             return Err(WorkflowError::Twice { file, name, other: other.clone() });
         }

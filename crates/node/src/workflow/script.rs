@@ -8,7 +8,7 @@ use bytes::Bytes;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing,
-    Program, PublishRequest, Read, Redirect, Reply, RunError, Trigger,
+    Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, TcpPermission, Trigger,
 };
 use edgefaas_workflow::instance::{RequestParts, read_answer};
 use edgefaas_workflow::program::HttpOutput;
@@ -116,7 +116,7 @@ impl Dispatcher {
         output: HttpOutput,
         redirect: bool,
     ) -> Ended {
-        let allowed = running.workflow.permissions.http.clone();
+        let caller = &running.workflow.caller;
         let communication = |detail: String| WorkflowError::new(ErrorKind::Communication, detail);
         let wanted = OutgoingRequest {
             method: request.method,
@@ -125,12 +125,12 @@ impl Dispatcher {
             body: Bytes::from(request.body),
             redirect: Redirect::Manual,
         };
-        let checked = outgoing::check(wanted, &allowed, running.trace_parent.as_deref());
+        let checked = outgoing::check(wanted, caller, running.trace_parent.as_deref());
         let checked = checked.map_err(|error| match HostError::from(error) {
             HostError::NotPermitted(reason) => WorkflowError::new(ErrorKind::Authorization, reason),
             other => WorkflowError::new(ErrorKind::Configuration, other.to_string()),
         })?;
-        let answer = self.http().fetch(checked, allowed).await;
+        let answer = self.http().fetch(caller, checked).await;
         let IncomingResponse { status, headers, body, .. } =
             answer.map_err(|error| communication(error.to_string()))?;
         read_answer(output, redirect, status, &headers, &body).map(Arc::new)
@@ -168,8 +168,12 @@ impl Host for Nothing {
         refused("network")
     }
 
-    fn tcp(&mut self) -> Option<Vec<SocketAddr>> {
+    fn tcp(&mut self) -> Option<TcpPermission> {
         None
+    }
+
+    fn socket(&mut self) -> Result<SocketPermit, HostError> {
+        refused("network")
     }
 
     fn resolve(&mut self, _: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {

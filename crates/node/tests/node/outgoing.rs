@@ -252,3 +252,121 @@ async fn calls_and_logs_have_their_limits() {
     assert_eq!(log.len(), 11, "{log:?}");
     assert!(log.last().unwrap().contains("limits.log"), "{log:?}");
 }
+
+/// A server that accepts connections and never answers; the number of those that it has.
+async fn silent_server() -> (SocketAddr, tokio::sync::watch::Receiver<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (count, counted) = tokio::sync::watch::channel(0);
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            open.push(stream);
+            count.send_replace(open.len());
+        }
+    });
+    (address, counted)
+}
+
+/// Sends as many requests as it is told to a server, and says when all have begun.
+const GREEDY: &str = "export default async (event) => {
+    const { url, count } = event.json();
+    const all = Array.from({ length: count }, () => fetch(url));
+    console.log('begun');
+    return (await Promise.allSettled(all)).length;
+}";
+
+/// A node with the function `greedy`, which may ask the server at `dead`, and `other`, which may ask a healthy one.
+async fn greedy_and_other(dead: SocketAddr, server: &Server) -> TestNode {
+    let mut node = TestNode::start().await;
+    let manifest = format!(
+        "app = \"a\"\n[functions.greedy]\nmain = \"greedy.js\"\npermissions = {{ http = [\"{dead}\"] }}\n\
+         limits = {{ calls = 1000, timeout = \"60s\" }}\n[functions.other]\nmain = \"other.js\"\n\
+         permissions = {{ http = [\"{}\"] }}\nlimits = {{ timeout = \"20s\" }}\n",
+        server.address
+    );
+    let other = "export default async (event) => (await fetch(event.text())).status";
+    node.deploy(&manifest, &[("greedy", GREEDY), ("other", other)]).await;
+    node
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_stops_nobody_elses_requests() {
+    let server = Server::start().await;
+    let (dead, mut connections) = silent_server().await;
+    let node = greedy_and_other(dead, &server).await;
+    let body = serde_json::json!({ "url": format!("http://{dead}/"), "count": 600 }).to_string();
+    let waiting = node.post("/fn/greedy", body);
+    tokio::pin!(waiting);
+    tokio::select! {
+        _ = &mut waiting => panic!("nobody answers it"),
+        // Nearly all of them: it was alone.
+        reached = in_time(connections.wait_for(|count| *count >= 448)) => drop(reached.unwrap()),
+    }
+    // More than the greedy one left over, one after another, while it waits.
+    for _ in 0..3 {
+        let asked = (0..30).map(|_| node.post("/fn/other", server.url("/echo")));
+        tokio::select! {
+            _ = &mut waiting => panic!("nobody answers it"),
+            answers = futures_util::future::join_all(asked) => {
+                for answer in answers {
+                    assert_eq!((answer.status(), text(&answer)), (StatusCode::OK, "200"));
+                }
+            }
+        }
+    }
+    assert_eq!(*connections.borrow(), 448, "the rest is free for others");
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_nothing_stops_nobody_elses_requests() {
+    let server = Server::start().await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = socket.listen(1).unwrap();
+    let dead = full.local_addr().unwrap();
+    let mut node = greedy_and_other(dead, &server).await;
+    let body = serde_json::json!({ "url": format!("http://{dead}/"), "count": 600 }).to_string();
+    let request =
+        edgefaas_node::control::proto::LogsRequest { function: "greedy".into(), follow: true, tail: 0 };
+    let mut lines = node.control.logs(request).await.unwrap().into_inner();
+    let waiting = node.post("/fn/greedy", body);
+    tokio::pin!(waiting);
+    let answered = async {
+        assert_eq!(in_time(lines.message()).await.unwrap().unwrap().message, "begun");
+        for _ in 0..3 {
+            let answer = node.post("/fn/other", server.url("/echo")).await;
+            assert_eq!((answer.status(), text(&answer)), (StatusCode::OK, "200"));
+        }
+    };
+    tokio::select! {
+        _ = &mut waiting => panic!("no connection of it was made"),
+        () = answered => {}
+    }
+}
+
+#[tokio::test]
+async fn beyond_what_may_wait_a_request_is_refused_with_the_reason() {
+    let (dead, _) = silent_server().await;
+    let mut node = TestNode::start().await;
+    let extra =
+        format!("permissions = {{ http = [\"{dead}\"] }}\nlimits = {{ calls = 2000, timeout = \"60s\" }}");
+    // The first request that ends is one that was refused.
+    let source = "export default async (event) => {
+        try { await Promise.race(Array.from({ length: 900 }, () => fetch(event.text()))); } catch (error) {
+            return error.cause?.message ?? error.message;
+        }
+    }";
+    node.deploy_one("f", &extra, source).await;
+    let ask = || node.post("/fn/f", format!("http://{dead}/"));
+    for _ in 0..2 {
+        // One alone may wait with all of its requests. When this ends, both do.
+        let refused = tokio::select! {
+            refused = ask() => refused,
+            refused = ask() => refused,
+        };
+        let refused = text(&refused).to_owned();
+        assert!(refused.contains("function `f` has 448 of the node's 512 requests"), "{refused}");
+        assert!(refused.contains("1024 more wait"), "{refused}");
+    }
+}

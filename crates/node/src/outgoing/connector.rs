@@ -1,0 +1,170 @@
+//! Connections to other servers.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::vec;
+
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::Full;
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, MaybeHttpsStream};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use tokio::net::TcpStream;
+use tower_service::Service;
+use url::Url;
+
+use super::fair_pool::FairPool;
+use super::lookup::{LookupError, lookup};
+use super::reach::{Guarded, Reach};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one that nobody uses is kept, and how many for each server.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const IDLE_PER_SERVER: usize = 8;
+
+/// The connections of one caller, which are kept for a while.
+pub(super) type Connections = Client<Connector, Full<Bytes>>;
+
+/// Makes connections that no caller has yet.
+pub(super) fn connections(reach: Arc<Reach>, lookups: FairPool, tls: Tls) -> Connections {
+    let connector = Connector { tcp: TcpConnector { reach, lookups }, tls };
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(IDLE_PER_SERVER)
+        .build(connector)
+}
+
+/// The settings of TLS, the same for all callers, made for the first https request: the certificates of the system's
+/// authorities take memory, and time.
+#[derive(Clone, Default)]
+pub(super) struct Tls(Arc<OnceLock<Arc<ClientConfig>>>);
+
+impl Tls {
+    fn get(&self) -> Arc<ClientConfig> {
+        self.0.get_or_init(|| Arc::new(tls())).clone()
+    }
+}
+
+fn tls() -> ClientConfig {
+    let builder = || {
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring knows TLS 1.2 and 1.3")
+    };
+    let mut config = match builder().with_native_roots() {
+        Ok(builder) => builder.with_no_client_auth(),
+        Err(error) => {
+            tracing::warn!(
+                %error,
+                "no certificates of authorities were found, so that no https server is trusted; install `ca-certificates` or \
+                 set SSL_CERT_FILE"
+            );
+            builder().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
+}
+
+/// Opens connections for http and https.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tcp: TcpConnector,
+    tls: Tls,
+}
+
+impl Service<Uri> for Connector {
+    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        if uri.scheme() == Some(&http::uri::Scheme::HTTPS) {
+            return HttpsConnector::from((self.tcp.clone(), self.tls.get())).call(uri);
+        }
+        let connected = self.tcp.call(uri);
+        Box::pin(async move { Ok(MaybeHttpsStream::Http(connected.await?)) })
+    }
+}
+
+/// Opens TCP connections, to addresses that the caller may reach only.
+#[derive(Clone)]
+struct TcpConnector {
+    reach: Arc<Reach>,
+    lookups: FairPool,
+}
+
+/// A name leads where the caller may not go.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} leads to {guarded} to permissions.http")]
+pub(super) struct LeadsAstray {
+    name: String,
+    guarded: Guarded,
+}
+
+impl Service<Uri> for TcpConnector {
+    type Response = TokioIo<TcpStream>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let Self { reach, lookups } = self.clone();
+        Box::pin(async move {
+            let url = Url::parse(&uri.to_string())?;
+            let mut http =
+                HttpConnector::new_with_resolver(Resolver { reach, lookups, url: Arc::new(url) });
+            http.enforce_http(false);
+            http.set_nodelay(true);
+            http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+            Ok(http.call(uri).await?)
+        })
+    }
+}
+
+/// Looks up the name of one URL. An address that it has instead of a name is not asked for here: it was checked with the URL.
+#[derive(Clone)]
+struct Resolver {
+    reach: Arc<Reach>,
+    lookups: FairPool,
+    url: Arc<Url>,
+}
+
+impl Service<Name> for Resolver {
+    type Response = vec::IntoIter<SocketAddr>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let Self { reach, lookups, url } = self.clone();
+        Box::pin(async move {
+            let name = name.as_str();
+            let found: Result<_, LookupError> = lookup(&lookups, &reach.owner, name, 0).await;
+            let open = reach.addresses(&url, name, found?);
+            let open = open.map_err(|guarded| LeadsAstray { name: name.to_owned(), guarded })?;
+            Ok(open.into_iter())
+        })
+    }
+}
