@@ -231,3 +231,38 @@ async fn what_mqtt_cannot_carry_is_refused() {
     node.deploy_one("nul", r#"permissions = { publish = ["out"] }"#, source).await;
     assert_eq!(crate::support::reply_text(&node.invoke("nul", "").await), "Invalid");
 }
+
+/// A bridge of another node is a client of this one's broker.
+#[tokio::test]
+async fn only_bridges_say_which_nodes_a_message_has_passed() {
+    let mut node = TestNode::start().await;
+    let request = edgefaas_node::control::proto::GetClusterRequest {};
+    let this_node = node.control.get_cluster(request).await.unwrap().into_inner().node_id;
+    let mut here = Mqtt5::connect(&node, "here").await;
+    here.subscribe("t/#").await;
+    let eight = "n1,n2,n3,n4,n5,n6,n7,n8";
+    let passed = |via: &str| PublishProperties {
+        user_properties: [("edgefaas-via", via), ("kept", "yes")].map(|(k, v)| (k.into(), v.into())).into(),
+        ..Default::default()
+    };
+    let mut client = Mqtt5::connect(&node, "client").await;
+    for via in [&*this_node, "n1", eight] {
+        client.publish_with("t/client", via, passed(via)).await;
+        client.puback().await;
+        let message = here.message().await;
+        assert_eq!(message.payload, via.to_owned());
+        assert_eq!(user_property(&message, "edgefaas-via"), None);
+        assert_eq!(user_property(&message, "kept").as_deref(), Some("yes"));
+    }
+    let mut bridge = Mqtt5::connect(&node, "edgefaas-0123456789abcdef-cloud").await;
+    // One that has been here, and two that have been at as many nodes as may be.
+    for via in [&*this_node, eight, "n0,n1,n2,n3,n4,n5,n6,n7,n8"] {
+        bridge.publish_with("t/bridge", "goes no further", passed(via)).await;
+        assert_eq!(bridge.puback().await, rumqttc::v5::mqttbytes::v5::PubAckReason::Success);
+    }
+    bridge.publish_with("t/bridge", "goes on", passed("n1")).await;
+    bridge.puback().await;
+    let message = here.message().await;
+    assert_eq!(message.payload, "goes on");
+    assert_eq!(user_property(&message, "edgefaas-via").as_deref(), Some("n1"));
+}
