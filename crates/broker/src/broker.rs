@@ -142,10 +142,10 @@ impl Broker {
         let retained = Retained::new(config.max_retained_messages, config.max_retained_bytes);
         let totals = Totals::new(config.max_stored_queue_bytes as i64, config.max_buffered_bytes as i64);
         let shared = Arc::new(Shared {
+            journal: Journal::new(storage, config.max_unwritten_bytes),
             config,
             counters: Counters::default(),
             hooks,
-            journal: Journal::new(storage),
             monitor: Monitor::new(),
             totals: Arc::new(totals),
             subscriptions: RwLock::new(Subscriptions::new()),

@@ -31,6 +31,9 @@ pub struct BrokerConfig {
     pub session_queue_bytes: usize,
     /// Bytes that may wait in memory for all subscribers together. A subscriber has a few thousand for itself in any case.
     pub max_buffered_bytes: u64,
+    /// Bytes of changes that may wait for the store. Over a quarter of it clients are not read, over all of it nothing
+    /// that has to be stored is taken from anybody.
+    pub max_unwritten_bytes: usize,
     /// QoS 1 and 2 messages that may wait in the store for one session that outlives its connections.
     pub stored_queue_messages: usize,
     /// Bytes of them. A single larger message still passes when nothing else waits.
@@ -96,6 +99,7 @@ impl Default for BrokerConfig {
             session_queue_messages: 10_000,
             session_queue_bytes: 4 * 1024 * 1024,
             max_buffered_bytes: 64 * 1024 * 1024,
+            max_unwritten_bytes: 32 * 1024 * 1024,
             stored_queue_messages: 100_000,
             stored_queue_bytes: 64 * 1024 * 1024,
             max_stored_queue_bytes: 1024 * 1024 * 1024,

@@ -20,10 +20,8 @@ use std::sync::{Arc, mpsc};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
-/// Changes that wait for the store before clients are not read any more.
-const BEHIND_BYTES: usize = 8 * 1024 * 1024;
-/// Changes that wait for the store before nobody else's are taken either.
-const FAR_BEHIND_BYTES: usize = 4 * BEHIND_BYTES;
+/// Clients are not read any more when one in so many bytes of the limit waits for the store.
+const BEHIND_SHARE: usize = 4;
 
 /// A part of the store that the broker may use: a key space of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +79,8 @@ pub trait Storage: Send + Sync + 'static {
 /// Changes on their way to the store.
 pub struct Journal {
     storage: Arc<dyn Storage>,
+    /// Changes that may wait for the store before nothing more is taken from anybody.
+    max_bytes: usize,
     /// Held for reading while changes are appended that belong together, and for writing to close a group.
     boundary: RwLock<()>,
     open: Mutex<Open>,
@@ -143,10 +143,11 @@ pub(crate) struct Transaction<'a> {
 }
 
 impl Journal {
-    pub(crate) fn new(storage: Arc<dyn Storage>) -> Arc<Journal> {
+    pub(crate) fn new(storage: Arc<dyn Storage>, max_bytes: usize) -> Arc<Journal> {
         let open = Open { number: 1, changes: Vec::new(), bytes: 0, fresh: HashMap::new() };
         Arc::new(Journal {
             storage,
+            max_bytes,
             boundary: RwLock::new(()),
             open: Mutex::new(open),
             progress: watch::Sender::new(Progress { stored: 0, failed: None }),
@@ -259,7 +260,7 @@ impl Journal {
 
     /// Whether so much waits that nothing new to keep is to be taken from anybody.
     pub(crate) fn is_far_behind(&self) -> bool {
-        self.is_behind() && self.open.lock().bytes > FAR_BEHIND_BYTES
+        self.is_behind() && self.open.lock().bytes > self.max_bytes
     }
 
     /// Waits until what was appended up to `ticket` is stored.
@@ -288,7 +289,7 @@ impl Transaction<'_> {
         let mut open = self.journal.open.lock();
         self.wake |= open.changes.is_empty();
         open.bytes += change.key.len() + change.value.as_ref().map_or(0, Vec::len);
-        if open.bytes > BEHIND_BYTES {
+        if open.bytes > self.journal.max_bytes / BEHIND_SHARE {
             self.journal.behind.store(true, Ordering::Relaxed);
         }
         if open.bytes > self.journal.room.load(Ordering::Relaxed) && change.value.is_some() {

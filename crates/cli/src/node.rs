@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use edgefaas_isolates::Compiler;
 use edgefaas_isolates::compile::ChildCompiler;
-use edgefaas_isolates::{Compiler, Machine};
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Node, Platform};
@@ -60,15 +60,16 @@ fn is_taken(address: SocketAddr) -> bool {
 /// Opens the data directory and the listeners.
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     let platform = Platform::system();
-    let compiler = compiler(&config, &platform.machine)?;
+    let compiler = compiler(&config, &platform)?;
     let platform = Platform { compiler, ..platform };
     Node::build(config, platform).await.context("the node cannot start")
 }
 
 /// What is deployed is parsed and compiled in a child of this same program.
-fn compiler(config: &NodeConfig, machine: &Machine) -> anyhow::Result<Compiler> {
-    let pool = config.isolates.pool(machine);
-    let memory_bytes = config.isolates.compile_memory_bytes(machine);
+fn compiler(config: &NodeConfig, platform: &Platform) -> anyhow::Result<Compiler> {
+    let plan = config.memory_plan(platform.memory.limit());
+    let pool = config.isolates.pool(&platform.machine, &plan);
+    let memory_bytes = config.isolates.compile_memory_bytes(&platform.machine);
     // The engine's choices, which native code depends on, follow from these.
     let arguments = vec![
         args::COMPILE.to_owned(),
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_compiler_is_the_program_that_runs() {
-        let compiler = compiler(&NodeConfig::default(), &Machine::probe()).unwrap();
+        let compiler = compiler(&NodeConfig::default(), &Platform::system()).unwrap();
         let Compiler::Child(child) = compiler else { panic!("it compiles in a child") };
         assert_eq!(child.program, PathBuf::from("/proc/self/exe"), "not a path that an upgrade replaces");
         assert_eq!(child.arguments[0], args::COMPILE);

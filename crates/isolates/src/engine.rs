@@ -44,6 +44,10 @@ pub struct PoolConfig {
     pub max_memory_bytes: usize,
     /// Address space that each of them reserves, in bytes. Native code depends on it.
     pub reservation_bytes: u64,
+    /// Memory that all of them may have together, in bytes.
+    pub guest_bytes: u64,
+    /// Memory that a place keeps when its isolate is gone, in bytes: the next one starts faster.
+    pub kept_bytes: usize,
 }
 
 /// One instance may wait for its next invocation for so many that may run.
@@ -58,7 +62,13 @@ impl PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        Self { max_isolates: 1000, max_memory_bytes: 256 << 20, reservation_bytes: FULL_RESERVATION_BYTES }
+        Self {
+            max_isolates: 1000,
+            max_memory_bytes: 256 << 20,
+            reservation_bytes: FULL_RESERVATION_BYTES,
+            guest_bytes: 16 << 30,
+            kept_bytes: 1 << 20,
+        }
     }
 }
 
@@ -107,7 +117,7 @@ fn config(pool: PoolConfig) -> Config {
         // Only dirty pages are restored, so keeping more resident costs nothing.
         pooling
             .pagemap_scan(Enabled::Yes)
-            .linear_memory_keep_resident(1 << 20)
+            .linear_memory_keep_resident(pool.kept_bytes)
             .table_keep_resident(16 << 10)
             .async_stack_keep_resident(16 << 10);
     }

@@ -14,6 +14,7 @@ pub mod component;
 mod deadline;
 pub mod engine;
 mod event;
+mod guest_memory;
 mod host;
 pub mod js;
 mod lane;
@@ -32,12 +33,13 @@ pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, IncomingResponse, MqttMessage, ObjectChange,
     OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
 };
+pub use guest_memory::{GuestMemory, GuestMemoryReading};
 pub use host::{
     Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
     PublishRequest, Read, SocketPermit, TcpPermission,
 };
-pub use machine::{Machine, PoolWishes};
+pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolWishes, ProcessMemory};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
-pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Preparing, Program};
+pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Preparing, Program, Start, Usage};
 pub use source::{Module, ModuleGraph};
 pub use warm::Isolation;

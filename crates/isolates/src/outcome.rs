@@ -56,6 +56,15 @@ pub struct Completion {
     pub warm: bool,
 }
 
+impl Completion {
+    /// One that did not begin, after it had waited.
+    pub(crate) fn refused(error: RunError, waited: Duration) -> Self {
+        let none = Duration::ZERO;
+        let (start, execution, cpu) = (waited, none, none);
+        Self { result: Err(error), start, execution, cpu, memory_bytes: 0, warm: false }
+    }
+}
+
 /// Why an invocation has no answer. Messages name the user's files, not ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
@@ -86,6 +95,14 @@ pub enum RunError {
     OutOfMemory {
         /// The limit it hit.
         limit_bytes: usize,
+    },
+    /// The node has no memory left for it.
+    #[error(
+        "the node has no memory left for it: all functions together may have {max_bytes} bytes; try again later"
+    )]
+    NodeOutOfMemory {
+        /// The budget of all functions.
+        max_bytes: u64,
     },
     /// It overflowed its stack.
     #[error("stack overflow{}", location.as_ref().map(|at| format!(" at {at}")).unwrap_or_default())]

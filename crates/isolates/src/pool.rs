@@ -11,17 +11,19 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::assets::{self, Asset, AssetTable};
+use crate::busy::Busy;
 use crate::code_cache::{CacheFolder, CodeCache};
 use crate::compile::{CompileError, CompiledComponent, Compiler, ComponentTask};
 use crate::component::{ComponentError, ComponentProgram, ComponentRunner, check_header};
 use crate::engine::{self, EngineError, EpochClock, PoolConfig};
 use crate::event::Event;
+use crate::guest_memory::{FunctionMemory, GuestMemory, Reservation};
 use crate::host::{Host, LogLevel};
 use crate::js::{self, JsEngine, JsProgram};
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
 use crate::source::ModuleGraph;
 use crate::turns::Turns;
-use crate::warm::{Instance, Isolation, Place, Warm, WarmPool};
+use crate::warm::{Instance, Isolation, Place, Taken, Warm, WarmPool};
 
 /// How isolates are set up.
 #[derive(Debug, Clone)]
@@ -91,7 +93,44 @@ struct Prepared {
     /// Instances that wait for their next invocation, where the function wants that.
     warm: Option<Arc<Warm>>,
     turns: Arc<Turns>,
+    memory: Arc<FunctionMemory>,
     took: Duration,
+}
+
+/// What an invocation begins with: an instance that has waited for it, or memory for a new one.
+pub struct Start {
+    begin: Begin,
+    busy: Arc<Busy>,
+}
+
+/// What an invocation uses, also after its run was dropped.
+pub struct Usage {
+    busy: Arc<Busy>,
+    warm: bool,
+}
+
+impl Start {
+    /// What the invocation is going to use.
+    pub fn usage(&self) -> Usage {
+        Usage { busy: self.busy.clone(), warm: matches!(self.begin, Begin::Warm(_)) }
+    }
+}
+
+impl Usage {
+    /// Processor time so far.
+    pub fn cpu(&self) -> Duration {
+        self.busy.spent()
+    }
+
+    /// Whether its instance was there already.
+    pub fn warm(&self) -> bool {
+        self.warm
+    }
+}
+
+enum Begin {
+    Warm(Taken),
+    New(Reservation),
 }
 
 enum ProgramKind {
@@ -100,6 +139,10 @@ enum ProgramKind {
 }
 
 impl Program {
+    fn start(&self, begin: Begin, limits: Limits) -> Start {
+        Start { begin, busy: Busy::new(limits.cpu, self.0.turns.clone()) }
+    }
+
     /// How long it took to compile or to evaluate it, or to load what was kept of that.
     pub fn prepare_time(&self) -> Duration {
         self.0.took
@@ -146,6 +189,7 @@ pub struct Isolates {
     clock: EpochClock,
     pool: PoolConfig,
     warm: Arc<WarmPool>,
+    memory: Arc<GuestMemory>,
     running: AtomicU32,
 }
 
@@ -156,13 +200,15 @@ impl Isolates {
         let failed = |reason: String| EngineError::new(config.pool.max_isolates, reason);
         let components = ComponentRunner::new(&engine).map_err(|error| failed(format!("{error:#}")))?;
         let clock = EpochClock::start(engine.clone()).map_err(|error| failed(error.to_string()))?;
+        let warm = WarmPool::new(config.pool.max_warm() as usize);
         Ok(Self {
             code: Arc::new(CodeCache::new(config.compiler.clone(), config.code_cache.clone())),
             components: Arc::new(components),
             javascript: OnceCell::new(),
             clock,
             pool: config.pool,
-            warm: WarmPool::new(config.pool.max_warm() as usize),
+            memory: GuestMemory::new(config.pool.guest_bytes, warm.clone()),
+            warm,
             running: AtomicU32::new(0),
             engine,
         })
@@ -182,7 +228,7 @@ impl Isolates {
             Isolation::Fresh => None,
             Isolation::Reuse { max } => Some(self.warm.function(max)),
         };
-        Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default(), took })))
+        Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default(), memory: Arc::default(), took })))
     }
 
     async fn prepare_kind(&self, wanted: Preparing<'_>) -> Result<ProgramKind, PrepareError> {
@@ -209,8 +255,40 @@ impl Isolates {
         }
     }
 
-    /// Runs one invocation in an isolate of its own, which is gone afterwards unless the program was prepared for
-    /// [reuse](Isolation::Reuse). Dropping the future ends the run, and the isolate with it.
+    /// What an invocation begins with, if there is memory for it now and no other one waits for memory.
+    pub fn try_start(&self, program: &Program, limits: Limits) -> Option<Start> {
+        let Prepared { warm, memory, .. } = &*program.0;
+        if let Some(taken) = warm.as_ref().and_then(|warm| warm.take(Instant::now())) {
+            return Some(program.start(Begin::Warm(taken), limits));
+        }
+        let reservation = self.memory.try_reserve(memory, limits.memory_bytes as u64)?;
+        Some(program.start(Begin::New(reservation), limits))
+    }
+
+    /// The same of an invocation that an isolate waits for. It passes those that wait: its caller holds memory, which would
+    /// not be free before.
+    pub fn start_nested(&self, program: &Program, limits: Limits) -> Option<Start> {
+        self.try_start(program, limits).or_else(|| {
+            let memory = self.memory.reserve_nested(&program.0.memory, limits.memory_bytes as u64)?;
+            Some(program.start(Begin::New(memory), limits))
+        })
+    }
+
+    /// Waits for memory. Dropping the future gives the place in the queue up.
+    pub async fn start(&self, program: &Program, limits: Limits) -> Option<Start> {
+        if let Some(start) = self.try_start(program, limits) {
+            return Some(start);
+        }
+        let granted = self.memory.reserve(&program.0.memory, limits.memory_bytes as u64).await?;
+        Some(program.start(Begin::New(granted), limits))
+    }
+
+    /// The memory of all isolates.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Runs one invocation once there is memory for it: see [`run_started`](Self::run_started).
     pub async fn run(
         &self,
         program: &Program,
@@ -219,19 +297,45 @@ impl Isolates {
         limits: Limits,
         host: Box<dyn Host>,
     ) -> Completion {
+        let began = Instant::now();
+        match tokio::time::timeout(limits.timeout, self.start(program, limits)).await {
+            Ok(Some(start)) => self.run_started(program, start, meta, event, limits, host).await,
+            _ => {
+                let max_bytes = self.memory.reading().max_bytes;
+                Completion::refused(RunError::NodeOutOfMemory { max_bytes }, began.elapsed())
+            }
+        }
+    }
+
+    /// Runs one invocation in an isolate of its own, which is gone afterwards unless the program was prepared for
+    /// [reuse](Isolation::Reuse). Dropping the future ends the run, and the isolate with it.
+    pub async fn run_started(
+        &self,
+        program: &Program,
+        start: Start,
+        meta: &InvocationMeta,
+        event: Event,
+        limits: Limits,
+        host: Box<dyn Host>,
+    ) -> Completion {
         let _clock = self.clock.running();
         let _count = Count::up(&self.running);
-        let Prepared { kind, warm, turns, .. } = &*program.0;
-        let (keep, turns) = (warm.is_some(), turns.clone());
-        let taken = warm.as_ref().and_then(|warm| warm.take(Instant::now()));
-        let (taken, uses) = taken.map_or((None, 0), |taken| (Some(taken.instance), taken.uses));
+        let Prepared { kind, warm, .. } = &*program.0;
+        // While others wait for memory, an instance does not keep its own.
+        let keep = warm.is_some() && !self.memory.is_short();
+        let Start { begin, busy } = start;
+        let (taken, reservation, uses) = match begin {
+            Begin::Warm(taken) => (Some(taken.instance), None, taken.uses),
+            Begin::New(reservation) => (None, Some(reservation), 0),
+        };
+        let reservation = reservation.unwrap_or_else(|| self.memory.empty(&program.0.memory));
         let (mut completion, kept) = match kind {
             ProgramKind::Component(program) => {
                 let instance = match taken {
                     Some(Instance::Component(instance)) => Some(instance),
                     _ => None,
                 };
-                let place = Place { instance, keep, turns };
+                let place = Place { instance, reservation, keep, busy };
                 let (completion, kept) =
                     self.components.run(program, place, meta, event, limits, host).await;
                 (completion, kept.map(Instance::Component))
@@ -241,13 +345,17 @@ impl Isolates {
                     Some(Instance::JavaScript(instance)) => Some(instance),
                     _ => None,
                 };
-                let place = Place { instance, keep, turns };
+                let place = Place { instance, reservation, keep, busy };
                 let (completion, kept) = engine.run_in(program, place, meta, event, limits, host).await;
                 (completion, kept.map(Instance::JavaScript))
             }
         };
         if let (Some(warm), Some(kept)) = (warm, kept) {
             warm.give_back(kept, uses, completion.start + completion.execution, Instant::now());
+            // One that began to wait meanwhile has not seen this instance.
+            if self.memory.is_short() {
+                self.warm.evict(1);
+            }
         }
         if let Err(RunError::NoCapacity { limit }) = &mut completion.result {
             *limit = self.pool.max_isolates;
@@ -285,9 +393,10 @@ impl Isolates {
         self.javascript
             .get_or_try_init(|| async {
                 let (engine, code, pool) = (self.engine.clone(), self.code.clone(), self.pool);
+                let memory = self.memory.clone();
                 blocking(move || {
                     JsEngine::load(&engine, code, pool)
-                        .map(Arc::new)
+                        .map(|engine| Arc::new(engine.sharing(memory)))
                         .map_err(|error| PrepareError::Engine(error.to_string()))
                 })
                 .await

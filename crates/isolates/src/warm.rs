@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::busy::Busy;
 use crate::component::WarmComponent;
+use crate::guest_memory::Reservation;
 use crate::js::WarmJs;
-use crate::turns::Turns;
 
 /// After so many invocations an instance is replaced: what it leaks by then is little.
 const MAX_USES: u32 = 10_000;
@@ -39,10 +40,12 @@ pub enum Isolation {
 pub(crate) struct Place<I> {
     /// An instance that has waited for it; a new one is made without.
     pub instance: Option<Box<I>>,
+    /// The memory of a new one; one that has waited has its own.
+    pub reservation: Reservation,
     /// Whether the instance is given back if it may have another invocation.
     pub keep: bool,
-    /// The turns of its function.
-    pub turns: Arc<Turns>,
+    /// Its processor time, and the turns of its function.
+    pub busy: Arc<Busy>,
 }
 
 /// An instance between two invocations.

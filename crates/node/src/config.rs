@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
 use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_isolates::{Machine, PoolWishes};
+use edgefaas_isolates::{Machine, MemoryLimit, PoolWishes};
 use serde::Deserialize;
 
 use crate::access::{AccessSection, is_loopback};
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::ingress::websocket::WebSocketSection;
+use crate::memory_plan::{MemoryPlan, MemoryWishes};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
 use crate::store::{JournalSync, MIN_RESERVE_BYTES};
@@ -117,17 +118,11 @@ impl Default for ClusterSection {
 }
 
 /// `[objects]`: stateful objects.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObjectsSection {
-    /// Memory for fields, so that they need not be read from the disk.
-    pub cache: ByteSize,
-}
-
-impl Default for ObjectsSection {
-    fn default() -> Self {
-        Self { cache: ByteSize::mib(16) }
-    }
+    /// Memory for fields, so that they need not be read from the disk; see [`MemoryPlan`] without.
+    pub cache: Option<ByteSize>,
 }
 
 /// `[workflows]`: how many instances there may be.
@@ -201,9 +196,11 @@ impl Default for IsolatesSection {
 }
 
 impl IsolatesSection {
-    /// The pool that fits a machine and these settings.
-    pub fn pool(&self, machine: &Machine) -> PoolConfig {
+    /// The pool that fits a machine and these settings, with the plan's memory.
+    pub fn pool(&self, machine: &Machine, plan: &MemoryPlan) -> PoolConfig {
+        let machine = Machine { memory_bytes: plan.limit.bytes, ..*machine };
         machine.pool(PoolWishes {
+            guest_bytes: Some(plan.guest_bytes),
             max_isolates: self.max,
             max_memory_bytes: self.max_memory.map(|size| size.as_u64()),
             reservation_bytes: self.reservation.map(|size| size.as_u64()),
@@ -227,8 +224,8 @@ pub struct StoreSection {
     /// Free space that only deletions and deliveries may use, at least 2 MiB. By default a sixteenth of the disk, from 4
     /// to 64 MiB.
     pub reserve: Option<ByteSize>,
-    /// Memory for the store's block cache.
-    pub cache: ByteSize,
+    /// Memory for the store's block cache; see [`MemoryPlan`] without.
+    pub cache: Option<ByteSize>,
     /// Goes on without what is missing or damaged; only ever for one start, by `--accept-loss`.
     #[serde(skip)]
     pub accept_loss: bool,
@@ -236,12 +233,7 @@ pub struct StoreSection {
 
 impl Default for StoreSection {
     fn default() -> Self {
-        Self {
-            sync_interval: Duration::from_secs(1),
-            reserve: None,
-            cache: ByteSize::mib(8),
-            accept_loss: false,
-        }
+        Self { sync_interval: Duration::from_secs(1), reserve: None, cache: None, accept_loss: false }
     }
 }
 
@@ -251,8 +243,8 @@ impl Default for StoreSection {
 pub struct BrokerSection {
     /// The largest MQTT packet that is taken or sent.
     pub max_packet: ByteSize,
-    /// Connections at once.
-    pub max_connections: usize,
+    /// Connections at once; see [`MemoryPlan`] without.
+    pub max_connections: Option<usize>,
     /// How soon a message is on the disk that is acknowledged: `commit`, `interval` or `never`.
     pub sync: JournalSync,
     /// Sessions, with and without a connection.
@@ -271,12 +263,12 @@ pub struct BrokerSection {
     pub max_queue_size: ByteSize,
     /// What happens to a message for a session with a full queue: `drop-oldest` or `reject`.
     pub when_queue_full: WhenQueueFull,
-    /// Bytes that may wait in memory for all clients.
-    pub max_buffered: ByteSize,
+    /// Bytes that may wait in memory for all clients; see [`MemoryPlan`] without.
+    pub max_buffered: Option<ByteSize>,
     /// Retained messages.
     pub max_retained_messages: usize,
-    /// Bytes of them.
-    pub max_retained: ByteSize,
+    /// Bytes of them; see [`MemoryPlan`] without.
+    pub max_retained: Option<ByteSize>,
     /// Connections from one address; 0 for no limit.
     pub max_connections_per_address: usize,
     /// New connections a second from one address; 0 for no limit.
@@ -307,7 +299,7 @@ impl Default for BrokerSection {
         let broker = BrokerConfig::default();
         Self {
             max_packet: ByteSize::mib(1),
-            max_connections: broker.max_connections,
+            max_connections: None,
             sync: JournalSync::default(),
             max_sessions: broker.max_sessions,
             max_session_expiry: None,
@@ -316,9 +308,9 @@ impl Default for BrokerSection {
             queue_size: ByteSize::b(broker.stored_queue_bytes),
             max_queue_size: ByteSize::b(broker.max_stored_queue_bytes),
             when_queue_full: WhenQueueFull::default(),
-            max_buffered: ByteSize::b(broker.max_buffered_bytes),
+            max_buffered: None,
             max_retained_messages: broker.max_retained_messages,
-            max_retained: ByteSize::b(broker.max_retained_bytes as u64),
+            max_retained: None,
             max_connections_per_address: 0,
             max_connects_per_second_per_address: 0,
             max_messages_per_second: 0,
@@ -494,6 +486,19 @@ impl NodeConfig {
             return out_of_range("workers", self.workers.to_string(), "0 (one a core) to 1024");
         }
         Ok(())
+    }
+
+    /// Shares the memory out, with the sizes that are set here.
+    pub fn memory_plan(&self, limit: MemoryLimit) -> MemoryPlan {
+        let bytes = |size: Option<ByteSize>| size.map(|size| size.as_u64());
+        let wishes = MemoryWishes {
+            buffered_bytes: bytes(self.broker.max_buffered),
+            retained_bytes: bytes(self.broker.max_retained),
+            connections: self.broker.max_connections.map(|connections| connections as u64),
+            block_bytes: bytes(self.store.cache),
+            field_bytes: bytes(self.objects.cache),
+        };
+        MemoryPlan::new(limit, wishes)
     }
 
     /// How many workers there are: as set, or one a core.

@@ -162,6 +162,25 @@ pub enum InvocationError {
         /// How much there is.
         max_bytes: usize,
     },
+    /// There was no memory for an isolate in time.
+    #[error(
+        "no memory was free for `{function}` within {waited:?} (all functions together may have {max_bytes} bytes); try \
+         again later"
+    )]
+    NoGuestMemory {
+        /// The function.
+        function: String,
+        /// How long it waited.
+        waited: Duration,
+        /// The budget of all functions.
+        max_bytes: u64,
+    },
+    /// Its caller went away before it had answered.
+    #[error("the caller of `{function}` went away before it had answered")]
+    Cancelled {
+        /// The function.
+        function: String,
+    },
     /// The node is stopping.
     #[error("the node is stopping; try again on another or later")]
     Draining,
@@ -210,8 +229,12 @@ impl InvocationError {
             | Self::NoIsolate { .. }
             | Self::NoMemory { .. } => 429,
             Self::QueueTimeout { .. } => 504,
+            // For the trace: nobody is there to be answered.
+            Self::Cancelled { .. } => 499,
             Self::TooDeep { .. } => 508,
-            Self::Draining => 503,
+            Self::Draining
+            | Self::NoGuestMemory { .. }
+            | Self::Run { error: RunError::NodeOutOfMemory { .. }, .. } => 503,
             Self::NotRunnable { .. } => 500,
             Self::Run { error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, .. } => 504,
             Self::Run { error: RunError::NoCapacity { .. }, .. } => 429,
@@ -231,8 +254,10 @@ impl InvocationError {
             Self::QueueFull { .. } | Self::DroppedFromQueue { .. } => "Queue full",
             Self::NoIsolate { .. } => "No isolate free",
             Self::NoMemory { .. } => "No memory for events",
+            Self::NoGuestMemory { .. } => "No memory for functions",
             Self::QueueTimeout { .. } => "Timed out in the queue",
             Self::TooDeep { .. } => "Too many nested calls",
+            Self::Cancelled { .. } => "Cancelled",
             Self::Draining => "Node is stopping",
             Self::NotRunnable { .. } => "Function cannot run",
             Self::Run { error, .. } => match error {
@@ -240,6 +265,7 @@ impl InvocationError {
                 RunError::TimedOut { .. } => "Function timed out",
                 RunError::CpuTimeUsed { .. } => "Function used its processor time",
                 RunError::OutOfMemory { .. } => "Function ran out of memory",
+                RunError::NodeOutOfMemory { .. } => "No memory for functions",
                 RunError::StackOverflow { .. } => "Function overflowed its stack",
                 RunError::Trapped { .. } => "Function trapped",
                 RunError::NeverSettles => "Function never settles",
@@ -288,11 +314,15 @@ impl InvocationError {
             Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",
             Self::Run { error: RunError::Trapped { .. }, .. } => "trap",
             Self::Commit { .. } => "commit",
+            Self::Cancelled { .. } => "cancelled",
             Self::QueueFull { .. }
             | Self::DroppedFromQueue { .. }
             | Self::NoIsolate { .. }
             | Self::NoMemory { .. }
-            | Self::Run { error: RunError::NoCapacity { .. }, .. } => "rejected",
+            | Self::NoGuestMemory { .. }
+            | Self::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. } => {
+                "rejected"
+            }
             _ => "error",
         }
     }

@@ -16,6 +16,7 @@ pub mod invocation;
 pub mod journal;
 pub mod logs;
 pub mod manifest;
+pub mod memory_plan;
 pub mod metrics;
 mod node;
 pub mod objects;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use edgefaas_isolates::Completion;
+use edgefaas_isolates::{Completion, GuestMemoryReading, Usage};
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -62,6 +62,12 @@ pub struct Metrics {
 struct NodeGauges {
     uptime_seconds: Gauge,
     resident_memory_bytes: Gauge,
+    memory_limit_bytes: Gauge,
+    guest_memory_max_bytes: Gauge,
+    guest_memory_bytes: Gauge,
+    guest_memory_withheld_bytes: Gauge,
+    guest_memory_waiting: Gauge,
+    guest_memory_refused: Counter,
     isolates_running: Gauge,
     functions: Gauge,
     mqtt_connections: Gauge,
@@ -145,6 +151,10 @@ pub struct NodeReading {
     pub uptime: Duration,
     /// Resident memory.
     pub rss_bytes: u64,
+    /// The memory limit of the process.
+    pub memory_limit_bytes: u64,
+    /// Memory of functions.
+    pub guests: GuestMemoryReading,
     /// Isolates in use.
     pub isolates_running: u32,
     /// Functions that are live.
@@ -248,6 +258,15 @@ impl Default for Metrics {
         for (name, help, gauge) in [
             ("uptime_seconds", "Since the node started", &node.uptime_seconds),
             ("resident_memory_bytes", "Resident memory of the node", &node.resident_memory_bytes),
+            ("memory_limit_bytes", "Memory that the node may use", &node.memory_limit_bytes),
+            ("function_memory_max_bytes", "Memory of all functions together", &node.guest_memory_max_bytes),
+            ("function_memory_bytes", "Memory that functions have reserved", &node.guest_memory_bytes),
+            (
+                "function_memory_withheld_bytes",
+                "Memory that functions do not get while the machine is short of it",
+                &node.guest_memory_withheld_bytes,
+            ),
+            ("function_memory_waiting", "Invocations that wait for memory", &node.guest_memory_waiting),
             ("isolates_running", "Isolates in use", &node.isolates_running),
             ("functions", "Functions that are live", &node.functions),
             ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
@@ -289,6 +308,11 @@ impl Default for Metrics {
                 &node.mqtt_dropped,
             ),
             ("mqtt_messages_rejected", "Messages refused by a hook or a limit", &node.mqtt_rejected),
+            (
+                "function_memory_refused",
+                "Invocations that got no memory in time or could not grow",
+                &node.guest_memory_refused,
+            ),
             ("store_commits", "Groups of changes written to the store", &node.store_commits),
             ("store_syncs", "Times the disk was made to have them", &node.store_syncs),
             ("disk_refused", "Writes refused because the disk is full", &node.disk_refused),
@@ -391,6 +415,11 @@ impl Metrics {
         let (gauges, broker) = (&self.gauges, &reading.broker);
         set(&gauges.uptime_seconds, reading.uptime.as_secs());
         set(&gauges.resident_memory_bytes, reading.rss_bytes);
+        set(&gauges.memory_limit_bytes, reading.memory_limit_bytes);
+        set(&gauges.guest_memory_max_bytes, reading.guests.max_bytes);
+        set(&gauges.guest_memory_bytes, reading.guests.used_bytes);
+        set(&gauges.guest_memory_withheld_bytes, reading.guests.withheld_bytes);
+        set(&gauges.guest_memory_waiting, reading.guests.waiting as u64);
         set(&gauges.isolates_running, reading.isolates_running.into());
         set(&gauges.functions, reading.functions as u64);
         set(&gauges.mqtt_connections, broker.connections);
@@ -401,6 +430,7 @@ impl Metrics {
         set(&gauges.mqtt_buffered, broker.buffered_bytes);
         // The broker counts by itself; these only show its totals.
         let show = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
+        show(&gauges.guest_memory_refused, reading.guests.refused);
         show(&gauges.mqtt_received, broker.messages_in);
         show(&gauges.mqtt_sent, broker.messages_out);
         show(&gauges.mqtt_dropped, broker.messages_dropped);
@@ -476,8 +506,18 @@ impl Metrics {
 }
 
 /// Every label that [`InvocationError::label`](crate::invocation::InvocationError::label) gives, and `ok`.
-const OUTCOMES: [&str; 9] =
-    ["ok", "error", "timeout", "cpu_time", "out_of_memory", "stack_overflow", "trap", "commit", "rejected"];
+const OUTCOMES: [&str; 10] = [
+    "ok",
+    "error",
+    "timeout",
+    "cpu_time",
+    "out_of_memory",
+    "stack_overflow",
+    "trap",
+    "commit",
+    "rejected",
+    "cancelled",
+];
 
 impl FunctionMetrics {
     /// Counts an invocation that ran.
@@ -500,6 +540,12 @@ impl FunctionMetrics {
         self.memory_peak.inner().fetch_max(bytes, Ordering::Relaxed);
     }
 
+    /// Counts what an invocation used whose run was dropped.
+    pub fn record_cancelled_use(&self, usage: &Usage) {
+        if usage.warm() { &self.warm } else { &self.cold }.inc();
+        self.cpu.inc_by(usage.cpu().as_secs_f64());
+    }
+
     /// Counts an invocation that was turned away.
     pub fn record_rejected(&self) {
         self.counter("rejected").inc();
@@ -510,7 +556,7 @@ impl FunctionMetrics {
         let count = |outcome: &'static str| self.counter(outcome).get();
         let rejected = count("rejected");
         let failures: u64 = OUTCOMES[1..8].iter().map(|outcome| count(outcome)).sum();
-        (self.succeeded.get() + failures, failures, rejected)
+        (self.succeeded.get() + failures + count("cancelled"), failures, rejected)
     }
 
     /// What it has used.

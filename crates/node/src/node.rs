@@ -26,10 +26,11 @@ use crate::ingress::websocket::{Upgrading, WebSocketGateway};
 use crate::ingress::{cron, gateway_auth::GatewayAuth, http, object_change};
 use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
+use crate::memory_plan::MemoryPlan;
 use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::pressure;
-use crate::registry::Registry;
+use crate::registry::{FunctionMemoryLimits, Registry};
 use crate::secrets::Secrets;
 use crate::shares::{Share, Shares};
 use crate::store::{
@@ -210,9 +211,14 @@ impl Node {
         let tls = open_tls(&config)?;
 
         let clock = platform.clock.clone();
-        let store = Arc::new(Store::open(&store_options(&config), clock.clone())?);
-        let pool = config.isolates.pool(&platform.machine);
-        let max_memory_bytes = pool.max_memory_bytes;
+        let plan = Arc::new(config.memory_plan(platform.memory.limit()));
+        log_plan(&plan);
+        let store = Arc::new(Store::open(&store_options(&config, &plan), clock.clone())?);
+        let pool = config.isolates.pool(&platform.machine, &plan);
+        let memory_limits = FunctionMemoryLimits {
+            max_bytes: pool.max_memory_bytes,
+            largest_bytes: usize::try_from(plan.largest_function_bytes()).unwrap_or(usize::MAX),
+        };
         let isolates = Arc::new(Isolates::new(&IsolatesConfig {
             pool,
             compiler: platform.compiler.clone(),
@@ -233,7 +239,7 @@ impl Node {
             logs.clone(),
             metrics.clone(),
             clock.clone(),
-            max_memory_bytes,
+            memory_limits,
         )?);
         let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
         let coordination = Arc::new(CoordinationHook::new(workers.clone()));
@@ -246,20 +252,24 @@ impl Node {
             session: vec![access_hook],
         };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
-        let broker =
-            Broker::open(broker_config(&config), hooks, storage.clone()).map_err(BuildError::Broker)?;
+        let broker = Broker::open(broker_config(&config, &plan), hooks, storage.clone())
+            .map_err(BuildError::Broker)?;
         let keep = KeepLimits {
             time: config.invocations.keep,
             count: config.invocations.max_kept,
             bytes: config.invocations.max_kept_size.as_u64(),
+            memory_bytes: plan.durable_bytes as usize,
         };
         let journal = InvocationJournal::open(store.clone(), workers.clone(), clock.clone(), keep)?;
         let step_durability = match config.broker.sync {
             JournalSync::Commit => Durability::Synced,
             JournalSync::Interval | JournalSync::Never => Durability::Written,
         };
-        let limits =
-            WorkflowLimits { running: config.workflows.running, instances: config.workflows.instances };
+        let limits = WorkflowLimits {
+            running: config.workflows.running,
+            instances: config.workflows.instances,
+            bytes: plan.workflow_bytes as usize,
+        };
         let node_id = store.node_id();
         let coordinator =
             Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);
@@ -286,6 +296,7 @@ impl Node {
             clock,
             broker,
             max_message_bytes: max_message_bytes(&config),
+            plan: plan.clone(),
         }));
         coordination.attach(&dispatcher);
         dispatcher.recover_workflows()?;
@@ -325,6 +336,7 @@ impl Node {
             broker: broker.clone(),
             bridges: bridges.clone(),
             cluster: cluster.clone(),
+            memory: platform.memory.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
                 data_dir: config.data_dir.display().to_string(),
@@ -332,6 +344,7 @@ impl Node {
                 started,
                 pool,
                 machine: platform.machine,
+                plan,
             },
             token,
         });
@@ -485,6 +498,7 @@ impl Node {
         tasks.spawn(async move { broker.maintain(open).await });
         tasks.spawn(self.dispatcher.clone().run_journal(listening.clone()));
         tasks.spawn(pressure::watch(
+            self.platform.memory.clone(),
             self.isolates,
             self.registry.clone(),
             self.max_programs,
@@ -640,13 +654,28 @@ async fn on_this_runtime<F: Future<Output = ()>>(
     }
 }
 
-fn store_options(config: &NodeConfig) -> StoreOptions {
+/// Says how the memory is shared out, and whether the configuration asks for more than there is.
+fn log_plan(plan: &MemoryPlan) {
+    let (limit_bytes, source) = (plan.limit.bytes, &plan.limit.source);
+    tracing::info!(limit_bytes, %source, functions_bytes = plan.guest_bytes, "memory");
+    let planned_bytes = plan.total_bytes();
+    if planned_bytes > limit_bytes {
+        tracing::warn!(
+            planned_bytes,
+            limit_bytes,
+            "the sizes in the configuration add up to more than the memory limit; lower broker.max_buffered, \
+             broker.max_retained, broker.max_connections, store.cache or objects.cache"
+        );
+    }
+}
+
+fn store_options(config: &NodeConfig, plan: &MemoryPlan) -> StoreOptions {
     StoreOptions {
         data_dir: config.data_dir.clone(),
         sync_interval: config.store.sync_interval,
         reserve_bytes: config.store.reserve.map(|reserve| reserve.as_u64()),
-        cache_bytes: config.store.cache.as_u64(),
-        objects_cache_bytes: config.objects.cache.as_u64(),
+        cache_bytes: plan.block_bytes,
+        objects_cache_bytes: plan.field_bytes,
         broker_sync: config.broker.sync,
         accept_loss: config.store.accept_loss,
     }
@@ -662,12 +691,12 @@ fn cluster_options(config: &NodeConfig) -> ClusterOptions {
     }
 }
 
-fn broker_config(config: &NodeConfig) -> BrokerConfig {
+fn broker_config(config: &NodeConfig, plan: &MemoryPlan) -> BrokerConfig {
     let section = &config.broker;
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     BrokerConfig {
         max_packet_bytes: section.max_packet.as_u64() as u32,
-        max_connections: section.max_connections,
+        max_connections: plan.connections as usize,
         max_sessions: section.max_sessions,
         max_session_expiry_seconds: section.max_session_expiry.map_or(u32::MAX, seconds),
         max_keepalive_seconds: section
@@ -680,9 +709,12 @@ fn broker_config(config: &NodeConfig) -> BrokerConfig {
             config::WhenQueueFull::DropOldest => WhenQueueFull::DropOldest,
             config::WhenQueueFull::Reject => WhenQueueFull::Reject,
         },
-        max_buffered_bytes: section.max_buffered.as_u64(),
+        max_buffered_bytes: plan.buffered_bytes,
+        max_unwritten_bytes: plan.unwritten_bytes as usize,
+        max_subscription_bytes: plan.subscription_bytes as usize,
+        max_will_bytes: plan.will_bytes as usize,
         max_retained_messages: section.max_retained_messages,
-        max_retained_bytes: section.max_retained.as_u64() as usize,
+        max_retained_bytes: plan.retained_bytes as usize,
         max_connections_per_address: section.max_connections_per_address,
         max_connects_per_second_per_address: section.max_connects_per_second_per_address,
         max_messages_per_second: section.max_messages_per_second,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use edgefaas_isolates::{Compiler, Machine};
+use edgefaas_isolates::{Compiler, Machine, ProcessMemory};
 
 /// The outside of a node: its clock, the way it compiles, and the machine.
 #[derive(Clone)]
@@ -14,12 +14,19 @@ pub struct Platform {
     pub compiler: Compiler,
     /// What isolates are sized to.
     pub machine: Machine,
+    /// The memory that everything is sized to.
+    pub memory: ProcessMemory,
 }
 
 impl Platform {
     /// The machine's clock, and compiling in this process.
     pub fn system() -> Self {
-        Self { clock: Clock::system(), compiler: Compiler::InProcess, machine: Machine::probe() }
+        Self {
+            clock: Clock::system(),
+            compiler: Compiler::InProcess,
+            machine: Machine::probe(),
+            memory: ProcessMemory::find(),
+        }
     }
 }
 

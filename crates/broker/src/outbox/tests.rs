@@ -167,7 +167,7 @@ impl World {
         let figures = Monitor::new().figures(&crate::topic::TopicFilter::new("t").expect("valid"));
         let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
         let mut world = World {
-            journal: Journal::new(disk.clone()),
+            journal: Journal::new(disk.clone(), 32 << 20),
             disk,
             outbox: Outbox::new(session, bounds, totals),
             figures,
@@ -210,7 +210,7 @@ impl World {
 
     /// A new broker that has what is stored.
     fn crash(&mut self) {
-        self.journal = Journal::new(self.disk.clone());
+        self.journal = Journal::new(self.disk.clone(), 32 << 20);
         let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
         self.outbox = Outbox::new(Some(1), self.bounds, totals);
         for (key, value) in self.disk.0.lock().iter() {
@@ -379,7 +379,7 @@ fn topics_get_numbers_that_the_client_keeps() {
 #[test]
 fn all_subscribers_together_have_a_bound() {
     let storage = Arc::new(MemoryStorage::default());
-    let journal = Journal::new(storage);
+    let journal = Journal::new(storage, 32 << 20);
     let totals = Arc::new(Totals::new(1 << 40, 64 * 1024));
     let world = World::new(None, 1, 1 << 20);
     let mut outboxes: Vec<Outbox> = (0..4)

@@ -9,12 +9,15 @@ use crate::args::{Collect, Compile, CompileTask};
 
 pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
     let memory_bytes = args.compile_memory_bytes;
+    // Where memory runs out all the same, the kernel is to end this process and not the node.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     ProcessLimits { memory_bytes }.apply()?;
     let pool = PoolConfig {
         // The top level of one function, and room for more would count for the limit.
         max_isolates: 1,
         max_memory_bytes: args.max_memory_bytes,
         reservation_bytes: args.reservation_bytes,
+        ..PoolConfig::default()
     };
     let task = match args.task {
         CompileTask::Module => Task::Module,

@@ -35,6 +35,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "isolates_running": status.isolates_running,
             "isolates_max": status.isolates_max,
             "pool": status.pool.as_ref().map(pool_json),
+            "memory": status.memory.as_ref().map(memory_json),
             "invocations": status.invocations,
             "failures": status.failures,
             "pending": status.pending,
@@ -56,7 +57,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("http", secure(addresses.http, addresses.http_tls)),
         ("mqtt", format!("{}, {} connections", addresses.mqtt, status.mqtt_connections)),
         ("control", secure(addresses.control, addresses.control_tls)),
-        ("memory", output::size(status.rss_bytes)),
+        ("memory", memory_text(status.rss_bytes, status.memory.as_ref())),
+        ("budgets", status.memory.as_ref().map(budgets_text).unwrap_or_default()),
         ("apps", format!("{} with {} functions", status.apps, status.functions)),
         ("isolates", isolates),
         ("machine", status.pool.as_ref().map(machine_text).unwrap_or_default()),
@@ -104,6 +106,45 @@ fn machine_text(pool: &proto::Pool) -> String {
         has(pool.pagemap_scan, "pagemap_scan"),
         has(pool.copy_on_write, "copy-on-write"),
     )
+}
+
+fn memory_text(rss_bytes: u64, memory: Option<&proto::Memory>) -> String {
+    let resident = output::size(rss_bytes);
+    let Some(memory) = memory else { return resident };
+    let (limit, source) = (output::size(memory.limit_bytes), &memory.limit_source);
+    let mut text = format!(
+        "{resident} resident; limit {limit} ({source}), {} of it left; functions have reserved {}",
+        output::size(memory.available_bytes),
+        output::size(memory.function_bytes)
+    );
+    if memory.withheld_bytes > 0 {
+        text += &format!(", {} are withheld while memory is short", output::size(memory.withheld_bytes));
+    }
+    if memory.waiting > 0 || memory.refused > 0 {
+        text +=
+            &format!(", {} invocations wait for memory, {} were refused", memory.waiting, memory.refused);
+    }
+    text
+}
+
+fn budgets_text(memory: &proto::Memory) -> String {
+    let share = |share: &proto::MemoryShare| format!("{} {}", share.name, output::size(share.bytes));
+    memory.shares.iter().map(share).collect::<Vec<_>>().join(", ")
+}
+
+fn memory_json(memory: &proto::Memory) -> serde_json::Value {
+    let shares: serde_json::Map<_, _> =
+        memory.shares.iter().map(|share| (share.name.replace(' ', "_"), share.bytes.into())).collect();
+    json!({
+        "limit_bytes": memory.limit_bytes,
+        "limit_source": memory.limit_source,
+        "available_bytes": memory.available_bytes,
+        "budgets_bytes": shares,
+        "function_bytes": memory.function_bytes,
+        "withheld_bytes": memory.withheld_bytes,
+        "waiting": memory.waiting,
+        "refused": memory.refused,
+    })
 }
 
 fn pool_json(pool: &proto::Pool) -> serde_json::Value {

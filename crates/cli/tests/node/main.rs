@@ -21,6 +21,7 @@ mod hostile_deploys;
 mod isolation;
 mod kill;
 mod load;
+mod memory;
 mod network;
 mod object_power;
 mod power;

@@ -34,17 +34,45 @@ impl Running {
 
     /// With its addresses among the options, and variables in its environment.
     pub fn start_in(data_dir: &Path, options: &[&str], environment: &[(&str, &Path)]) -> Self {
-        Self::spawn("run", data_dir, options, environment)
+        Self::spawn(edgefaas(data_dir), "run", data_dir, options, environment)
+    }
+
+    /// In a control group, by the file that takes process ids; with its addresses among the options.
+    pub fn start_within(procs: &Path, data_dir: &Path, options: &[&str]) -> Self {
+        let program = edgefaas(data_dir);
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(procs).arg(program.get_program());
+        command.stdin(Stdio::null());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Self::spawn(command, "run", data_dir, options, &[])
     }
 
     /// A running `edgefaas coordinator`.
     pub fn coordinator(data_dir: &Path, options: &[&str]) -> Self {
         let any = "127.0.0.1:0";
-        Self::spawn("coordinator", data_dir, &[&["--http", any, "--control", any], options].concat(), &[])
+        let program = edgefaas(data_dir);
+        Self::spawn(
+            program,
+            "coordinator",
+            data_dir,
+            &[&["--http", any, "--control", any], options].concat(),
+            &[],
+        )
     }
 
-    fn spawn(command: &str, data_dir: &Path, options: &[&str], environment: &[(&str, &Path)]) -> Self {
-        let mut child = edgefaas(data_dir)
+    fn spawn(
+        mut program: Command,
+        command: &str,
+        data_dir: &Path,
+        options: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> Self {
+        let mut child = program
             .arg(command)
             .args(options)
             .envs(environment.iter().copied())
@@ -143,6 +171,11 @@ impl Running {
     pub fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
+    }
+
+    /// Whether the process has not ended.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("it can be asked").is_none()
     }
 
     pub fn kill(mut self) {

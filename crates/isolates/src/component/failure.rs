@@ -18,6 +18,9 @@ pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits)
     if state.out_of_memory {
         return RunError::OutOfMemory { limit_bytes: limits.memory_bytes };
     }
+    if let Some(error) = state.reservation.refusal() {
+        return error;
+    }
     let backtrace = error.downcast_ref::<WasmBacktrace>();
     let frame = backtrace.and_then(user_frame);
     let stack = backtrace.map(|backtrace| backtrace.to_string());

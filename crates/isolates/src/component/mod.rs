@@ -22,7 +22,7 @@ use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket};
 use wasmtime_wasi_http::p2::bindings::{Proxy, ProxyPre};
 
 use crate::assets::AssetTable;
-use crate::busy::{Busy, Counted, TimeUsed};
+use crate::busy::{Counted, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::event::Event;
 use crate::host::Host;
@@ -188,8 +188,7 @@ impl ComponentRunner {
     ) -> (Completion, Option<Box<WarmComponent>>) {
         let started = Instant::now();
         let deadline = started + limits.timeout;
-        let Place { instance, keep, turns } = place;
-        let busy = Busy::new(limits.cpu, turns);
+        let Place { instance, reservation, keep, busy } = place;
         let was_warm = instance.is_some();
         let (mut store, mut instance) = match instance.map(|instance| *instance) {
             Some(WarmComponent { mut store, instance }) => {
@@ -197,8 +196,13 @@ impl ComponentRunner {
                 (store, Some(instance))
             }
             None => {
-                let state =
-                    ComponentState::new(meta.function.clone(), host, limits, program.assets.clone());
+                let state = ComponentState::new(
+                    meta.function.clone(),
+                    host,
+                    limits,
+                    program.assets.clone(),
+                    reservation,
+                );
                 let mut store = Store::new(&self.engine, state);
                 store.limiter(|state| state);
                 (store, None)
@@ -261,7 +265,7 @@ impl ComponentRunner {
         // One that is near its limit would fail for what others have left in it.
         let may_stay = keep && answered && state.is_idle() && memory_bytes <= limits.memory_bytes / 4 * 3;
         let kept = instance.filter(|_| may_stay).map(|instance| {
-            store.data_mut().retire();
+            store.data_mut().retire(memory_bytes);
             Box::new(WarmComponent { store, instance })
         });
         (completion, kept)

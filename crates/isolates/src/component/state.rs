@@ -11,6 +11,7 @@ use super::outgoing::Outgoing;
 use super::sockets::TcpAccess;
 use super::stdio::LineLog;
 use crate::assets::AssetTable;
+use crate::guest_memory::Reservation;
 use crate::host::Host;
 use crate::outcome::Limits;
 
@@ -33,6 +34,8 @@ pub(crate) struct ComponentState {
     pub(super) memory_bytes: usize,
     /// It asked for more than it may have; the trap that follows is told by this.
     pub(super) out_of_memory: bool,
+    /// Its part of the memory of all isolates.
+    pub(super) reservation: Reservation,
     // Most invocations never touch WASI, and making its context is a good part of a small run.
     wasi: Option<WasiCtx>,
     http: WasiHttpCtx,
@@ -49,6 +52,7 @@ impl ComponentState {
         host: Box<dyn Host>,
         limits: Limits,
         assets: Arc<AssetTable>,
+        reservation: Reservation,
     ) -> Self {
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(MAX_FIELD_BYTES);
@@ -61,6 +65,7 @@ impl ComponentState {
             assets,
             memory_bytes: 0,
             out_of_memory: false,
+            reservation,
             wasi: None,
             http,
             tcp: TcpAccess::default(),
@@ -70,9 +75,10 @@ impl ComponentState {
         }
     }
 
-    /// The invocation is over: nobody answers any more.
-    pub(super) fn retire(&mut self) {
+    /// The invocation is over: nobody answers any more, and the instance waits with `memory_bytes` of its own.
+    pub(super) fn retire(&mut self, memory_bytes: usize) {
         self.outgoing.retire();
+        self.reservation.rest(memory_bytes);
     }
 
     /// Another invocation of the same instance begins.
@@ -130,6 +136,10 @@ impl ResourceLimiter for ComponentState {
         let total = self.memory_bytes - current.min(self.memory_bytes) + desired;
         if total > self.limits.memory_bytes + self.assets.memory_bytes {
             self.out_of_memory = true;
+            return Ok(false);
+        }
+        // Assets are mapped from a file that all instances share.
+        if !self.reservation.cover(total.saturating_sub(self.assets.memory_bytes)) {
             return Ok(false);
         }
         self.memory_bytes = total;

@@ -15,6 +15,7 @@ use wasmtime::{Caller, Linker, Memory, ResourceLimiter};
 use super::messages;
 use super::stack::Files;
 use crate::assets::AssetTable;
+use crate::guest_memory::Reservation;
 use crate::host::read_object;
 use crate::{Host, HostError, LogLevel};
 
@@ -74,11 +75,22 @@ pub enum Stage {
 
 impl State {
     /// The state of a new isolate.
-    pub fn new(stage: Stage, memory_bytes: usize, files: Arc<Files>, assets: Arc<AssetTable>) -> Self {
+    pub fn new(
+        stage: Stage,
+        memory_bytes: usize,
+        files: Arc<Files>,
+        assets: Arc<AssetTable>,
+        reservation: Reservation,
+    ) -> Self {
         Self {
             stage,
             memory: None,
-            limit: MemoryLimit { bytes: memory_bytes, exceeded: false },
+            limit: MemoryLimit {
+                bytes: memory_bytes,
+                exceeded: false,
+                shared_bytes: assets.memory_bytes,
+                reservation,
+            },
             tickets: Tickets::default(),
             files,
             assets,
@@ -89,19 +101,22 @@ impl State {
 }
 
 /// How much linear memory an isolate may have.
-#[derive(Debug, Clone, Copy)]
 pub struct MemoryLimit {
     /// The limit.
     pub bytes: usize,
     /// Whether it asked for more.
     pub exceeded: bool,
+    /// Assets, which are mapped from a file that all instances share.
+    pub shared_bytes: usize,
+    /// Its part of the memory of all isolates.
+    pub(crate) reservation: Reservation,
 }
 
 impl ResourceLimiter for MemoryLimit {
     fn memory_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let allowed = desired <= self.bytes;
         self.exceeded |= !allowed;
-        Ok(allowed)
+        Ok(allowed && self.reservation.cover(desired.saturating_sub(self.shared_bytes)))
     }
 
     fn table_growing(&mut self, current: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {

@@ -165,7 +165,8 @@ impl JsEngine {
 
     /// One for top-level code.
     fn deploy_store(&self, files: Arc<Files>) -> Store<State> {
-        self.store(Stage::Deploy(Vec::new()), self.deploy_memory_bytes(), files, Arc::default())
+        let (stage, reservation) = (Stage::Deploy(Vec::new()), self.no_reservation());
+        self.store(stage, self.deploy_memory_bytes(), files, Arc::default(), reservation)
     }
 
     /// The engine with its prelude, as it was kept or made now.

@@ -16,6 +16,7 @@ use crate::assets::{self, Asset, AssetTable};
 use crate::code_cache::CodeCache;
 use crate::compile::{CompileError, Compiler, Parsing, Task};
 use crate::engine::PoolConfig;
+use crate::guest_memory::{FunctionMemory, GuestMemory, Reservation};
 use crate::{LogLevel, ModuleGraph};
 
 // A static: a constant would be put into the binary once for every unit that uses it.
@@ -53,6 +54,9 @@ pub struct JsEngine {
     pub(super) base: OnceCell<Base>,
     /// Where pictures are kept.
     pub(super) kept: Arc<CodeCache>,
+    /// The memory of all isolates, and what top-level code has of it.
+    memory: Arc<GuestMemory>,
+    deploys: Arc<FunctionMemory>,
     /// Digest of [`ENGINE_WASM`], which pictures depend on.
     digest: blake3::Hash,
 }
@@ -175,6 +179,8 @@ impl JsEngine {
             imports,
             base: OnceCell::new(),
             kept: Arc::new(CodeCache::new(Compiler::InProcess, None)),
+            memory: GuestMemory::new(pool.guest_bytes, Arc::default()),
+            deploys: Arc::default(),
             digest: blake3::hash(ENGINE_WASM),
             code,
         })
@@ -191,6 +197,16 @@ impl JsEngine {
         let key: &[&[u8]] = &[b"engine", &format.unwrap_or_default(), digest.as_bytes()];
         let code = kept.module(engine, key, engine_code_wasm)?;
         Ok(Self { kept, ..Self::new(engine, code, pool)? })
+    }
+
+    /// The same engine, whose isolates share a budget with others.
+    pub(crate) fn sharing(self, memory: Arc<GuestMemory>) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Memory for an isolate of its own, which is charged as it grows.
+    pub(super) fn no_reservation(&self) -> Reservation {
+        self.memory.empty(&self.deploys)
     }
 
     /// Evaluates the modules of a function, for any number of runs; see [`JsEngine::prepare_script`].
@@ -299,8 +315,10 @@ impl JsEngine {
         memory_bytes: usize,
         files: Arc<Files>,
         assets: Arc<AssetTable>,
+        reservation: Reservation,
     ) -> Store<State> {
-        let mut store = Store::new(&self.engine, State::new(stage, memory_bytes, files, assets));
+        let state = State::new(stage, memory_bytes, files, assets, reservation);
+        let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limit);
         store
     }

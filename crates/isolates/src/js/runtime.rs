@@ -41,7 +41,7 @@ impl JsEngine {
     ) -> (Completion, Option<Box<WarmJs>>) {
         let began = Instant::now();
         let deadline = began + limits.timeout;
-        let Place { instance, keep, turns } = place;
+        let Place { instance, reservation, keep, busy } = place;
         let was_warm = instance.is_some();
         // Assets are not the function's own.
         let allowed_bytes = limits.memory_bytes + program.assets.memory_bytes;
@@ -53,10 +53,9 @@ impl JsEngine {
             }
             None => {
                 let (files, assets) = (program.files.clone(), program.assets.clone());
-                (self.store(Stage::Run(host), allowed_bytes, files, assets), None)
+                (self.store(Stage::Run(host), allowed_bytes, files, assets, reservation), None)
             }
         };
-        let busy = Busy::new(limits.cpu, turns);
         deadline::arm(&mut store, deadline, busy.clone());
         let mut started = None;
         // Boxed: the future is large, and every future around it would be moved with it.
@@ -92,7 +91,9 @@ impl JsEngine {
         let may_stay = keep && answered && has_room && state.tickets.is_idle();
         let kept = instance.filter(|_| may_stay).map(|instance| {
             // The host goes with its invocation.
-            store.data_mut().stage = Stage::Deploy(Vec::new());
+            let state = store.data_mut();
+            state.stage = Stage::Deploy(Vec::new());
+            state.limit.reservation.rest(memory_bytes);
             Box::new(WarmJs { store, instance })
         });
         (completion, kept)
@@ -110,7 +111,9 @@ impl JsEngine {
         limits: Limits,
         host: Box<dyn Host>,
     ) -> Completion {
-        let place = Place { instance: None, keep: false, turns: Arc::default() };
+        let reservation = self.no_reservation();
+        let busy = Busy::new(limits.cpu, Arc::default());
+        let place = Place { instance: None, reservation, keep: false, busy };
         self.run_in(program, place, meta, event, limits, host).await.0
     }
 }
@@ -218,13 +221,27 @@ fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -
     let Thrown { kind, message, stack } = thrown;
     let shown = files.show(&stack);
     match kind {
-        ThrownKind::OutOfMemory => RunError::OutOfMemory { limit_bytes: limits.memory_bytes },
+        ThrownKind::OutOfMemory => out_of_memory(store, limits),
         // Without memory for an error object, QuickJS throws null.
-        ThrownKind::Error if store.data().limit.exceeded && stack.is_empty() => {
-            RunError::OutOfMemory { limit_bytes: limits.memory_bytes }
-        }
+        ThrownKind::Error if is_refused(store) && stack.is_empty() => out_of_memory(store, limits),
         ThrownKind::StackOverflow => RunError::StackOverflow { location: shown.location },
         ThrownKind::Error => RunError::Failed { message, location: shown.location, stack: shown.stack },
+    }
+}
+
+/// Whether its memory could not grow.
+fn is_refused(store: &Store<State>) -> bool {
+    let limit = &store.data().limit;
+    limit.exceeded || limit.reservation.refusal().is_some()
+}
+
+/// The limit that its memory hit: the function's own, or the node's.
+fn out_of_memory(store: &Store<State>, limits: Limits) -> RunError {
+    let limit = &store.data().limit;
+    let own = RunError::OutOfMemory { limit_bytes: limits.memory_bytes };
+    match limit.exceeded {
+        true => own,
+        false => limit.reservation.refusal().unwrap_or(own),
     }
 }
 
@@ -239,8 +256,8 @@ fn run_error(engine: &JsEngine, error: &wasmtime::Error, store: &Store<State>, l
     if error.downcast_ref::<PoolConcurrencyLimitError>().is_some() {
         return RunError::NoCapacity { limit: engine.pool.max_isolates };
     }
-    if store.data().limit.exceeded {
-        return RunError::OutOfMemory { limit_bytes: limits.memory_bytes };
+    if is_refused(store) {
+        return out_of_memory(store, limits);
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => RunError::StackOverflow { location: None },

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_isolates::{FunctionSource, Machine, Module, ModuleGraph, Reply};
+use edgefaas_isolates::{
+    FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
+};
 
 use super::proto;
 use crate::bridge::BridgeStatus;
 use crate::invocation::{Outcome, Timing};
 use crate::logs::LogLine;
+use crate::memory_plan::MemoryPlan;
 use crate::problem::Problem;
 use crate::registry::{LiveApp, LiveFunction, LiveWorkflow};
 use crate::trace::TraceSpan;
@@ -196,6 +199,24 @@ pub fn pool(pool: &PoolConfig, machine: &Machine) -> proto::Pool {
         page_bytes: machine.page_bytes as u32,
         pagemap_scan: machine.pagemap_scan,
         copy_on_write: machine.copy_on_write,
+    }
+}
+
+/// The memory of the node.
+pub fn memory(plan: &MemoryPlan, guests: &GuestMemoryReading, level: Option<MemoryLevel>) -> proto::Memory {
+    let share = |share: crate::memory_plan::MemoryShare| proto::MemoryShare {
+        name: share.name.to_owned(),
+        bytes: share.bytes,
+    };
+    proto::Memory {
+        limit_bytes: plan.limit.bytes,
+        limit_source: plan.limit.source.to_string(),
+        available_bytes: level.map_or(0, |level| level.available_bytes),
+        shares: plan.shares().map(share).to_vec(),
+        function_bytes: guests.used_bytes,
+        withheld_bytes: guests.withheld_bytes,
+        waiting: u32::try_from(guests.waiting).unwrap_or(u32::MAX),
+        refused: guests.refused,
     }
 }
 

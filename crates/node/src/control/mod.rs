@@ -17,8 +17,8 @@ use ::http::{Request, Response};
 use axum::Router;
 use axum::body::Body;
 
-use edgefaas_isolates::Machine;
 use edgefaas_isolates::engine::PoolConfig;
+use edgefaas_isolates::{Machine, ProcessMemory};
 use http_body_util::Either;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
@@ -39,6 +39,7 @@ use crate::bridge::Bridges;
 use crate::cluster::Cluster;
 use crate::dispatch::{Dispatcher, Workers};
 use crate::logs::Logs;
+use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
 use crate::node::Addresses;
 use crate::registry::Registry;
@@ -89,6 +90,8 @@ pub struct ControlParts {
     pub cluster: Arc<Cluster>,
     /// To other brokers.
     pub bridges: Arc<Bridges>,
+    /// The memory that the process may use.
+    pub memory: ProcessMemory,
     /// The node's facts.
     pub facts: NodeFacts,
     /// The token that every call needs.
@@ -110,6 +113,8 @@ pub struct NodeFacts {
     pub pool: PoolConfig,
     /// What it was sized to.
     pub machine: Machine,
+    /// How its memory is shared out.
+    pub plan: Arc<MemoryPlan>,
 }
 
 impl ControlParts {
@@ -118,6 +123,8 @@ impl ControlParts {
         NodeReading {
             uptime: self.facts.started.elapsed(),
             rss_bytes: rss_bytes(),
+            memory_limit_bytes: self.facts.plan.limit.bytes,
+            guests: self.dispatcher.isolates().memory().reading(),
             isolates_running: self.dispatcher.isolates_running(),
             functions: self.registry.routes().functions().count(),
             broker: self.broker.stats(),

@@ -189,6 +189,7 @@ impl Control for ControlService {
             isolates_running: reading.isolates_running,
             isolates_max: facts.pool.max_isolates,
             pool: Some(convert::pool(&facts.pool, &facts.machine)),
+            memory: Some(convert::memory(&facts.plan, &reading.guests, parts.memory.level())),
             invocations,
             failures,
             mqtt_connections: reading.broker.connections as u32,

@@ -312,6 +312,8 @@ fn call_error(error: InvocationError) -> HostError {
         | InvocationError::DroppedFromQueue { .. }
         | InvocationError::NoIsolate { .. }
         | InvocationError::NoMemory { .. }
+        | InvocationError::NoGuestMemory { .. }
+        | InvocationError::Cancelled { .. }
         | InvocationError::Draining => HostError::Overloaded(text),
         _ => HostError::Failed(text),
     }

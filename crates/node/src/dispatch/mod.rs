@@ -5,6 +5,7 @@ mod commit;
 mod effects;
 mod host;
 mod object_calls;
+mod unfinished;
 mod workers;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::Broker;
-use edgefaas_isolates::{Isolates, Limits, LogLevel, Reply, RunError};
+use edgefaas_isolates::{Isolates, Limits, LogLevel, Program, Reply, RunError, Start};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -28,6 +29,7 @@ use crate::journal::InvocationJournal;
 
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
 use crate::logs::Logs;
+use crate::memory_plan::MemoryPlan;
 use crate::outgoing::HttpClient;
 use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
@@ -37,6 +39,7 @@ use crate::trace::{Traces, new_trace_parent, of_invocation};
 use crate::workflow::Coordinator;
 pub use effects::Effects;
 use host::InvocationHost;
+use unfinished::{Progress, Unfinished};
 
 /// Runs invocations, wherever they come from.
 pub struct Dispatcher {
@@ -52,7 +55,10 @@ pub struct Dispatcher {
     clock: Clock,
     broker: Broker,
     max_message_bytes: usize,
+    /// Events under way, over all functions: queues are bounded in number, and the largest events that fit them all are
+    /// more than a small machine has.
     event_bytes: Budget,
+    /// Replies that wait for clients to take them, over all connections of the gateway.
     reply_bytes: Budget,
     bodies: BodyBudget,
     http: HttpClient,
@@ -63,11 +69,8 @@ pub struct Dispatcher {
     failures: AtomicU64,
 }
 
-/// Bytes of events that may be under way at once, over all functions: queues are bounded in number, and
-/// the largest events that fit them all are more than a small machine has.
-const MAX_EVENT_BYTES: usize = 128 << 20;
-/// Bytes of replies that wait at once for clients to take them, over all connections of the gateway.
-const MAX_REPLY_BYTES: usize = 64 << 20;
+/// The longest time that an invocation waits for memory, which is also at most half of its function's time limit.
+const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
 /// What a dispatcher works with.
 pub struct DispatcherParts {
@@ -95,6 +98,8 @@ pub struct DispatcherParts {
     pub broker: Broker,
     /// The largest message the broker takes, in bytes.
     pub max_message_bytes: usize,
+    /// How the memory is shared out.
+    pub plan: Arc<MemoryPlan>,
 }
 
 /// An invocation that has its place: it runs or waits for its turn.
@@ -139,6 +144,7 @@ impl Dispatcher {
             clock,
             broker,
             max_message_bytes,
+            plan,
         } = parts;
         Self {
             isolate_permits: Semaphore::new(isolates.max_isolates() as usize),
@@ -154,10 +160,10 @@ impl Dispatcher {
             clock,
             broker,
             max_message_bytes,
-            event_bytes: Budget::new(MAX_EVENT_BYTES),
-            reply_bytes: Budget::new(MAX_REPLY_BYTES),
-            bodies: BodyBudget::default(),
-            http: HttpClient::default(),
+            event_bytes: Budget::new(plan.event_bytes as usize),
+            reply_bytes: Budget::new(plan.reply_bytes as usize),
+            bodies: BodyBudget::new(plan.body_bytes as usize),
+            http: HttpClient::new(plan.answer_bytes as usize),
             draining: AtomicBool::new(false),
             under_way: TaskTracker::new(),
             invocations: AtomicU64::new(0),
@@ -273,10 +279,10 @@ impl Dispatcher {
         let Admitted { mut invocation, function, ticket, since, event_bytes, _under_way } = admitted;
         let (id, depth) = (invocation.id.clone(), invocation.depth);
         let traced = self.begin_trace(&mut invocation);
-        let mut timing = Timing::default();
-        let deadline = Deadline::OfAll;
+        let mut unfinished = Unfinished::new(self, &function, id, traced, since);
+        let (deadline, progress) = (Deadline::OfAll, &mut unfinished.progress);
         let mut state = Duration::ZERO;
-        let result = match self.execute(invocation, &function, ticket, since, deadline, &mut timing).await {
+        let result = match self.execute(invocation, &function, ticket, since, deadline, progress).await {
             Ok((reply, effects)) => {
                 let committing = Instant::now();
                 let committed = self.commit(&function, effects, depth).await;
@@ -287,6 +293,7 @@ impl Dispatcher {
         };
         drop(event_bytes);
         let result = result.map_err(|error| self.mask(&function, error));
+        let (id, traced, timing) = unfinished.finish();
         let outcome = self.ended(&function, Outcome { id, result, timing });
         self.end_trace(traced, &function, &outcome, state);
         outcome
@@ -331,6 +338,12 @@ impl Dispatcher {
         outcome
     }
 
+    /// Counts an invocation whose caller went away, which is no failure of the function.
+    fn cancelled(&self, function: &LiveFunction, outcome: &Outcome) {
+        self.invocations.fetch_add(1, Ordering::Relaxed);
+        function.metrics.record(outcome);
+    }
+
     /// Gives a durable invocation its place at the gate. It was counted when it was accepted.
     pub(crate) fn admit_durable(
         &self,
@@ -352,10 +365,11 @@ impl Dispatcher {
         admitted: Admitted,
     ) -> (Result<(Reply, Effects), InvocationError>, Timing) {
         let Admitted { invocation, function, ticket, since, event_bytes, _under_way } = admitted;
-        let mut timing = Timing::default();
-        let deadline = Deadline::OfEach;
-        let result = self.execute(invocation, &function, ticket, since, deadline, &mut timing).await;
+        let mut unfinished = Unfinished::new(self, &function, invocation.id.clone(), None, since);
+        let (deadline, progress) = (Deadline::OfEach, &mut unfinished.progress);
+        let result = self.execute(invocation, &function, ticket, since, deadline, progress).await;
         drop(event_bytes);
+        let (_, _, timing) = unfinished.finish();
         (result, timing)
     }
 
@@ -366,10 +380,16 @@ impl Dispatcher {
         ticket: Ticket,
         since: Instant,
         deadline: Deadline,
-        timing: &mut Timing,
+        progress: &mut Progress,
     ) -> Result<(Reply, Effects), InvocationError> {
         let limits = &function.spec.limits;
         let name = || function.name.to_string();
+        let mut run_limits = Limits {
+            memory_bytes: limits.memory_bytes,
+            timeout: limits.timeout,
+            cpu: limits.cpu.unwrap_or(Duration::MAX),
+            reply_bytes: limits.reply_bytes,
+        };
         let ready_by = since + limits.timeout;
         let in_time = |_| InvocationError::QueueTimeout { function: name(), limit: limits.timeout };
         let admitted = tokio::time::timeout_at(ready_by.into(), async {
@@ -382,29 +402,33 @@ impl Dispatcher {
             let program = function.program(&self.isolates, &self.store).await;
             let program =
                 program.map_err(|reason| InvocationError::NotRunnable { function: name(), reason })?;
-            // A nested call does not wait: its caller holds an isolate, and all of them waiting for each
-            // other would end only with their deadlines.
+            // A nested call waits neither for memory nor for an isolate: its caller holds both, and all of them waiting for
+            // each other would end only with their deadlines. Memory comes first: those that wait for it hold no isolate.
+            let start = match invocation.parent {
+                Some(_) => self.isolates.start_nested(&program, run_limits),
+                None => self.start(&program, run_limits).await,
+            };
+            let start = start.ok_or_else(|| InvocationError::NoGuestMemory {
+                function: name(),
+                waited: since.elapsed(),
+                max_bytes: self.isolates.memory().reading().max_bytes,
+            })?;
             let isolate = match invocation.parent {
                 Some(_) => self.isolate_permits.try_acquire().ok(),
                 None => self.isolate_permits.acquire().await.ok(),
             };
             let max = self.isolates.max_isolates();
             let isolate = isolate.ok_or_else(|| InvocationError::NoIsolate { function: name(), max })?;
-            Ok((permit, program, isolate))
+            Ok((permit, program, isolate, start))
         });
         let admitted = admitted.await.map_err(in_time);
-        timing.queue = since.elapsed();
-        let (_permit, program, isolate) = admitted??;
+        progress.timing.queue = since.elapsed();
+        let (_permit, program, isolate, start) = admitted??;
 
-        let run_limits = Limits {
-            memory_bytes: limits.memory_bytes,
-            timeout: match deadline {
-                Deadline::OfAll => limits.timeout.saturating_sub(timing.queue),
-                Deadline::OfEach => limits.timeout,
-            },
-            cpu: limits.cpu.unwrap_or(Duration::MAX),
-            reply_bytes: limits.reply_bytes,
-        };
+        if let Deadline::OfAll = deadline {
+            run_limits.timeout = limits.timeout.saturating_sub(progress.timing.queue);
+        }
+        progress.usage = Some(start.usage());
         let meta = edgefaas_isolates::InvocationMeta {
             id: invocation.id.clone(),
             function: name(),
@@ -412,12 +436,13 @@ impl Dispatcher {
         };
         let effects = Arc::new(Mutex::new(Effects::of(invocation.depth)));
         let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
-        let completion =
-            self.isolates.run(&program, &meta, invocation.event, run_limits, Box::new(host)).await;
+        let run =
+            self.isolates.run_started(&program, start, &meta, invocation.event, run_limits, Box::new(host));
+        let completion = run.await;
         // Nothing that follows needs it, and the disk may take its time.
         drop(isolate);
-        timing.start = completion.start;
-        timing.execution = completion.execution;
+        progress.usage = None;
+        (progress.timing.start, progress.timing.execution) = (completion.start, completion.execution);
         function.metrics.record_use(&completion);
         let reply = completion.result.map_err(|error| {
             let error = match error {
@@ -429,6 +454,17 @@ impl Dispatcher {
         })?;
         let effects = std::mem::take(&mut *effects.lock());
         Ok((reply, effects))
+    }
+
+    /// Memory for an isolate, or an instance that has waited; nothing after [`MEMORY_WAIT`].
+    async fn start(&self, program: &Program, limits: Limits) -> Option<Start> {
+        if let Some(start) = self.isolates.try_start(program, limits) {
+            return Some(start);
+        }
+        // In the queue of the function, whose permit it has: neither of its later invocations passes it.
+        let wait = MEMORY_WAIT.min(limits.timeout / 2);
+        let started = tokio::time::timeout(wait, self.isolates.start(program, limits)).await;
+        started.ok().flatten()
     }
 
     /// Whether a function that uses such objects is to have them first as its peers have them.

@@ -16,10 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::access::is_loopback;
 use crate::shares::network_of;
 
-/// Bytes of bodies that are on their way in, over all connections. Whole ones count as events.
-pub const MAX_BODY_BYTES: usize = 64 << 20;
-/// What one address may have of them. Those of this machine have no such bound: a proxy may stand for many.
-const ADDRESS_BYTES: usize = MAX_BODY_BYTES / 2;
+/// What one address may have of all: one in so many bytes. Those of this machine have no such bound: a proxy may stand
+/// for many.
+const ADDRESS_SHARE: usize = 2;
 /// A body that has been on its way for so long goes when there is no room for another one.
 const LONG: Duration = Duration::from_secs(5);
 /// The longest time for a request's body to come in.
@@ -29,7 +28,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN_BYTES: usize = 1 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What bodies that are on their way in have taken of [`MAX_BODY_BYTES`].
+/// Bytes of bodies that are on their way in, over all connections. Whole ones count as events.
 #[derive(Debug, Clone)]
 pub struct BodyBudget(Arc<Mutex<OnTheirWay>>);
 
@@ -37,6 +36,7 @@ pub struct BodyBudget(Arc<Mutex<OnTheirWay>>);
 struct OnTheirWay {
     /// See [`LONG`].
     long: Duration,
+    max_bytes: usize,
     bytes: usize,
     last: u64,
     /// The oldest first.
@@ -61,7 +61,10 @@ pub enum BodyError {
         actual_bytes: usize,
     },
     /// All bodies together are, or those of its address.
-    NoMemory,
+    NoMemory {
+        /// What all may have together.
+        max_bytes: usize,
+    },
     /// Others needed its room when it had taken [`LONG`] already.
     GaveWay,
     /// It took longer than [`BODY_TIMEOUT`].
@@ -70,15 +73,14 @@ pub enum BodyError {
     Broken(String),
 }
 
-impl Default for BodyBudget {
-    fn default() -> Self {
-        Self::new(LONG)
-    }
-}
-
 impl BodyBudget {
-    fn new(long: Duration) -> Self {
-        let all = OnTheirWay { long, bytes: 0, last: 0, bodies: BTreeMap::new() };
+    /// At most so many bytes.
+    pub fn new(max_bytes: usize) -> Self {
+        Self::with(max_bytes, LONG)
+    }
+
+    fn with(max_bytes: usize, long: Duration) -> Self {
+        let all = OnTheirWay { long, max_bytes, bytes: 0, last: 0, bodies: BTreeMap::new() };
         Self(Arc::new(Mutex::new(all)))
     }
 
@@ -112,7 +114,7 @@ impl BodyBudget {
             () = tokio::time::sleep(BODY_TIMEOUT) => Err(BodyError::TooSlow),
         };
         drop(taken);
-        if matches!(read, Err(BodyError::TooLarge { .. } | BodyError::NoMemory)) {
+        if matches!(read, Err(BodyError::TooLarge { .. } | BodyError::NoMemory { .. })) {
             drain(&mut body).await;
         }
         read
@@ -171,17 +173,18 @@ impl Taken<'_> {
         own.bytes += bytes;
         let address = own.address;
         all.bytes += bytes;
+        let max_bytes = all.max_bytes;
         if let Some(address) = address {
             let same = all.bodies.values().filter(|body| body.address == Some(address));
-            if same.map(|body| body.bytes).sum::<usize>() > ADDRESS_BYTES {
-                return Err(BodyError::NoMemory);
+            if same.map(|body| body.bytes).sum::<usize>() > max_bytes / ADDRESS_SHARE {
+                return Err(BodyError::NoMemory { max_bytes });
             }
         }
-        while all.bytes > MAX_BODY_BYTES {
+        while all.bytes > max_bytes {
             let long = all.long;
             let oldest = all.bodies.iter().find(|(number, body)| **number != self.number && body.bytes > 0);
             let oldest = oldest.filter(|(_, body)| body.since.elapsed() >= long).map(|(number, _)| *number);
-            all.end(oldest.ok_or(BodyError::NoMemory)?);
+            all.end(oldest.ok_or(BodyError::NoMemory { max_bytes })?);
         }
         Ok(())
     }
@@ -214,6 +217,8 @@ mod tests {
     use super::*;
 
     const HERE: &str = "127.0.0.1";
+    const MAX_BODY_BYTES: usize = 64 << 20;
+    const ADDRESS_BYTES: usize = MAX_BODY_BYTES / ADDRESS_SHARE;
 
     fn begin<'a>(budget: &'a BodyBudget, from: &str) -> Taken<'a> {
         budget.begin(from.parse().unwrap())
@@ -222,7 +227,7 @@ mod tests {
     #[test]
     fn those_that_take_long_give_way_and_others_do_not() {
         for (long, gives_way) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
-            let budget = BodyBudget::new(long);
+            let budget = BodyBudget::with(MAX_BODY_BYTES, long);
             let mut bodies: Vec<_> = (0..2).map(|_| begin(&budget, HERE)).collect();
             bodies.iter_mut().for_each(|body| body.add(MAX_BODY_BYTES / 2).unwrap());
             let mut next = begin(&budget, HERE);
@@ -241,10 +246,10 @@ mod tests {
 
     #[test]
     fn one_address_does_not_have_all_of_it() {
-        let budget = BodyBudget::default();
+        let budget = BodyBudget::new(MAX_BODY_BYTES);
         let mut greedy = begin(&budget, "10.0.0.1");
         greedy.add(ADDRESS_BYTES).unwrap();
-        assert!(matches!(begin(&budget, "10.0.0.1").add(1), Err(BodyError::NoMemory)));
+        assert!(matches!(begin(&budget, "10.0.0.1").add(1), Err(BodyError::NoMemory { .. })));
         begin(&budget, "10.0.0.2").add(ADDRESS_BYTES).unwrap();
         begin(&budget, HERE).add(MAX_BODY_BYTES - ADDRESS_BYTES).unwrap();
     }

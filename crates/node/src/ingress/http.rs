@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{BODY_TIMEOUT, BodyError, MAX_BODY_BYTES};
+use super::body::{BODY_TIMEOUT, BodyError};
 use super::durable_http;
 use super::gateway_auth::{Caller, GatewayAuth, Refused};
 use super::websocket::{self, Upgrading};
@@ -177,9 +177,9 @@ pub(super) fn body_problem(name: &str, limit_bytes: usize, error: BodyError) -> 
             let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
             Problem::of(&error, None)
         }
-        BodyError::NoMemory => {
+        BodyError::NoMemory { max_bytes } => {
             let detail = format!(
-                "the bodies of all requests have {MAX_BODY_BYTES} bytes together, those of one address half; try again"
+                "the bodies of all requests have {max_bytes} bytes together, those of one address half; try again"
             );
             Problem::new(503, "No memory for bodies", detail)
         }

@@ -42,9 +42,6 @@ pub use run::{Accepted, DEAD_LETTER_TOPIC, Durable};
 
 /// Entries that are read from the disk at a time.
 const PAGE: usize = 256;
-/// Bytes of pending invocations that are remembered from their acceptance, and not read again from the disk.
-const MEMORY_BYTES: usize = 16 << 20;
-
 /// How long outcomes are kept, and how many.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepLimits {
@@ -54,6 +51,8 @@ pub struct KeepLimits {
     pub count: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Bytes of pending invocations that are remembered from their acceptance, and not read again from the disk.
+    pub memory_bytes: usize,
 }
 
 /// The figures of durable invocations.
@@ -571,7 +570,8 @@ impl Acceptance {
         slot.taken = true;
         let journal = &slot.journal;
         let order_key = pending.order_key;
-        let fits = journal.memory_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= MEMORY_BYTES;
+        let fits =
+            journal.memory_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= journal.limits.memory_bytes;
         let (pending, bytes) = if fits {
             (Some(Box::new(pending)), bytes)
         } else {

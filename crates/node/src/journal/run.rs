@@ -605,8 +605,10 @@ fn fate(error: &InvocationError) -> Fate {
         | E::QueueTimeout { .. }
         | E::NoIsolate { .. }
         | E::NoMemory { .. }
+        | E::NoGuestMemory { .. }
         | E::Draining
-        | E::Run { error: RunError::NoCapacity { .. }, .. }
+        | E::Cancelled { .. }
+        | E::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. }
         | E::Commit { error: CommitError::DiskFull { .. }, .. } => Fate::Wait(OVERLOADED_WAIT),
         // A deploy may bring one that runs.
         E::NotRunnable { .. } => Fate::Wait(NOT_RUNNABLE_WAIT),

@@ -32,7 +32,8 @@ impl Disk {
     }
 }
 
-const HOUR: KeepLimits = KeepLimits { time: Duration::from_secs(3600), count: 100, bytes: 1 << 20 };
+const HOUR: KeepLimits =
+    KeepLimits { time: Duration::from_secs(3600), count: 100, bytes: 1 << 20, memory_bytes: 16 << 20 };
 
 fn pending(id: Ulid, key: Option<Digest>) -> Pending {
     Pending {

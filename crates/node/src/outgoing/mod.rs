@@ -31,8 +31,6 @@ use crate::manifest::Permissions;
 
 /// The largest body of an answer.
 pub const MAX_RESPONSE_BYTES: usize = 8 << 20;
-/// Bytes of answers that may be in memory on their way to functions, over all of them.
-const MAX_BUFFERED_BYTES: usize = 64 << 20;
 /// Requests under way at once, over all functions.
 const MAX_REQUESTS: usize = 512;
 /// Names that are looked up at once, over all functions. Each blocks a thread.
@@ -53,19 +51,18 @@ pub struct HttpClient {
     sockets: FairPool,
 }
 
-impl Default for HttpClient {
-    fn default() -> Self {
+impl HttpClient {
+    /// A client. Answers that are not complete have at most `max_buffered_bytes` in memory, over all functions.
+    pub fn new(max_buffered_bytes: usize) -> Self {
         Self {
             tls: Tls::default(),
             requests: FairPool::new("requests to other servers", MAX_REQUESTS),
-            buffered: FairPool::new("bytes for answers of other servers", MAX_BUFFERED_BYTES),
+            buffered: FairPool::new("bytes for answers of other servers", max_buffered_bytes),
             lookups: FairPool::new("lookups of names", MAX_LOOKUPS),
             sockets: FairPool::new("TCP sockets", MAX_SOCKETS),
         }
     }
-}
 
-impl HttpClient {
     /// Sends a request and reads its answer to the end; redirections lead to permitted servers only. Has no time limit of
     /// its own but for its turn, when the caller's share is used up, and for making a connection. Dropping the future closes
     /// the connection.

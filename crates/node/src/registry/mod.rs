@@ -179,6 +179,35 @@ pub struct Deploy {
     pub strict: bool,
 }
 
+/// How much linear memory a node gives a function.
+#[derive(Debug, Clone, Copy)]
+pub struct FunctionMemoryLimits {
+    /// `isolates.max_memory`: what asks for more is refused, its assets included.
+    pub max_bytes: usize,
+    /// What fits into the memory of all functions: a larger limit is lowered to it.
+    pub largest_bytes: usize,
+}
+
+impl FunctionMemoryLimits {
+    /// Lowers limits that do not fit into the node's memory; gives a warning for each.
+    fn lower(self, manifest: &mut Manifest) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (name, function) in &mut manifest.functions {
+            let limit = &mut function.limits.memory_bytes;
+            if *limit > self.largest_bytes {
+                warnings.push(format!(
+                    "limits.memory of function `{name}` is {} MiB; this node has room for {} MiB in one function, which is \
+                     its limit here (`edgefaas status` shows the memory of the node)",
+                    *limit >> 20,
+                    self.largest_bytes >> 20
+                ));
+                *limit = self.largest_bytes;
+            }
+        }
+        warnings
+    }
+}
+
 /// All functions of a node.
 pub struct Registry {
     store: Arc<Store>,
@@ -186,7 +215,7 @@ pub struct Registry {
     logs: Arc<Logs>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    max_memory_bytes: usize,
+    memory_limits: FunctionMemoryLimits,
     routes: ArcSwap<Routes>,
     changes: watch::Sender<u64>,
     // Deploys happen one after another.
@@ -202,14 +231,14 @@ impl Registry {
         logs: Arc<Logs>,
         metrics: Arc<Metrics>,
         clock: Clock,
-        max_memory_bytes: usize,
+        memory_limits: FunctionMemoryLimits,
     ) -> Result<Self, StoreError> {
         let mut apps = BTreeMap::new();
         for entry in store.spaces().apps.iter() {
             let (name, record) = entry.into_inner()?;
             let name = String::from_utf8_lossy(&name).into_owned();
             // One damaged app must not keep the node from the others.
-            match load_app(&store, &metrics, &name, &record) {
+            match load_app(&store, &metrics, memory_limits, &name, &record) {
                 Ok(app) => drop(apps.insert(name, app)),
                 Err(error) => tracing::error!(app = name, %error, "an app could not be loaded"),
             }
@@ -219,7 +248,7 @@ impl Registry {
         let (changes, _) = watch::channel(0);
         let routes = ArcSwap::from_pointee(routes);
         let changing = Mutex::new(());
-        Ok(Self { store, isolates, logs, metrics, clock, max_memory_bytes, routes, changes, changing })
+        Ok(Self { store, isolates, logs, metrics, clock, memory_limits, routes, changes, changing })
     }
 
     /// The snapshot of now.
@@ -280,7 +309,7 @@ impl Registry {
     /// error nothing has changed. Invocations that run finish on the revision they started on.
     pub async fn deploy(&self, deploy: Deploy) -> Result<Deployed, DeployError> {
         let Deploy { manifest: manifest_text, sources, assets, workflows, strict } = deploy;
-        let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
+        let mut manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
         check_sources(&manifest, &sources)?;
         check_assets(&manifest, &assets)?;
         check_workflow_files(&manifest, &workflows)?;
@@ -288,11 +317,13 @@ impl Registry {
         let asset_bytes: usize = assets.values().map(Bytes::len).sum();
         for (name, function) in &manifest.functions {
             let wanted_bytes = function.limits.memory_bytes.saturating_add(asset_bytes);
-            if wanted_bytes > self.max_memory_bytes {
-                let max_bytes = self.max_memory_bytes;
+            let max_bytes = self.memory_limits.max_bytes;
+            if wanted_bytes > max_bytes {
                 return Err(DeployError::TooMuchMemory { function: name.clone(), wanted_bytes, max_bytes });
             }
         }
+
+        let lowered = self.memory_limits.lower(&mut manifest);
 
         let _changing = self.changing.lock().await;
         let routes = self.routes.load_full();
@@ -327,6 +358,8 @@ impl Registry {
         warnings.extend(
             live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())),
         );
+        // Not a mistake of the app, so that a strict deploy takes it as well.
+        warnings.extend(lowered);
         let revision = Revision::new(manifest_text, &sources, &assets, workflows);
         let digest = revision.digest();
         let live = routes.app(&manifest.app);
@@ -471,15 +504,16 @@ fn build_routes(apps: BTreeMap<String, Arc<LiveApp>>) -> Routes {
 fn load_app(
     store: &Store,
     metrics: &Metrics,
+    memory_limits: FunctionMemoryLimits,
     name: &str,
     record: &[u8],
 ) -> Result<Arc<LiveApp>, StoreError> {
     let record = AppRecord::decode(name, record)?;
     let revision = records::get_revision(store, &record.live)?;
-    let manifest = Manifest::parse(&revision.manifest, FILE_NAME).map_err(|error| StoreError::Damaged {
-        what: format!("the manifest of app `{name}`"),
-        reason: error.to_string(),
+    let mut manifest = Manifest::parse(&revision.manifest, FILE_NAME).map_err(|error| {
+        StoreError::Damaged { what: format!("the manifest of app `{name}`"), reason: error.to_string() }
     })?;
+    memory_limits.lower(&mut manifest).iter().for_each(|warning| tracing::warn!(app = name, "{warning}"));
     let workflows = workflow::compile_all(&manifest, &revision.workflows).map_err(|error| {
         StoreError::Damaged { what: format!("a workflow of app `{name}`"), reason: error.to_string() }
     })?;

@@ -51,8 +51,6 @@ pub(crate) use schedule::run as run_schedules;
 use timers::Timers;
 pub(crate) use timers::run as run_timers;
 
-/// Memory that inputs of instances and what an instance itself takes may have together.
-const MAX_INSTANCE_BYTES: usize = 512 << 20;
 /// What an instance counts beside its input.
 const INSTANCE_BYTES: usize = 2560;
 
@@ -63,11 +61,13 @@ pub struct WorkflowLimits {
     pub running: usize,
     /// Instances, those that wait included.
     pub instances: usize,
+    /// Memory that inputs of instances and what an instance itself takes may have together.
+    pub bytes: usize,
 }
 
 impl Default for WorkflowLimits {
     fn default() -> Self {
-        Self { running: 4096, instances: 200_000 }
+        Self { running: 4096, instances: 200_000, bytes: 512 << 20 }
     }
 }
 
@@ -246,7 +246,7 @@ impl Coordinator {
             clock,
             time,
             limits,
-            bytes: Budget::new(MAX_INSTANCE_BYTES),
+            bytes: Budget::new(limits.bytes),
             running: AtomicUsize::new(0),
             room: Arc::default(),
             runtime,

@@ -150,3 +150,42 @@ async fn functions_that_call_each_other_in_a_circle_are_stopped() {
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert!(text(&response).contains("in a circle"), "{}", text(&response));
 }
+
+#[tokio::test]
+async fn an_invocation_whose_caller_goes_away_counts_as_cancelled() {
+    let mut node = TestNode::start().await;
+    let source = "export default () => {
+        for (const end = Date.now() + 200; Date.now() < end;) ;
+        console.log('computed');
+        for (;;) ;
+    }";
+    node.deploy_one("spin", "", source).await;
+    let mut caller = tokio::net::TcpStream::connect(node.addresses.http).await.unwrap();
+    let request = b"GET /fn/spin HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut caller, request).await.unwrap();
+    in_time(async {
+        while !node.logged("spin").await.iter().any(|line| line.contains("computed")) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A reset: a connection that is only half closed may still be waiting for its answer.
+    caller.set_zero_linger().unwrap();
+    drop(caller);
+    let page = in_time(async {
+        loop {
+            let page = text(&node.metrics().await).to_owned();
+            if page.contains("invocations_total{function=\"spin\",outcome=\"cancelled\"} 1") {
+                return page;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let start = "edgefaas_invocation_cpu_seconds_total{function=\"spin\"} ";
+    let cpu: f64 = page.lines().find_map(|line| line.strip_prefix(start)).unwrap().parse().unwrap();
+    assert!(cpu > 0.02, "{cpu} s of processor time");
+    let list = node.control.list(edgefaas_node::control::proto::ListRequest {}).await.unwrap().into_inner();
+    let stats = list.apps[0].functions[0].stats.as_ref().unwrap();
+    assert_eq!((stats.invocations, stats.failures), (1, 0));
+}

@@ -1,22 +1,32 @@
 //! What this machine has, and the pool that fits it.
 
+mod memory;
+
 use std::fs;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use wasmtime::PoolingAllocationConfig;
 
+pub use memory::{LimitSource, MemoryLevel, MemoryLimit, ProcessMemory};
+
 use crate::engine::{
     FULL_RESERVATION_BYTES, GUARD_BYTES, PoolConfig, SMALL_GUARD_BYTES, SMALL_RESERVATION_BYTES,
 };
+use crate::guest_memory::GuestMemory;
 
 /// Isolates at most where nothing else is said.
 const MAX_ISOLATES: u32 = 1000;
 /// Isolates at least, however small the machine is.
 const MIN_ISOLATES: u32 = 16;
-/// What an isolate that waits costs, its own pages and what the node keeps for it.
-const ISOLATE_BYTES: u64 = 128 << 10;
-/// The most memory of one isolate where nothing else is said.
+/// The memory of a small isolate: as many as fit may exist.
+const SMALL_ISOLATE_BYTES: u64 = 512 << 10;
+/// The most memory of one isolate where nothing else is said, and the least that this is on a small machine.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
+const MIN_MEMORY_BYTES: u64 = 64 << 20;
+/// Memory that a place for an isolate keeps between two of them: one in so many bytes of the machine's, within bounds.
+const KEPT_SHARE: u64 = 1024;
+const MIN_KEPT_BYTES: u64 = 64 << 10;
+const MAX_KEPT_BYTES: u64 = 1 << 20;
 
 /// Enough to compile a component of a few megabytes.
 const COMPILE_MEMORY_BYTES: u64 = 512 << 20;
@@ -28,7 +38,7 @@ const MIN_COMPILE_MEMORY_BYTES: u64 = 32 << 20;
 pub struct Machine {
     /// Cores that this process may use.
     pub cores: usize,
-    /// Memory that this process may use: the machine's, or its control group's if that is less.
+    /// Memory that this process may use: see [`ProcessMemory::limit`].
     pub memory_bytes: u64,
     /// How many bits an address of a process has: 47 on most machines, 39 on some small ones.
     pub address_bits: u32,
@@ -49,6 +59,8 @@ pub struct PoolWishes {
     pub max_memory_bytes: Option<u64>,
     /// Address space for each.
     pub reservation_bytes: Option<u64>,
+    /// Memory of all of them together; half of the machine's by default.
+    pub guest_bytes: Option<u64>,
 }
 
 /// Linear memory comes in pages of this size.
@@ -59,7 +71,7 @@ impl Machine {
     pub fn probe() -> Self {
         Self {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: memory_bytes(),
+            memory_bytes: ProcessMemory::find().limit().bytes,
             address_bits: fs::read_to_string("/proc/self/maps")
                 .ok()
                 .and_then(|maps| address_bits(&maps))
@@ -83,11 +95,12 @@ impl Machine {
     /// A pool for this machine. With address space to spare each isolate reserves so much that its code needs no bounds
     /// checks, which makes it a quarter faster; where it is short, so much that all of them fit.
     pub fn pool(&self, wishes: PoolWishes) -> PoolConfig {
-        let quarter = self.memory_bytes / 4;
+        let guest_bytes = wishes.guest_bytes.unwrap_or(self.memory_bytes / 2);
+        let largest_bytes = GuestMemory::largest_isolate_bytes(guest_bytes);
         let max_memory_bytes = wishes
             .max_memory_bytes
-            .unwrap_or_else(|| MAX_MEMORY_BYTES.min((quarter >> 20 << 20).max(1 << 20)));
-        let fit_in_memory = u32::try_from(quarter / ISOLATE_BYTES).unwrap_or(u32::MAX);
+            .unwrap_or_else(|| (largest_bytes >> 20 << 20).clamp(MIN_MEMORY_BYTES, MAX_MEMORY_BYTES));
+        let fit_in_memory = u32::try_from(guest_bytes / SMALL_ISOLATE_BYTES).unwrap_or(u32::MAX);
         let wanted = wishes.max_isolates.unwrap_or_else(|| fit_in_memory.clamp(MIN_ISOLATES, MAX_ISOLATES));
         // The other half is for everything else, and for how the system spreads it.
         let space_bytes = 1u64 << (self.address_bits.min(63) - 1);
@@ -107,6 +120,8 @@ impl Machine {
             max_isolates,
             max_memory_bytes: usize::try_from(max_memory_bytes).unwrap_or(usize::MAX),
             reservation_bytes,
+            guest_bytes,
+            kept_bytes: (self.memory_bytes / KEPT_SHARE).clamp(MIN_KEPT_BYTES, MAX_KEPT_BYTES) as usize,
         }
     }
 }
@@ -120,19 +135,6 @@ fn address_bits(maps: &str) -> Option<u32> {
     // What the kernel itself shows up there on some machines is not the process's.
     let highest = ends.filter(|end| *end < 1 << 56).max()?;
     Some(u64::BITS - (highest - 1).leading_zeros())
-}
-
-fn memory_bytes() -> u64 {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|info| total_bytes(&info));
-    let group =
-        fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|max| max.trim().parse().ok());
-    [machine, group].into_iter().flatten().min().unwrap_or(1 << 30)
-}
-
-fn total_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 #[cfg(test)]
@@ -163,7 +165,6 @@ mod tests {
         assert_eq!(address_bits(maps), Some(47));
         assert_eq!(address_bits("7ffffdf000-8000000000 rw-p 00000000 00:00 0 [stack]\n"), Some(39));
         assert_eq!(address_bits("rubbish"), None);
-        assert_eq!(total_bytes("MemTotal:         949444 kB\nMemFree: 1 kB\n"), Some(949_444 << 10));
     }
 
     #[test]
@@ -182,9 +183,13 @@ mod tests {
             (pi.max_isolates, pi.max_memory_bytes, pi.reservation_bytes),
             (1000, 256 << 20, 4 << 30)
         );
-        assert_eq!(large, pi);
+        assert_eq!((large.max_isolates, large.max_memory_bytes), (pi.max_isolates, pi.max_memory_bytes));
+        assert_eq!((large.guest_bytes, large.kept_bytes), (12 << 30, 1 << 20));
         let small = Machine { memory_bytes: 128 << 20, ..PI }.pool(none);
-        assert_eq!((small.max_isolates, small.max_memory_bytes), (256, 32 << 20));
+        assert_eq!(
+            (small.max_isolates, small.max_memory_bytes, small.kept_bytes),
+            (128, 64 << 20, 128 << 10)
+        );
         let short = Machine { address_bits: 39, ..PI }.pool(none);
         assert_eq!((short.max_isolates, short.reservation_bytes), (909, 256 << 20));
         // Such a pool can be set up, too.
@@ -192,7 +197,7 @@ mod tests {
         let shorter = Machine { address_bits: 32, ..PI }.pool(none);
         assert!(shorter.max_isolates < 10, "{shorter:?}");
         let wished =
-            PoolWishes { max_isolates: Some(50), max_memory_bytes: Some(1 << 30), reservation_bytes: None };
+            PoolWishes { max_isolates: Some(50), max_memory_bytes: Some(1 << 30), ..PoolWishes::default() };
         let wished = Machine { address_bits: 39, ..PI }.pool(wished);
         assert_eq!(
             (wished.max_isolates, wished.max_memory_bytes, wished.reservation_bytes),

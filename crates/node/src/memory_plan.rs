@@ -1,0 +1,242 @@
+//! How the memory of the process is shared out: a budget for each consumer, of which all together stay within the limit.
+
+use std::fmt;
+
+use edgefaas_isolates::{GuestMemory, MemoryLimit};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What a process without any work takes: its code, its threads, the store and what the kernel keeps for it.
+const BASE_BYTES: u64 = 24 * MIB;
+/// For fragments of the allocator, pages of files and what is counted nowhere: one in so many bytes of the limit.
+const SLACK_SHARE: u64 = 8;
+const MAX_SLACK_BYTES: u64 = 512 * MIB;
+/// A connected client with its buffers here and in the kernel. Idle MQTT clients take 5 kB.
+const CONNECTION_BYTES: u64 = 16 * KIB;
+/// The default of `broker.max_connections`.
+const MAX_CONNECTIONS: u64 = 10_000;
+/// Shares are counted in parts of this many.
+const PARTS: u64 = 1000;
+
+/// A consumer of memory: its share of what the base leaves, in parts of [`PARTS`], and the most that it is of use for.
+struct Share {
+    parts: u64,
+    max_bytes: u64,
+}
+
+impl Share {
+    const fn of(parts: u64, max_bytes: u64) -> Self {
+        Self { parts, max_bytes }
+    }
+
+    fn bytes(&self, shared_bytes: u64) -> u64 {
+        (shared_bytes / PARTS * self.parts).min(self.max_bytes)
+    }
+}
+
+const CONNECTIONS: Share = Share::of(100, MAX_CONNECTIONS * CONNECTION_BYTES);
+const BUFFERED: Share = Share::of(35, 64 * MIB);
+const RETAINED: Share = Share::of(30, 64 * MIB);
+const SUBSCRIPTIONS: Share = Share::of(10, 8 * MIB);
+const WILLS: Share = Share::of(10, 16 * MIB);
+const UNWRITTEN: Share = Share::of(15, 32 * MIB);
+const EVENTS: Share = Share::of(50, 128 * MIB);
+const REPLIES: Share = Share::of(35, 64 * MIB);
+const BODIES: Share = Share::of(35, 64 * MIB);
+const ANSWERS: Share = Share::of(35, 64 * MIB);
+const WORKFLOWS: Share = Share::of(70, 512 * MIB);
+const DURABLE: Share = Share::of(10, 16 * MIB);
+const BLOCKS: Share = Share::of(20, 8 * MIB);
+const FIELDS: Share = Share::of(30, 16 * MIB);
+const LOGS: Share = Share::of(15, 64 * MIB);
+
+/// Sizes that the configuration sets; the rest is shared out by the plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MemoryWishes {
+    /// `broker.max_buffered`.
+    pub buffered_bytes: Option<u64>,
+    /// `broker.max_retained`.
+    pub retained_bytes: Option<u64>,
+    /// `broker.max_connections`.
+    pub connections: Option<u64>,
+    /// `store.cache`.
+    pub block_bytes: Option<u64>,
+    /// `objects.cache`.
+    pub field_bytes: Option<u64>,
+}
+
+/// The budgets of a node, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// What the process may use.
+    pub limit: MemoryLimit,
+    /// Not given to anybody: the process itself.
+    pub base_bytes: u64,
+    /// Linear memory of functions, with what an isolate takes beside it.
+    pub guest_bytes: u64,
+    /// Connected clients, in number. Each counts 16 KiB.
+    pub connections: u64,
+    /// Messages that wait in memory for subscribers.
+    pub buffered_bytes: u64,
+    /// Retained messages.
+    pub retained_bytes: u64,
+    /// Filters of subscriptions.
+    pub subscription_bytes: u64,
+    /// Wills of clients.
+    pub will_bytes: u64,
+    /// Changes of the broker that wait for the store.
+    pub unwritten_bytes: u64,
+    /// Events of invocations that run, wait or are being written.
+    pub event_bytes: u64,
+    /// Replies that wait for their clients.
+    pub reply_bytes: u64,
+    /// Request bodies that are not complete.
+    pub body_bytes: u64,
+    /// Answers of other servers to functions.
+    pub answer_bytes: u64,
+    /// Instances of workflows.
+    pub workflow_bytes: u64,
+    /// Durable invocations that need not be read from the disk again.
+    pub durable_bytes: u64,
+    /// The store's block cache.
+    pub block_bytes: u64,
+    /// Fields of objects.
+    pub field_bytes: u64,
+    /// Log lines, spans and metrics.
+    pub log_bytes: u64,
+}
+
+/// A budget with its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryShare {
+    /// What it is for.
+    pub name: &'static str,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+impl MemoryPlan {
+    /// Shares `limit` out. What the configuration sets is taken as it is, at the expense of functions.
+    pub fn new(limit: MemoryLimit, wishes: MemoryWishes) -> Self {
+        let slack_bytes = (limit.bytes / SLACK_SHARE).min(MAX_SLACK_BYTES);
+        let base_bytes = (BASE_BYTES + slack_bytes).min(limit.bytes / 2);
+        let shared_bytes = limit.bytes - base_bytes;
+        let of = |share: Share| share.bytes(shared_bytes);
+        let mut plan = Self {
+            limit,
+            base_bytes,
+            guest_bytes: 0,
+            connections: wishes.connections.unwrap_or((of(CONNECTIONS) / CONNECTION_BYTES).max(1)),
+            buffered_bytes: wishes.buffered_bytes.unwrap_or(of(BUFFERED)),
+            retained_bytes: wishes.retained_bytes.unwrap_or(of(RETAINED)),
+            subscription_bytes: of(SUBSCRIPTIONS),
+            will_bytes: of(WILLS),
+            unwritten_bytes: of(UNWRITTEN),
+            event_bytes: of(EVENTS),
+            reply_bytes: of(REPLIES),
+            body_bytes: of(BODIES),
+            answer_bytes: of(ANSWERS),
+            workflow_bytes: of(WORKFLOWS),
+            durable_bytes: of(DURABLE),
+            block_bytes: wishes.block_bytes.unwrap_or(of(BLOCKS)),
+            field_bytes: wishes.field_bytes.unwrap_or(of(FIELDS)),
+            log_bytes: of(LOGS),
+        };
+        // Functions have the rest; if the configuration leaves nothing, a tenth all the same.
+        let taken: u64 = plan.shares().iter().map(|share| share.bytes).sum();
+        plan.guest_bytes = plan.limit.bytes.saturating_sub(taken).max(shared_bytes / 10);
+        plan
+    }
+
+    /// Every budget, in bytes.
+    pub fn shares(&self) -> [MemoryShare; 17] {
+        let share = |name, bytes| MemoryShare { name, bytes };
+        [
+            share("process", self.base_bytes),
+            share("functions", self.guest_bytes),
+            share("connections", self.connections.saturating_mul(CONNECTION_BYTES)),
+            share("mqtt queues", self.buffered_bytes),
+            share("retained messages", self.retained_bytes),
+            share("subscriptions", self.subscription_bytes),
+            share("wills", self.will_bytes),
+            share("unwritten changes", self.unwritten_bytes),
+            share("events", self.event_bytes),
+            share("replies", self.reply_bytes),
+            share("request bodies", self.body_bytes),
+            share("answers to functions", self.answer_bytes),
+            share("workflows", self.workflow_bytes),
+            share("durable invocations", self.durable_bytes),
+            share("store cache", self.block_bytes),
+            share("object cache", self.field_bytes),
+            share("logs", self.log_bytes),
+        ]
+    }
+
+    /// All budgets together, in bytes.
+    pub fn total_bytes(&self) -> u64 {
+        self.shares().iter().fold(0, |sum, share| sum.saturating_add(share.bytes))
+    }
+
+    /// The most linear memory that one function can have.
+    pub fn largest_function_bytes(&self) -> u64 {
+        GuestMemory::largest_isolate_bytes(self.guest_bytes)
+    }
+}
+
+impl fmt::Display for MemoryShare {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.name, bytesize::ByteSize(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_isolates::LimitSource;
+
+    use super::*;
+
+    fn plan(limit_bytes: u64, wishes: MemoryWishes) -> MemoryPlan {
+        MemoryPlan::new(MemoryLimit { bytes: limit_bytes, source: LimitSource::Machine }, wishes)
+    }
+
+    #[test]
+    fn all_budgets_together_stay_within_every_limit() {
+        let none = MemoryWishes::default();
+        let limits = (64..=2048).step_by(7).map(|mib| mib * MIB);
+        let larger = (2..=64).map(|gib| gib << 30);
+        for limit_bytes in limits.chain(larger) {
+            let plan = plan(limit_bytes, none);
+            assert!(plan.total_bytes() <= limit_bytes, "{limit_bytes}: {plan:?}");
+            assert!(plan.shares().iter().all(|share| share.bytes > 0), "{plan:?}");
+            // Functions have a third of it at least.
+            assert!(plan.guest_bytes >= (limit_bytes - plan.base_bytes) / 3, "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_machine_has_room_for_what_it_is_for() {
+        let none = MemoryWishes::default();
+        let small = plan(128 * MIB, none);
+        assert!(small.guest_bytes >= 40 * MIB && small.connections >= 500, "{small:?}");
+        let pi = plan(1 << 30, none);
+        assert!(pi.guest_bytes >= 400 * MIB && pi.connections >= 5000, "{pi:?}");
+        assert!(pi.largest_function_bytes() >= 256 * MIB);
+        let large = plan(24 << 30, none);
+        assert_eq!((large.event_bytes, large.buffered_bytes), (128 * MIB, 64 * MIB));
+        assert_eq!((large.connections, large.workflow_bytes), (MAX_CONNECTIONS, 512 * MIB));
+    }
+
+    #[test]
+    fn what_is_configured_is_taken_from_functions() {
+        let none = MemoryWishes::default();
+        let (without, with) =
+            (plan(1 << 30, none), plan(1 << 30, MemoryWishes { retained_bytes: Some(200 * MIB), ..none }));
+        assert_eq!(with.retained_bytes, 200 * MIB);
+        assert_eq!(without.guest_bytes - with.guest_bytes, 200 * MIB - without.retained_bytes);
+        assert!(with.total_bytes() <= 1 << 30);
+        // More than there is: functions keep a little, and the sum says so.
+        let too_much = plan(1 << 30, MemoryWishes { retained_bytes: Some(2 << 30), ..none });
+        assert!(too_much.guest_bytes > 0 && too_much.total_bytes() > 1 << 30);
+    }
+}
