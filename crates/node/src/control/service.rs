@@ -484,7 +484,7 @@ fn invoke_status(error: &InvocationError) -> Status {
         InvocationError::UnknownFunction { .. } => Status::not_found(text),
         InvocationError::PayloadTooLarge { .. } => Status::invalid_argument(text),
         InvocationError::QueueFull { .. } => Status::resource_exhausted(text),
-        InvocationError::Draining => Status::unavailable(text),
+        InvocationError::Draining | InvocationError::NoGuestMemory { .. } => Status::unavailable(text),
         _ => Status::internal(text),
     }
 }

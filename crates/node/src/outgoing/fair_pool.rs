@@ -102,6 +102,11 @@ impl FairPool {
         Self(Arc::new(Inner { what, capacity, state: Mutex::default() }))
     }
 
+    /// How many units there are.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+
     /// `amount` units for `owner`, if it may have them now.
     pub fn try_take(&self, owner: &Arc<str>, amount: usize) -> Option<Share> {
         let taken = self.0.state.lock().take(self.0.capacity, owner, amount);

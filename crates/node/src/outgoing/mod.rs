@@ -161,7 +161,7 @@ impl HttpClient {
                     }
                 };
                 if !has_room {
-                    let (owner, capacity) = (caller.owner().clone(), MAX_BUFFERED_BYTES);
+                    let (owner, capacity) = (caller.owner().clone(), self.buffered.capacity());
                     return Err(FetchError::NoRoom { server: server(&url), owner, capacity });
                 }
                 room = total;
