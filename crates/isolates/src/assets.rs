@@ -5,6 +5,7 @@
 //! what nobody reads takes no memory.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -193,7 +194,7 @@ pub(crate) fn add_to_component(
         if depth == 0
             && let Some((id, range)) = payload.as_section()
         {
-            let data = &wasm[range];
+            let data = within(wasm, range)?;
             let changed = match payload {
                 Payload::ModuleSection { .. } if table.is_none() => add_to_module(data, assets)?,
                 _ => None,
@@ -218,6 +219,11 @@ pub(crate) fn add_to_component(
     }
 }
 
+/// A section of `wasm`, whose header may say that it is longer than the file.
+fn within(wasm: &[u8], range: Range<usize>) -> Result<&[u8], AssetError> {
+    wasm.get(range).ok_or_else(|| AssetError::Component("a section is longer than the file".into()))
+}
+
 /// The module with assets behind its memory; nothing if it has none of its own, or another's beside it.
 fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, AssetTable)>, AssetError> {
     let invalid = |error: wasmparser::BinaryReaderError| AssetError::Component(error.to_string());
@@ -234,7 +240,7 @@ fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, 
                         return Ok(None);
                     }
                 }
-                module.section(&RawSection { id, data: &wasm[range] });
+                module.section(&RawSection { id, data: within(wasm, range)? });
             }
             (Payload::MemorySection(memories), _) => {
                 let mut section = MemorySection::new();
@@ -269,10 +275,10 @@ fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, 
             // It is the last one that means anything; where it is missing, there is one now.
             (Payload::DataSection(segments), Some(_)) => {
                 for segment in segments.clone() {
-                    data.raw(&wasm[segment.map_err(invalid)?.range]);
+                    data.raw(within(wasm, segment.map_err(invalid)?.range)?);
                 }
             }
-            _ => drop(module.section(&RawSection { id, data: &wasm[range] })),
+            _ => drop(module.section(&RawSection { id, data: within(wasm, range)? })),
         }
     }
     let Some((table, contents)) = placed else { return Ok(None) };
