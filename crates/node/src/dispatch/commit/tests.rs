@@ -21,7 +21,7 @@ use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
 use crate::objects::FieldKey;
 use crate::platform::Platform;
-use crate::registry::Registry;
+use crate::registry::{FunctionMemoryLimits, Registry};
 use crate::secrets::Secrets;
 use crate::store::{BrokerStorage, Store, StoreOptions};
 use crate::trace::{TraceLimits, Traces};
@@ -62,12 +62,13 @@ struct Parts {
 
 impl Parts {
     fn open(data_dir: &std::path::Path, hooks: Hooks, is_held: bool) -> Self {
-        let Platform { clock, compiler, machine } = Platform::system();
+        let Platform { clock, compiler, machine, memory } = Platform::system();
         let config = NodeConfig::default();
+        let plan = Arc::new(config.memory_plan(memory.limit()));
         let store = Arc::new(Store::open(&StoreOptions::small(data_dir), clock.clone()).unwrap());
         let mut isolates = config.isolates;
         isolates.max = Some(1);
-        let pool = isolates.pool(&machine);
+        let pool = isolates.pool(&machine, &plan);
         let isolates =
             Arc::new(Isolates::new(&IsolatesConfig { pool, compiler, code_cache: None }).unwrap());
         let logs = Arc::new(Logs::new(clock.clone(), RingLimits { lines: 100, bytes: 10_000 }));
@@ -77,11 +78,12 @@ impl Parts {
             logs.clone(),
             Arc::new(Metrics::default()),
             clock.clone(),
-            1 << 20,
+            FunctionMemoryLimits { max_bytes: 1 << 20, largest_bytes: 1 << 20 },
         );
         let workers = Arc::new(Workers::start(1).unwrap());
-        let keep = KeepLimits { time: Duration::from_secs(60), count: 10, bytes: 10_000 };
-        let limits = WorkflowLimits { running: 10, instances: 10 };
+        let keep =
+            KeepLimits { time: Duration::from_secs(60), count: 10, bytes: 10_000, memory_bytes: 10_000 };
+        let limits = WorkflowLimits { running: 10, instances: 10, ..WorkflowLimits::default() };
         let coordinator =
             Coordinator::new(workers.clone(), clock.clone(), limits, Durability::Written, "node");
         let is_held = AtomicBool::new(is_held);
@@ -100,6 +102,7 @@ impl Parts {
             clock,
             broker: Broker::open(BrokerConfig::default(), hooks, storage.clone()).unwrap(),
             max_message_bytes: 1 << 20,
+            plan,
             store,
         }));
         Self { dispatcher, storage }
