@@ -30,8 +30,9 @@ const MAX_KEPT_BYTES: u64 = 1 << 20;
 
 /// Enough to compile a component of a few megabytes.
 const COMPILE_MEMORY_BYTES: u64 = 512 << 20;
-/// As little as `isolates.compile_memory` may be.
-const MIN_COMPILE_MEMORY_BYTES: u64 = 32 << 20;
+/// Enough to compile the JavaScript engine. The limit is of reserved memory, more than the process ever touches, so that
+/// this fits a machine of 128 MiB.
+const MIN_COMPILE_MEMORY_BYTES: u64 = 192 << 20;
 
 /// The machine as far as isolates depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Machine {
     }
 
     /// Memory that a process which parses and compiles may use, in bytes: three quarters of the machine's, and at least
-    /// 512 MiB where the machine has so much. The system ends that process before the node if both need too much.
+    /// 512 MiB where the machine has so much, and 192 MiB anywhere. The system ends that process before the node if both need too much.
     pub fn compile_memory_bytes(&self) -> u64 {
         let three_quarters = self.memory_bytes / 4 * 3;
         match self.memory_bytes >= COMPILE_MEMORY_BYTES {
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn compiling_may_use_most_of_the_machine() {
         let with = |mib: u64| Machine { memory_bytes: mib << 20, ..PI }.compile_memory_bytes() >> 20;
-        assert_eq!([with(16), with(256), with(512), with(600)], [32, 192, 512, 512]);
+        assert_eq!([with(128), with(320), with(512), with(600)], [192, 240, 512, 512]);
         // A component of componentize-py takes 640 MiB, which a Raspberry Pi of 1 GB has.
         assert_eq!([with(927), with(8192)], [695, 6144]);
     }

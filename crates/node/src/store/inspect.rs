@@ -215,8 +215,8 @@ impl Inspection {
             }
         }
         for fact in known {
-            let is_newest = known.last() == Some(fact);
-            let may_be_removed = !is_newest && !is_closed && grown;
+            // Also the newest of the manifest: the engine may have begun another one and flushed since.
+            let may_be_removed = !is_closed && grown;
             if fact.id > last || (fact.id < first && !may_be_removed) {
                 missing(fact.id);
             }
