@@ -389,7 +389,7 @@ fn bad_permissions_on_a_command_line() {
         (
             "http=a.example/x",
             "the pattern `a.example/x` of the permission `http` is no good: it names more than a host; write \
-             `api.example.com` or `https://api.example.com:8443`",
+             `api.example.com`, `https://api.example.com:8443` or `192.168.1.0/24`",
         ),
         (
             "tcp=plc",
