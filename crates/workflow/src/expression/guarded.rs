@@ -116,7 +116,7 @@ fn failure(exception: Exn<'_, V>) -> Failure {
 /// The error that says which limit it was.
 pub(super) fn of_stop(stop: Stop) -> EvalError {
     match stop {
-        Stop::Steps => EvalError::Budget { limit: "1,000,000 steps" },
+        Stop::Steps => EvalError::Budget { limit: "250,000 steps" },
         Stop::Stack => {
             EvalError::Budget { limit: "1 MiB of stack: its functions call themselves too deeply" }
         }

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 /// Steps of one evaluation: outputs of generators, calls of functions and work on values.
-pub(super) const STEPS: u64 = 1_000_000;
+pub(super) const STEPS: u64 = 250_000;
 /// What one evaluation may allocate in all, freed or not, in bytes.
 pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
 /// The longest string, in bytes.

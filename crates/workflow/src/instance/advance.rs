@@ -19,7 +19,7 @@ use crate::program::{Block, DurationSpec, Emit, Flow, For, Kind, Node, NodeId, P
 /// Tasks that are begun in a turn; events that came meanwhile go first then.
 const TURN_TASKS: u32 = 2_000;
 /// Steps of expressions after which a turn ends.
-const TURN_STEPS: u64 = 500_000;
+const TURN_STEPS: u64 = 125_000;
 /// Items that one loop goes through at most.
 const MAX_ITEMS: usize = 10_000_000;
 
