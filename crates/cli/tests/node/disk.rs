@@ -279,13 +279,6 @@ fn a_queue_that_filled_the_disk_and_was_drained_makes_room_again() {
                 stored >= first / 2,
                 "{stored} bytes were taken in round {round}, {first} in the first"
             );
-            let status = small.node().ok(&["status"]);
-            assert!(status.contains("full"), "{status}");
-            assert_eq!(small.metric("edgefaas_disk_full"), 1);
-            assert_eq!(
-                small.node().control_get("/readyz"),
-                "ready, but the disk is full: writes that need space are refused\n"
-            );
             Client::connect(small.port(), "away", false).await.drain(taken).await;
             let time = publisher.accepted("full/a", false).await;
             println!("round {round}: accepted again after {time:?}");

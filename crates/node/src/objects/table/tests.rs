@@ -47,8 +47,10 @@ async fn what_lies_on_both_sides_of_damage_is_found_and_the_damage_is_told() {
     }
     store.committer().commit(batch, Durability::Synced).await.unwrap();
     store.objects().space.rotate_memtable_and_wait().unwrap();
+    drop(store);
 
-    // While it is open: a store that is damaged before does not open.
+    // While it is open, and before anything is read: a store that is damaged before does not open.
+    let store = open(dir.path());
     let path = table_file(dir.path());
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
