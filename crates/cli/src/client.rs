@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edgefaas_node::config::default_data_dir;
+use edgefaas_node::control::ControlEndpoint;
 use edgefaas_node::control::proto::control_client::ControlClient;
-use edgefaas_node::control::{ControlEndpoint, Nonce, PROOF_HEADER, is_proof};
 use edgefaas_node::tls::Fingerprint;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
-use tower_service::Service as _;
 
 use crate::args::Global;
 use crate::dev_file;
@@ -167,42 +166,7 @@ async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
         }
         (None, _) => known.map(|known| known.token),
     };
-    // A token that the user gave is for the node that the user named. One that was found on this machine is for the node
-    // that wrote it, which a pinned certificate proves, or the node itself.
-    let proven = global.token.is_some() || url.secure;
-    let (mut channel, bearer) = open(&url, token.as_deref(), pin).await?;
-    if let Some(token) = token.filter(|_| !proven) {
-        ask_for_proof(&mut channel, &url, &token).await?;
-    }
-    Ok((channel, bearer))
-}
-
-/// Asks whether what listens at `url` is the node with this token, without a word about the token.
-///
-/// # Errors
-/// It is another node or program.
-async fn ask_for_proof(channel: &mut Channel, url: &NodeUrl, token: &str) -> anyhow::Result<()> {
-    let nonce = Nonce::random();
-    let request =
-        tonic::codegen::http::Request::get(format!("http://{}:{}{}", url.host, url.port, nonce.path()))
-            .body(tonic::body::Body::empty())?;
-    let answer = async {
-        std::future::poll_fn(|context| channel.poll_ready(context)).await?;
-        channel.call(request).await
-    };
-    let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
-    let proof = match &answer {
-        Ok(Ok(answer)) => answer.headers().get(PROOF_HEADER).and_then(|proof| proof.to_str().ok()),
-        _ => None,
-    };
-    if proof.is_some_and(|proof| is_proof(proof, token, nonce, url.port)) {
-        return Ok(());
-    }
-    let message = format!(
-        "what listens at {url} is not the node whose token is in the data directory, and was not sent the token; name that \
-         node with --node URL, or its data directory with --data-dir, or give the token of this one with --token"
-    );
-    Err(Failure::new(Exit::Refused, message))
+    open(&url, token.as_deref(), pin).await
 }
 
 /// Connects to the control API at `url`; by TLS only to the node whose certificate has the fingerprint `pin`.

@@ -564,22 +564,3 @@ fn mqtt_for_others_needs_somebody_who_can_prove_who_they_are() {
         skipped("python3 with paho-mqtt");
     }
 }
-
-/// A token of one node's data directory is not for whatever listens where the command looks.
-#[test]
-fn a_token_goes_only_to_the_node_that_wrote_it() {
-    let home = tempfile::tempdir().unwrap();
-    let _own = Running::start(&home.path().join("own"), &[]);
-    let other = Running::start(&home.path().join("other"), &[]);
-    let url = other.word("control").to_owned();
-    let refused = edgefaas(&home.path().join("own")).args(["list", "--node", &url]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("was not sent the token"), "{said}");
-    // A token that is given is for the node that is named.
-    let token = std::fs::read_to_string(home.path().join("other/token")).unwrap();
-    let given = edgefaas(&home.path().join("own"))
-        .args(["list", "--node", &url, "--token", token.trim()])
-        .output()
-        .unwrap();
-    assert!(given.status.success(), "{}", String::from_utf8_lossy(&given.stderr));
-}

@@ -7,13 +7,12 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::connections::Visitor;
-use super::proof::PROOF_PATH;
 use crate::access::replace_file;
 use crate::problem::{MEDIA_TYPE, Problem};
 
 /// The token's file in the data directory.
 pub const TOKEN_FILE: &str = "token";
-/// Paths that need no token; nor does [`PROOF_PATH`].
+/// Paths that need no token.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The token can't be read or made.
@@ -61,8 +60,7 @@ impl Guard {
         if bears {
             visitor.is_known();
         }
-        let path = request.uri().path();
-        match bears || OPEN_PATHS.contains(&path) || path.starts_with(PROOF_PATH) {
+        match bears || OPEN_PATHS.contains(&request.uri().path()) {
             true => Ok(()),
             false => Err(Box::new(refuse(request.headers()))),
         }

@@ -1,16 +1,15 @@
-//! `/metrics`, `/healthz`, `/readyz` and `/proof/NONCE`.
+//! `/metrics`, `/healthz` and `/readyz`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
 use super::ControlParts;
-use super::proof::{Nonce, PROOF_HEADER, PROOF_PATH, proof};
 
 /// Prometheus' text format, as its OpenMetrics successor calls it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -21,7 +20,6 @@ pub(super) fn routes(parts: Arc<ControlParts>) -> Router {
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route(&format!("{PROOF_PATH}{{nonce}}"), get(prove))
         .with_state(parts)
 }
 
@@ -44,14 +42,4 @@ async fn ready(State(parts): State<Arc<ControlParts>>) -> Response {
         return "ready, but the disk is full: writes that need space are refused\n".into_response();
     }
     "ready\n".into_response()
-}
-
-async fn prove(State(parts): State<Arc<ControlParts>>, Path(nonce): Path<String>) -> Response {
-    match Nonce::parse(&nonce) {
-        Some(nonce) => {
-            let answer = proof(&parts.token, nonce, parts.facts.addresses.control.port());
-            (StatusCode::NO_CONTENT, [(PROOF_HEADER, answer.to_hex().to_string())]).into_response()
-        }
-        None => (StatusCode::BAD_REQUEST, "the nonce has 64 hexadecimal digits\n").into_response(),
-    }
 }

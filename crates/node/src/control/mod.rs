@@ -6,7 +6,6 @@ mod convert;
 mod endpoint;
 mod http;
 mod objects;
-mod proof;
 mod service;
 
 use std::convert::Infallible;
@@ -34,7 +33,6 @@ pub use auth::{TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
 pub use connections::MAX_CONNECTIONS;
 pub use endpoint::ControlEndpoint;
-pub use proof::{Nonce, PROOF_HEADER, is_proof};
 
 use crate::access::AccessControl;
 use crate::bridge::Bridges;
