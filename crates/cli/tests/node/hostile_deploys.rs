@@ -135,7 +135,7 @@ fn javascript_that_nests_too_deeply_is_refused_with_its_file() {
     let links = format!("const a = {}1; export default ()=>String(a)", "1-".repeat(2000));
     bench.deploy("chain", script("chain.ts", &links)).unwrap();
     assert_eq!(bench.node.http("GET", "/fn/chain", ""), (200, "-1999".into()));
-    let nested = format!("const a = {}1{}; export default ()=>'n'", "[".repeat(200), "]".repeat(200));
+    let nested = format!("const a = {}1{}; export default ()=>'n'", "[".repeat(50), "]".repeat(50));
     bench.deploy("nested", script("nested.js", &nested)).unwrap();
     assert_eq!(bench.node.http("GET", "/fn/nested", ""), (200, "n".into()));
 }
