@@ -144,10 +144,8 @@ pub(super) fn quick_bytes(term: &Term<&str>) -> u64 {
         Term::BinOp(left, BinaryOp::Math(Math::Mul), right) => {
             unknown |= !(is_number(left) || is_number(right))
         }
-        Term::BinOp(left, BinaryOp::Math(Math::Sub), right) => {
-            if !(is_number(left) || is_number(right)) {
-                iterations += 1;
-            }
+        Term::BinOp(left, BinaryOp::Math(Math::Sub), right) if !(is_number(left) || is_number(right)) => {
+            iterations += 1;
         }
         _ => {}
     });

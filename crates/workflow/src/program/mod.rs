@@ -153,6 +153,7 @@ pub enum DurationSpec {
 
 /// What a task does.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each task of a definition")]
 pub enum Kind {
     /// `do`.
     Do(Block),
