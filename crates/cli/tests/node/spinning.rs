@@ -79,3 +79,42 @@ fn connections_and_small_functions_do_not_wait_for_those_that_compute() {
     }
     assert!(compute(), "{round_trips} round trips while all of them compute");
 }
+
+/// The callee of each computes, and waits for its turn, while its caller computes too.
+#[test]
+fn callers_that_compute_do_not_stop_their_callees() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("node.toml");
+    std::fs::write(&config, "workers = 1\n").unwrap();
+    let node = Running::start(&home.path().join("data"), &["--config", config.to_str().unwrap()]);
+    let app = home.path().join("app");
+    std::fs::create_dir(&app).unwrap();
+    let spin =
+        "const spin = () => { let sum = 0; for (let i = 0; i < 300_000; i++) sum += i; return sum; };\n";
+    let callee = "export default () => String(spin());\n";
+    let caller = "export default async (event, context) => {\n\
+                  const calls = Promise.all([1, 2, 3].map((n) => context.call(\"callee\", n)));\n\
+                  for (let i = 0; i < 5; i++) { await new Promise((done) => setTimeout(done, 0)); spin(); }\n\
+                  return String((await calls).length);\n};\n";
+    let limits = "limits = { timeout = \"30s\" }\n";
+    std::fs::write(
+        app.join("edgefaas.toml"),
+        format!(
+            "app = \"calls\"\n[functions.callee]\nmain = \"callee.js\"\n{limits}[functions.caller]\nmain = \
+             \"caller.js\"\npermissions = {{ call = [\"callee\"] }}\n{limits}"
+        ),
+    )
+    .unwrap();
+    std::fs::write(app.join("callee.js"), format!("{spin}{callee}")).unwrap();
+    std::fs::write(app.join("caller.js"), format!("{spin}{caller}")).unwrap();
+    node.ok(&["deploy", app.to_str().unwrap()]);
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for _ in 0..10 {
+                    assert_eq!(node.http("POST", "/fn/caller", ""), (200, "3".to_owned()));
+                }
+            });
+        }
+    });
+}

@@ -12,6 +12,7 @@ use edgefaas_isolates::{
     LogLevel, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
 };
 use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Dispatcher;
 use super::effects::{Effects, EffectsFull};
@@ -171,7 +172,18 @@ impl Host for InvocationHost {
         }
         drop(routes);
         let admitted = dispatcher.admit(call).map_err(call_error)?;
-        Ok(Box::pin(async move { dispatcher.run(admitted).await.result.map_err(call_error) }))
+        // A task of its own: where its caller computes and waits for the thread's lane, nobody else polls it, and it may be
+        // the one that has the lane.
+        Ok(Box::pin(async move {
+            let call = tokio::spawn(async move { dispatcher.run(admitted).await.result });
+            match AbortOnDropHandle::new(call).await {
+                Ok(result) => result.map_err(call_error),
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(HostError::Overloaded("the node stops".to_owned())),
+                },
+            }
+        }))
     }
 
     fn fetch(
