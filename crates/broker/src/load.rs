@@ -84,7 +84,7 @@ impl Shared {
                 useless.push(key.to_vec());
             }
         })?;
-        let orphans = self.queues(&loading, &mut damaged)?;
+        let orphans = self.queues(&loading, &now, &mut damaged)?;
         self.each(&[stored::MARK], |key, value| {
             let session = stored::parse_session_part(&key[1..]).and_then(|(id, _)| loading.get(&id));
             match session.zip(stored::decode::<u64>(value).ok()) {
@@ -212,6 +212,7 @@ impl Shared {
     fn queues(
         &self,
         loading: &HashMap<u64, Loading>,
+        now: &Moment,
         damaged: &mut Damaged,
     ) -> Result<HashSet<u64>, StorageError> {
         let mut orphans = HashSet::new();
@@ -222,9 +223,11 @@ impl Shared {
                 return true;
             };
             let weight = u32::try_from(value.len()).unwrap_or(u32::MAX);
-            let topic = match stored::decode::<QueueRecord<'_>>(value) {
-                Ok(QueueRecord::Message { message, .. }) => Some(message),
-                Ok(QueueRecord::Released) => None,
+            let (topic, received_unix_ms) = match stored::decode::<QueueRecord<'_>>(value) {
+                Ok(QueueRecord::Message { message, received_unix_ms, .. }) => {
+                    (Some(message), received_unix_ms)
+                }
+                Ok(QueueRecord::Released) => (None, 0),
                 Err(damage) => {
                     note(&mut damaged.messages, "queued message", key, damage);
                     return true;
@@ -234,7 +237,9 @@ impl Shared {
             let figures = loading.figures_of(topic.as_ref(), self);
             // PUBREC has come: the client has it, and it waits for nothing but its end.
             let weight = if topic_is_none { 1 } else { weight };
-            loading.mailbox.restore(number, weight, &figures);
+            let expiry = topic.as_ref().and_then(MessageRecord::expiry_seconds);
+            let expiry = expiry.map(|seconds| (now.instant_of(received_unix_ms), seconds));
+            loading.mailbox.restore(number, weight, expiry, &figures);
             true
         })?;
         Ok(orphans)

@@ -61,8 +61,14 @@ impl Mailbox {
     }
 
     /// See [`Outbox::restore`].
-    pub(crate) fn restore(&self, number: u64, weight: u32, figures: &Arc<Figures>) {
-        self.outbox.lock().restore(number, weight, figures);
+    pub(crate) fn restore(
+        &self,
+        number: u64,
+        weight: u32,
+        expiry: Option<(Instant, u32)>,
+        figures: &Arc<Figures>,
+    ) {
+        self.outbox.lock().restore(number, weight, expiry, figures);
     }
 
     /// Another connection has the session from now on: what the last one was asked does not concern it.
@@ -170,6 +176,11 @@ impl Mailbox {
     /// See [`Outbox::trim`].
     pub(crate) fn trim(&self, transaction: &mut Transaction<'_>) -> u64 {
         self.outbox.lock().trim(transaction)
+    }
+
+    /// See [`Outbox::expire`].
+    pub(crate) fn expire(&self, most: usize, now: Instant, transaction: &mut Transaction<'_>) -> usize {
+        self.outbox.lock().expire(most, now, transaction)
     }
 
     /// See [`Outbox::is_stored_full`].

@@ -25,6 +25,10 @@ const LOOKED_THROUGH_AT_ONCE: usize = 2048;
 /// Time between two such looks, and between the last one and the first.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// The same where the disk is full, and time between two looks at what waits for sessions.
+const SHORT_LOOK_INTERVAL: Duration = Duration::from_secs(3);
+/// Messages for one session that are deleted at a time since they have expired.
+const EXPIRED_AT_ONCE: usize = 512;
 /// Most filters whose figures are published.
 const PUBLISHED_FILTERS: usize = 1000;
 
@@ -35,6 +39,7 @@ pub(crate) async fn run(shared: &Shared) {
     let mut before = None;
     let mut queues = HashSet::new();
     let (mut look_at, mut looked_to) = (Instant::now() + LOOK_INTERVAL, None);
+    let mut queues_at = Instant::now() + SHORT_LOOK_INTERVAL;
     loop {
         let now = Instant::now();
         while let Some(fired) = shared.timers.fire(now) {
@@ -47,13 +52,20 @@ pub(crate) async fn run(shared: &Shared) {
             // Late is late: no rounds are made up for.
             sys_at = Some((at + sys_interval).max(now));
         }
+        if queues_at <= now {
+            let pause = if expire_queued(shared) { PURGE_PAUSE } else { SHORT_LOOK_INTERVAL };
+            queues_at = now + pause;
+            if shared.journal.is_full() {
+                look_at = look_at.min(now + SHORT_LOOK_INTERVAL);
+            }
+        }
         if look_at <= now {
             looked_to = expire_retained(shared, looked_to);
             look_at = now + if looked_to.is_some() { LOOK_PAUSE } else { LOOK_INTERVAL };
         }
         let due =
             [shared.timers.next(), sys_at, Some(look_at), purging.then(|| Instant::now() + PURGE_PAUSE)];
-        let due = due.into_iter().flatten().min().unwrap_or(now + Duration::from_secs(3600));
+        let due = due.into_iter().flatten().fold(queues_at, Instant::min);
         tokio::select! {
             () = shared.timers.changed.notified() => {}
             () = sleep_until(due.into()) => {}
@@ -74,6 +86,22 @@ fn expire_retained(shared: &Shared, after: Option<TopicName>) -> Option<TopicNam
         forget_expired(&mut retained, &mut transaction);
     }
     slice.after
+}
+
+/// Deletes messages that have expired while they waited for sessions; true if there may be more.
+fn expire_queued(shared: &Shared) -> bool {
+    let now = Instant::now();
+    let mailboxes: Vec<_> =
+        shared.sessions.lock().mailboxes().map(|(mailbox, _)| mailbox.clone()).collect();
+    let mut more = false;
+    for mailbox in mailboxes {
+        let mut transaction = shared.journal.begin();
+        let expired = mailbox.expire(EXPIRED_AT_ONCE, now, &mut transaction);
+        drop(transaction);
+        shared.counters.messages_dropped.add(expired as u64);
+        more |= expired == EXPIRED_AT_ONCE;
+    }
+    more
 }
 
 /// Deletes some of the messages of sessions that are over; true if there may be more.

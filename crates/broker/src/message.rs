@@ -139,6 +139,11 @@ impl Message {
         self.properties.as_deref()
     }
 
+    /// Seconds after which it expires, counted from when it came.
+    pub(crate) fn expiry_seconds(&self) -> Option<u32> {
+        self.properties.as_ref().and_then(|properties| properties.expiry_seconds)
+    }
+
     /// A message whose topic and payload may be slices of a read buffer.
     pub(crate) fn borrowed(
         topic: TopicName,

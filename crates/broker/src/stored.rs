@@ -249,6 +249,11 @@ impl<'a> MessageRecord<'a> {
         self.topic
     }
 
+    /// Seconds after which it expires, counted from when it came.
+    pub(crate) fn expiry_seconds(&self) -> Option<u32> {
+        self.properties.as_ref().and_then(|properties| properties.expiry_seconds)
+    }
+
     pub(crate) fn message(self) -> Result<Message, Damage> {
         let topic = TopicName::new(self.topic).map_err(|_| Damage::Fields)?;
         let message = Message::new(topic, Bytes::copy_from_slice(self.payload))

@@ -1,7 +1,9 @@
 //! The part of a session's messages that is in the store, and what is known of it in memory.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Delivery, PAGE_MESSAGES, Slot, Totals, Waiting};
 use crate::journal::{Change, Progress, Space, Ticket, Transaction};
@@ -21,6 +23,8 @@ pub(super) struct Backlog {
     pub(super) spilled_messages: usize,
     /// How many of these were in flight when the client went. They take no room, and count for no bound.
     pub(super) spilled_in_flight: usize,
+    /// Before this second none of those in the store only expires; `None` if none ever does.
+    pub(super) next_expiry: Option<NonZeroU32>,
     /// Below this number nothing waits that could be [given up](Self::oldest).
     pub(super) waits_from: u64,
     /// By which filters they came.
@@ -47,10 +51,12 @@ pub(super) struct Spilled {
     /// 0 for one that is not there any more.
     pub(super) weight: u32,
     pub(super) source: u32,
+    /// The [second](Totals::expiry_second) in which it expires.
+    pub(super) expires: Option<NonZeroU32>,
 }
 
 impl Spilled {
-    pub(super) const GONE: Spilled = Spilled { weight: 0, source: 0 };
+    pub(super) const GONE: Spilled = Spilled { weight: 0, source: 0, expires: None };
 
     /// What a message that waits weighs at least; damaged ones may look lighter.
     pub(super) const LEAST: u32 = 2;
@@ -70,6 +76,7 @@ impl Backlog {
             spilled: VecDeque::new(),
             spilled_messages: 0,
             spilled_in_flight: 0,
+            next_expiry: None,
             waits_from: 0,
             sources: Vec::new(),
             source_of: HashMap::new(),
@@ -125,12 +132,21 @@ impl Backlog {
         }
     }
 
-    /// A message waits in the store only.
-    pub(super) fn spill(&mut self, weight: u32, figures: &Arc<Figures>) {
-        let spilled = Spilled { weight: weight.max(Spilled::LEAST), source: self.source(figures) };
+    /// A message that came at some time, and expires after some seconds, waits in the store only.
+    pub(super) fn spill(&mut self, weight: u32, expiry: Option<(Instant, u32)>, figures: &Arc<Figures>) {
+        let expires = self.expires(expiry);
+        let spilled = Spilled { weight: weight.max(Spilled::LEAST), source: self.source(figures), expires };
         figures.queued(1);
         self.spilled_messages += 1;
         self.spilled.push_back(spilled);
+    }
+
+    /// Takes note of the second in which a message of the store expires.
+    fn expires(&mut self, expiry: Option<(Instant, u32)>) -> Option<NonZeroU32> {
+        let (received, seconds) = expiry?;
+        let expires = NonZeroU32::new(self.totals.expiry_second(received, seconds));
+        self.next_expiry = [self.next_expiry, expires].into_iter().flatten().min();
+        expires
     }
 
     /// A message does not wait in the store only any more; gives the filter it came by.
@@ -159,10 +175,12 @@ impl Backlog {
 
     /// What was in memory waits in the store again, before everything else there.
     pub(super) fn unfetch(&mut self, slot: Slot) {
+        let mut expiry = None;
         let (weight, figures) = match slot {
             Slot::Done => return self.spilled.push_front(Spilled::GONE),
             Slot::Waiting(waiting) => {
                 let weight = u32::try_from(waiting.message.weight()).unwrap_or(u32::MAX);
+                expiry = waiting.message.expiry_seconds().map(|seconds| (waiting.received, seconds));
                 (weight.max(Spilled::LEAST), Some(waiting.figures))
             }
             // It was in flight, not waiting.
@@ -175,7 +193,8 @@ impl Backlog {
             }
         };
         let Some(figures) = figures else { return self.spilled.push_front(Spilled::GONE) };
-        let spilled = Spilled { weight, source: self.source(&figures) };
+        let expires = self.expires(expiry);
+        let spilled = Spilled { weight, source: self.source(&figures), expires };
         self.spilled_messages += 1;
         self.spilled_in_flight += usize::from(spilled.is_in_flight());
         self.spilled.push_front(spilled);

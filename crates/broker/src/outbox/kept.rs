@@ -7,8 +7,15 @@ use super::backlog::Spilled;
 use super::*;
 
 impl Outbox {
-    /// Brings back what the store has: the numbers of messages with their weights, in order.
-    pub(crate) fn restore(&mut self, number: u64, weight: u32, figures: &Arc<Figures>) {
+    /// Brings back what the store has: the numbers of messages with their weights, when they came and after how many seconds
+    /// they expire, in order.
+    pub(crate) fn restore(
+        &mut self,
+        number: u64,
+        weight: u32,
+        expiry: Option<(Instant, u32)>,
+        figures: &Arc<Figures>,
+    ) {
         let Some(stored) = &mut self.stored else { return };
         if stored.spilled.is_empty() {
             self.first = number;
@@ -25,7 +32,7 @@ impl Outbox {
         }
         let weight = weight.max(Spilled::LEAST);
         stored.spilled.extend((next..number).map(|_| Spilled::GONE));
-        stored.spill(weight, figures);
+        stored.spill(weight, expiry, figures);
         stored.readable_to = number + 1;
         stored.weigh(i64::from(weight));
     }
@@ -137,7 +144,8 @@ impl Outbox {
         let ticket = stored.add(number, record, transaction);
         let room = in_memory - self.sent < MEMORY_MESSAGES && self.memory_bytes < MEMORY_BYTES;
         let Some(link) = self.link.as_mut().filter(|_| stored.spilled.is_empty() && room) else {
-            stored.spill(u32::try_from(weight).unwrap_or(u32::MAX), figures);
+            let expiry = dated.message.expiry_seconds().map(|seconds| (dated.received, seconds));
+            stored.spill(u32::try_from(weight).unwrap_or(u32::MAX), expiry, figures);
             stored.weigh(weight as i64);
             return accepted(false);
         };
@@ -189,13 +197,49 @@ impl Outbox {
         // What is in flight takes no room, and ends what the client has begun.
         let Some(at) = stored.oldest(from) else { return false };
         stored.give_up(from, at, transaction);
+        self.bound_gap(at as u64, transaction);
+        true
+    }
+
+    /// Deletes up to `most` messages that wait in the store only and have expired; says how many.
+    pub(crate) fn expire(&mut self, most: usize, now: Instant, transaction: &mut Transaction<'_>) -> usize {
+        let from = self.first + self.slots.len() as u64;
+        let Some(stored) = &mut self.stored else { return 0 };
+        let second = stored.totals.second_of(now);
+        if stored.next_expiry.is_none_or(|next| next.get() > second) {
+            return 0;
+        }
+        let (mut expired, mut last, mut next_expiry) = (0, 0, None);
+        // What was perhaps sent before is completed (MQTT-4.3.3-7).
+        let sent = usize::try_from(stored.sent_before.saturating_sub(from)).unwrap_or(usize::MAX);
+        for at in sent..stored.spilled.len() {
+            let spilled = stored.spilled[at];
+            let Some(expires) = spilled.expires.filter(|_| spilled.weight >= Spilled::LEAST) else {
+                continue;
+            };
+            if expires.get() > second || expired == most {
+                next_expiry = [next_expiry, Some(expires)].into_iter().flatten().min();
+                continue;
+            }
+            if let Some(figures) = stored.give_up(from, at, transaction) {
+                figures.lost(1);
+            }
+            (expired, last) = (expired + 1, at as u64);
+        }
+        stored.next_expiry = next_expiry;
+        self.bound_gap(last, transaction);
+        expired
+    }
+
+    /// The message at a position of those in the store only was given up: what is in flight before it is waited for no longer
+    /// if that is far away.
+    fn bound_gap(&mut self, at: u64, transaction: &mut Transaction<'_>) {
         let most = if self.link.is_some() { LARGEST_GAP } else { LARGEST_GAP_AWAY };
-        if at as u64 >= most {
+        if at >= most {
             // The client has left messages unacknowledged while so many after them were dropped.
             self.give_up_in_flight(transaction);
         }
         self.skip_gone();
-        true
     }
 
     /// Does not wait for acknowledgements any more.

@@ -78,18 +78,17 @@ impl Link {
         figures: &Arc<Figures>,
         now: Instant,
     ) -> Result<(), Loss> {
-        let expiry_seconds =
-            match dated.message.properties().and_then(|properties| properties.expiry_seconds) {
-                None => None,
-                Some(seconds) => {
-                    let age = now.saturating_duration_since(dated.received);
-                    match seconds_left(seconds, age) {
-                        // Once sent it does not expire (MQTT-4.3.3-7): the client may wait to complete it.
-                        None if duplicate && delivery.qos == QoS::ExactlyOnce => Some(0),
-                        left => Some(left.ok_or(Loss::Expired)?),
-                    }
+        let expiry_seconds = match dated.message.expiry_seconds() {
+            None => None,
+            Some(seconds) => {
+                let age = now.saturating_duration_since(dated.received);
+                match seconds_left(seconds, age) {
+                    // Once sent it does not expire (MQTT-4.3.3-7): the client may wait to complete it.
+                    None if duplicate && delivery.qos == QoS::ExactlyOnce => Some(0),
+                    left => Some(left.ok_or(Loss::Expired)?),
                 }
-            };
+            }
+        };
         let alias = self.aliases.of(dated.message.topic());
         let header = PublishHeader {
             qos: delivery.qos,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::journal::{Change, Space};
 use crate::journal::{Journal, MemoryStorage, Storage};
-use crate::message::Version;
+use crate::message::{Properties, Version};
 use crate::monitor::Monitor;
 use crate::topic::TopicName;
 use crate::wire::{Decoder, Packet};
@@ -186,7 +186,12 @@ impl World {
     }
 
     fn push(&mut self, qos: QoS, number: u32) -> Pushed {
-        let message = Message::new(TopicName::new("t").expect("valid"), number.to_be_bytes().to_vec());
+        self.push_expiring(qos, number, None)
+    }
+
+    fn push_expiring(&mut self, qos: QoS, number: u32, expiry_seconds: Option<u32>) -> Pushed {
+        let message = Message::new(TopicName::new("t").expect("valid"), number.to_be_bytes().to_vec())
+            .with_properties(Properties { expiry_seconds, ..Properties::default() });
         let delivery = Delivery { qos, retain: false, identifiers: Vec::new() };
         let dated = Dated { message: &message, received: self.now.instant };
         let mut transaction = self.journal.begin();
@@ -215,7 +220,13 @@ impl World {
         self.outbox = Outbox::new(Some(1), self.bounds, totals);
         for (key, value) in self.disk.0.lock().iter() {
             let (_, number) = stored::parse_queue_key(key).expect("a key");
-            self.outbox.restore(number, value.len() as u32, &self.figures);
+            let expiry = match stored::decode::<QueueRecord<'_>>(value) {
+                Ok(QueueRecord::Message { message, received_unix_ms, .. }) => {
+                    message.expiry_seconds().map(|seconds| (self.now.instant_of(received_unix_ms), seconds))
+                }
+                _ => None,
+            };
+            self.outbox.restore(number, value.len() as u32, expiry, &self.figures);
         }
         self.connect();
     }
@@ -414,6 +425,39 @@ fn an_expiry_interval_is_over_when_its_seconds_are() {
     assert_eq!(seconds_left(0, Duration::ZERO), Some(0));
     assert_eq!(seconds_left(0, Duration::from_millis(1)), None);
     assert_eq!(seconds_left(u32::MAX, Duration::from_secs(u64::MAX)), None);
+}
+
+#[test]
+fn what_expires_while_the_client_is_away_is_deleted_and_the_rest_arrives() {
+    let mut world = World::new(Some(1), 10, 1 << 20);
+    world.outbox.disconnect();
+    for number in 0..30 {
+        world.push_expiring(QoS::AtLeastOnce, number, [Some(60), None, Some(600)][number as usize % 3]);
+    }
+    world.disk.store(&world.journal);
+    world.crash();
+    world.outbox.disconnect();
+    let later = world.now.instant + Duration::from_secs(62);
+    let mut expire = |most| {
+        let mut transaction = world.journal.begin();
+        world.outbox.expire(most, later, &mut transaction)
+    };
+    assert_eq!((expire(7), expire(7), expire(7)), (7, 3, 0));
+    world.disk.store(&world.journal);
+    assert_eq!(world.outbox.waiting().0, 20);
+    assert_eq!(world.disk.0.lock().len(), 20);
+    let mut client = Client::default();
+    world.connect();
+    while client.got.len() < 20 {
+        client.read(world.take(), 10);
+        let World { outbox, journal, disk, .. } = &mut world;
+        while !client.inflight.is_empty() {
+            client.acknowledge(outbox, 0, journal, disk);
+        }
+        world.disk.store(&world.journal);
+    }
+    let wanted: Vec<u32> = (0..30).filter(|number| number % 3 != 0).collect();
+    assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), wanted);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What may wait: for one subscriber, and for all of them together.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// What a subscriber may have in memory before it counts for all subscribers together.
 pub(super) const FREE_BYTES: usize = 8 * 1024;
@@ -16,6 +17,8 @@ pub(crate) struct Totals {
     sessions: AtomicU64,
     buffered_bytes: AtomicI64,
     max_buffered_bytes: i64,
+    /// What expiry times are counted from.
+    started: Instant,
 }
 
 impl Totals {
@@ -26,7 +29,19 @@ impl Totals {
             max_stored_bytes,
             buffered_bytes: AtomicI64::new(0),
             max_buffered_bytes,
+            started: Instant::now(),
         }
+    }
+
+    /// The second by whose end a message has expired that came at `received`; never 0.
+    pub(super) fn expiry_second(&self, received: Instant, expiry_seconds: u32) -> u32 {
+        let expires = received + Duration::from_secs(expiry_seconds.into());
+        self.second_of(expires).saturating_add(1)
+    }
+
+    /// Seconds since the start; 0 for what was before it.
+    pub(super) fn second_of(&self, now: Instant) -> u32 {
+        u32::try_from(now.saturating_duration_since(self.started).as_secs()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn stored_bytes(&self) -> u64 {
