@@ -30,6 +30,11 @@ impl Budget {
         self.most
     }
 
+    /// Bytes that are not taken.
+    pub fn free(&self) -> usize {
+        self.most.saturating_sub(self.taken.load(Ordering::Relaxed))
+    }
+
     /// So many of them, if there are.
     pub fn take(&self, bytes: usize) -> Option<Taken> {
         let taken = Taken { budget: self.clone(), bytes };
@@ -39,6 +44,15 @@ impl Budget {
 }
 
 impl Taken {
+    /// Changes how many bytes these are, also beyond the budget: for what exists already.
+    pub fn resize(&mut self, bytes: usize) {
+        match bytes >= self.bytes {
+            true => self.budget.taken.fetch_add(bytes - self.bytes, Ordering::Relaxed),
+            false => self.budget.taken.fetch_sub(self.bytes - bytes, Ordering::Relaxed),
+        };
+        self.bytes = bytes;
+    }
+
     /// The same bytes, which hold what they have taken for as long as anybody has them.
     pub fn hold(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Held { bytes, _taken: self })

@@ -15,6 +15,7 @@ use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::ingress::websocket::WebSocketSection;
 use crate::memory_plan::{MemoryPlan, MemoryWishes};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
+use crate::workflow::WorkflowLimits;
 
 use crate::store::{JournalSync, MIN_RESERVE_BYTES};
 
@@ -133,12 +134,37 @@ pub struct WorkflowsSection {
     pub running: usize,
     /// Instances, those that wait included.
     pub instances: usize,
+    /// Memory of all instances and of the events that wait for them; by the memory plan without.
+    pub memory: Option<ByteSize>,
+    /// Live descendants of a root instance: sub-workflows at any depth, also those that functions call.
+    pub descendants: usize,
+    /// Memory of a root instance with its descendants; half of `memory` without, at most 64 MiB.
+    pub root_memory: Option<ByteSize>,
 }
 
 impl Default for WorkflowsSection {
     fn default() -> Self {
-        let limits = crate::workflow::WorkflowLimits::default();
-        Self { running: limits.running, instances: limits.instances }
+        let limits = crate::workflow::WorkflowLimits::within(0);
+        Self {
+            running: limits.running,
+            instances: limits.instances,
+            memory: None,
+            descendants: limits.root.descendants,
+            root_memory: None,
+        }
+    }
+}
+
+impl WorkflowsSection {
+    /// The limits, where the memory plan has given so many bytes to workflows.
+    pub fn limits(&self, bytes: u64) -> WorkflowLimits {
+        let mut limits = WorkflowLimits::within(bytes);
+        if let Some(memory) = self.root_memory {
+            limits.root.bytes = usize::try_from(memory.as_u64()).unwrap_or(usize::MAX);
+        }
+        limits.root.descendants = self.descendants;
+        (limits.running, limits.instances) = (self.running, self.instances);
+        limits
     }
 }
 
@@ -497,6 +523,7 @@ impl NodeConfig {
             connections: self.broker.max_connections.map(|connections| connections as u64),
             block_bytes: bytes(self.store.cache),
             field_bytes: bytes(self.objects.cache),
+            workflow_bytes: bytes(self.workflows.memory),
         };
         MemoryPlan::new(limit, wishes)
     }

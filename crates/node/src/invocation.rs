@@ -1,5 +1,6 @@
 //! One run of a function: what is asked for, and how it ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_isolates::{Event, Reply, RunError};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use edgefaas_workflow::WorkflowError;
 
 use crate::store::CommitError;
+use crate::workflow::{OverBudget, RootBudget};
 
 /// How deep functions may call or trigger one another.
 pub const MAX_DEPTH: u8 = 16;
@@ -29,6 +31,8 @@ pub struct Invocation {
     pub attempt: u32,
     /// How many functions have called or triggered one another before this one.
     pub depth: u8,
+    /// The budget of the root workflow instance that this is a step of, directly or through other functions.
+    pub(crate) root: Option<Arc<RootBudget>>,
     /// What it is to handle.
     pub event: Event,
 }
@@ -44,6 +48,7 @@ impl Invocation {
             trace_parent: None,
             attempt: 1,
             depth: 0,
+            root: None,
             event,
         }
     }
@@ -181,6 +186,14 @@ pub enum InvocationError {
         /// The function.
         function: String,
     },
+    /// The budget of workflow instances has no room for one more.
+    #[error("`{workflow}` is not started: {error}")]
+    OverBudget {
+        /// The workflow.
+        workflow: String,
+        /// Which budget.
+        error: OverBudget,
+    },
     /// The node is stopping.
     #[error("the node is stopping; try again on another or later")]
     Draining,
@@ -227,7 +240,8 @@ impl InvocationError {
             Self::QueueFull { .. }
             | Self::DroppedFromQueue { .. }
             | Self::NoIsolate { .. }
-            | Self::NoMemory { .. } => 429,
+            | Self::NoMemory { .. }
+            | Self::OverBudget { .. } => 429,
             Self::QueueTimeout { .. } => 504,
             // For the trace: nobody is there to be answered.
             Self::Cancelled { .. } => 499,
@@ -255,6 +269,7 @@ impl InvocationError {
             Self::NoIsolate { .. } => "No isolate free",
             Self::NoMemory { .. } => "No memory for events",
             Self::NoGuestMemory { .. } => "No memory for functions",
+            Self::OverBudget { .. } => "Too many workflow instances",
             Self::QueueTimeout { .. } => "Timed out in the queue",
             Self::TooDeep { .. } => "Too many nested calls",
             Self::Cancelled { .. } => "Cancelled",
@@ -320,6 +335,7 @@ impl InvocationError {
             | Self::NoIsolate { .. }
             | Self::NoMemory { .. }
             | Self::NoGuestMemory { .. }
+            | Self::OverBudget { .. }
             | Self::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. } => {
                 "rejected"
             }

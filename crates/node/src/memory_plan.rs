@@ -64,6 +64,8 @@ pub struct MemoryWishes {
     pub block_bytes: Option<u64>,
     /// `objects.cache`.
     pub field_bytes: Option<u64>,
+    /// `workflows.memory`.
+    pub workflow_bytes: Option<u64>,
 }
 
 /// The budgets of a node, in bytes.
@@ -95,7 +97,7 @@ pub struct MemoryPlan {
     pub body_bytes: u64,
     /// Answers of other servers to functions.
     pub answer_bytes: u64,
-    /// Instances of workflows.
+    /// Instances of workflows and the events that wait for them.
     pub workflow_bytes: u64,
     /// Durable invocations that need not be read from the disk again.
     pub durable_bytes: u64,
@@ -137,7 +139,7 @@ impl MemoryPlan {
             reply_bytes: of(REPLIES),
             body_bytes: of(BODIES),
             answer_bytes: of(ANSWERS),
-            workflow_bytes: of(WORKFLOWS),
+            workflow_bytes: wishes.workflow_bytes.unwrap_or(of(WORKFLOWS)),
             durable_bytes: of(DURABLE),
             block_bytes: wishes.block_bytes.unwrap_or(of(BLOCKS)),
             field_bytes: wishes.field_bytes.unwrap_or(of(FIELDS)),

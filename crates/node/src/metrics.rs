@@ -90,6 +90,7 @@ struct NodeGauges {
     workflow_faulted: Counter,
     workflow_cancelled: Counter,
     workflow_rejected: Counter,
+    workflow_events_dropped: Counter,
     workflow_events: Counter,
     durable_pending: Gauge,
     durable_kept: Gauge,
@@ -299,6 +300,11 @@ impl Default for Metrics {
             ("workflow_cancelled", "Instances that were ended", &node.workflow_cancelled),
             ("workflow_rejected", "Starts that found no room", &node.workflow_rejected),
             ("workflow_events", "Messages that workflows waited for", &node.workflow_events),
+            (
+                "workflow_events_dropped",
+                "Events of QoS 0 for which a workflow had no room",
+                &node.workflow_events_dropped,
+            ),
             ("durable_retried", "Failed attempts that were followed by another one", &node.durable_retried),
             ("durable_dead_lettered", "Durable invocations given up", &node.durable_dead),
             ("durable_dropped", "Given up to make room for newer ones", &node.durable_dropped),
@@ -446,6 +452,7 @@ impl Metrics {
         show(&gauges.workflow_faulted, workflows.faulted);
         show(&gauges.workflow_cancelled, workflows.cancelled);
         show(&gauges.workflow_rejected, workflows.rejected);
+        show(&gauges.workflow_events_dropped, workflows.events_dropped);
         show(&gauges.workflow_events, workflows.events);
         let journal = &reading.journal;
         set(&gauges.durable_pending, journal.pending);

@@ -39,7 +39,7 @@ use crate::store::{
 use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
 use crate::trace::{TraceLimits, Traces};
 use crate::trace_export;
-use crate::workflow::{Coordinator, WorkflowLimits, run_schedules, run_timers};
+use crate::workflow::{Coordinator, run_schedules, run_timers};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -265,11 +265,7 @@ impl Node {
             JournalSync::Commit => Durability::Synced,
             JournalSync::Interval | JournalSync::Never => Durability::Written,
         };
-        let limits = WorkflowLimits {
-            running: config.workflows.running,
-            instances: config.workflows.instances,
-            bytes: plan.workflow_bytes as usize,
-        };
+        let limits = config.workflows.limits(plan.workflow_bytes);
         let node_id = store.node_id();
         let coordinator =
             Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);

@@ -9,6 +9,7 @@ use v5::mqttbytes::QoS;
 use v5::mqttbytes::v5::{ConnectProperties, Packet, PubAckReason, PublishProperties};
 use v5::{AsyncClient, Event, EventLoop, MqttOptions};
 
+use crate::load::Connection;
 use crate::support::{PATIENCE, Running, skipped};
 
 /// Time in which writes have to be accepted again after data was removed.
@@ -396,4 +397,62 @@ fn objects_that_filled_the_disk_are_emptied_and_apps_are_removed() {
         println!("accepted again after {:?}", since.elapsed());
         assert_eq!(small.node.unwrap().terminate(), Some(0));
     });
+}
+
+#[test]
+fn events_for_a_durable_instance_wait_within_bounds_while_the_disk_is_full() {
+    const FLOOD: usize = 60_000;
+    let home = tempfile::tempdir().unwrap();
+    let disk_path = home.path().join("disk");
+    std::fs::create_dir(&disk_path).unwrap();
+    let Some(_disk) = SmallDisk::mount(&disk_path, "128m") else {
+        return skipped("the right to mount a file system (root)");
+    };
+    let config = home.path().join("edgefaas.toml");
+    std::fs::write(&config, "[store]\nreserve = \"16MiB\"\n[workflows]\nroot_memory = \"8MiB\"\n").unwrap();
+    let file = home.path().join("listens.yaml");
+    // It looks at each event of the flood and keeps none.
+    let listens = "document: { dsl: '1.0.3', namespace: test, name: listens, version: '1.0.0', metadata: { durable: true } }\ndo:\n  \
+                   - all: { listen: { to: { any: [ { with: { type: mqtt.publish, subject: flood, data: '${ . == \"never\" }' } } ], until: { \
+                   one: { with: { type: mqtt.publish, subject: done } } } } } }\n";
+    std::fs::write(&file, listens).unwrap();
+    let node = Running::start(&disk_path.join("data"), &["--config", config.to_str().unwrap()]);
+    node.ok(&["deploy", file.to_str().unwrap()]);
+    let mut client = Connection::open(&node.mqtt_port, "flood", true).unwrap();
+    let acknowledged = |client: &mut Connection| {
+        let (kind, _) = client.receive_within(PATIENCE).unwrap().expect("an acknowledgement");
+        assert_eq!(kind, 0x40);
+    };
+    client.publish(0b0010, "$faas/wf/listens/invoke", 1, b"{}").unwrap();
+    acknowledged(&mut client);
+    let until = std::time::Instant::now() + PATIENCE;
+    while !node.ok(&["workflow", "list", "-o", "json"]).contains("\"waiting\"") {
+        assert!(std::time::Instant::now() < until, "the instance listens");
+    }
+
+    let filler = disk_path.join("filler");
+    fill(&filler);
+    let before = node.memory_kib("VmRSS");
+    let event = vec![b'x'; 2048];
+    for _ in 0..FLOOD {
+        client.publish_unacknowledged("flood", &event).unwrap();
+    }
+    // Behind the flood: the broker has taken all of it.
+    client.publish(0b0010, "plain", 2, b"1").unwrap();
+    acknowledged(&mut client);
+    let grown = node.memory_kib("VmRSS").saturating_sub(before);
+    println!("{grown} KiB more after {FLOOD} events");
+    assert!(grown < 48 << 10, "{grown} KiB wait for the disk");
+
+    // An event that has to be kept is not acknowledged before there is room for it, and then not lost.
+    client.publish(0b0010, "done", 3, b"1").unwrap();
+    let (status, _) = node.http("GET", "/fn/nothing", "");
+    assert_eq!(status, 404, "everything else goes on");
+    assert!(client.receive_within(std::time::Duration::ZERO).unwrap().is_none(), "it is not kept yet");
+    std::fs::remove_file(&filler).unwrap();
+    acknowledged(&mut client);
+    while node.ok(&["workflow", "list", "-o", "json"]).contains("\"listens\"") {
+        assert!(std::time::Instant::now() < until, "the instance goes on");
+    }
+    assert_eq!(node.terminate(), Some(0));
 }

@@ -48,6 +48,11 @@ impl Connection {
         self.send(0x30 | flags, &[&text(topic)[..], &id.to_be_bytes(), payload].concat())
     }
 
+    /// Publishes with QoS 0.
+    pub fn publish_unacknowledged(&mut self, topic: &str, payload: &[u8]) -> io::Result<()> {
+        self.send(0x30, &[&text(topic)[..], payload].concat())
+    }
+
     pub fn ack(&mut self, kind: u8, id: u16) -> io::Result<()> {
         self.send(kind << 4 | if kind == 6 { 2 } else { 0 }, &id.to_be_bytes())
     }

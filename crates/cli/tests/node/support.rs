@@ -178,6 +178,14 @@ impl Running {
         self.child.try_wait().expect("it can be asked").is_none()
     }
 
+    /// A line of `/proc/PID/status` in KiB, such as `VmRSS` or `VmHWM`.
+    pub fn memory_kib(&self, line: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
+        let number = found.and_then(|text| text.trim().split(' ').next()?.parse().ok());
+        number.unwrap_or_else(|| panic!("no {line} in {status}"))
+    }
+
     pub fn kill(mut self) {
         self.child.kill().expect("it was alive");
         self.child.wait().expect("it ends");

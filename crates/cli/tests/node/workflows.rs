@@ -512,3 +512,172 @@ fn events_come_in_the_order_of_their_publisher() {
         assert_eq!(parsed(output), json!(expected), "{topic}");
     }
 }
+
+#[test]
+fn a_workflow_that_forks_itself_takes_no_more_memory_than_its_root_may() {
+    for branches in 2..=3 {
+        let home = tempfile::tempdir().unwrap();
+        let node = Running::start(home.path(), &[]);
+        let calls: Vec<String> = (0..branches).map(|n| format!("{{ b{n}: {{ call: bomb }} }}")).collect();
+        let app = App::new(
+            "app = \"bomb\"\nworkflows = [\"*.yaml\"]\n",
+            &[(
+                "bomb.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: bomb }}\ndo:\n  - both: {{ fork: {{ branches: [ {} ] }} }}\n",
+                    calls.join(", ")
+                ),
+            )],
+        );
+        node.ok(&["deploy", app.path()]);
+        let before = node.memory_kib("VmRSS");
+        let (status, body) = node.http("POST", "/workflows/bomb", "{}");
+        assert_eq!(status, 503, "{body}");
+        assert!(body.contains("workflows.descendants"), "{body}");
+        let grown = node.memory_kib("VmHWM") - before;
+        println!("{branches} branches: {grown} KiB at the peak over {before} KiB");
+        assert!(grown < 64 << 10, "{branches} branches took {grown} KiB");
+    }
+}
+
+#[test]
+fn an_instance_that_waits_is_small() {
+    const COUNT: u64 = 10_000;
+    // Each is three instances, of which one counts as running (workflows.running).
+    const FORKS: u64 = 3_000;
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("edgefaas.toml");
+    std::fs::write(&config, "[workflows]\nmemory = \"256MiB\"\n").unwrap();
+    let node = Running::start(&home.path().join("data"), &["--config", config.to_str().unwrap()]);
+    let app = App::new(
+        "app = \"waits\"\nworkflows = [\"*.yaml\"]\n",
+        &[
+            (
+                "wait.yaml",
+                &format!("document: {{ {HEAD}, name: wait }}\ndo:\n  - pause: {{ wait: PT1H }}\n"),
+            ),
+            (
+                "fork.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: fork }}\ndo:\n  - both: {{ fork: {{ branches: [ {{ a: {{ call: wait }} }}, {{ b: {{ call: \
+                     wait }} }} ] }} }}\n"
+                ),
+            ),
+        ],
+    );
+    node.ok(&["deploy", app.path()]);
+    let start = |name: &str, count: u64| {
+        let mut connection = crate::load::Connection::open(&node.mqtt_port, name, true).unwrap();
+        for id in 1..=count {
+            let topic = format!("$faas/wf/{name}/invoke");
+            connection.publish(0b0010, &topic, id as u16, b"{}").unwrap();
+            if id % 100 == 0 {
+                for _ in 0..100 {
+                    let (kind, _) =
+                        connection.receive_within(PATIENCE).unwrap().expect("an acknowledgement");
+                    assert_eq!(kind, 0x40);
+                }
+            }
+        }
+    };
+    let waiting = || {
+        let listed = parsed(&node.ok(&["workflow", "list", "--limit", "1", "-o", "json"]));
+        listed["more"].as_u64().unwrap_or_default() + listed["instances"].as_array().unwrap().len() as u64
+    };
+    let reach = |count: u64| {
+        let until = Instant::now() + PATIENCE;
+        while waiting() < count {
+            assert!(Instant::now() < until, "{} of {count} wait", waiting());
+        }
+    };
+    // What the first ones cost besides is not theirs.
+    start("wait", 100);
+    start("fork", 100);
+    reach(400);
+    let before = node.memory_kib("VmRSS");
+    start("wait", COUNT);
+    reach(400 + COUNT);
+    let alone = (node.memory_kib("VmRSS") - before) * 1024 / COUNT;
+    let before = node.memory_kib("VmRSS");
+    start("fork", FORKS);
+    reach(400 + COUNT + 3 * FORKS);
+    let forked = (node.memory_kib("VmRSS") - before) * 1024 / (3 * FORKS);
+    println!("{alone} bytes for an instance that waits, {forked} for one of a fork");
+    assert!(alone <= 5120 && forked <= 5120, "{alone} and {forked} bytes an instance");
+}
+
+#[test]
+fn the_budget_of_a_root_survives_a_kill() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("edgefaas.toml");
+    std::fs::write(&config, "[workflows]\ndescendants = 3\n").unwrap();
+    let data = home.path().join("data");
+    let options = ["--config", config.to_str().unwrap()];
+    let node = Running::start(&data, &options);
+    let child =
+        "run: { workflow: { namespace: test, name: child, version: '1.0.0', input: {} }, await: false }";
+    let app = App::new(
+        "app = \"roots\"\nworkflows = [\"*.yaml\"]\n",
+        &[
+            (
+                "child.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: child, metadata: {{ durable: true }} }}\ndo:\n  - pause: {{ wait: PT1H }}\n"
+                ),
+            ),
+            (
+                "root.yaml",
+                &format!(
+                    "document: {{ {HEAD}, name: root, metadata: {{ durable: true }} }}\ndo:\n  - a: {{ {child} }}\n  - b: {{ {child} }}\n  - \
+                     c: {{ {child} }}\n  - go: {{ listen: {{ to: {{ one: {{ with: {{ type: mqtt.publish, subject: go }} }} }} }} }}\n  - \
+                     d: {{ call: child }}\n"
+                ),
+            ),
+        ],
+    );
+    node.ok(&["deploy", app.path()]);
+    publish(&node, "$faas/wf/root/invoke/r", "{}", "1");
+    let all_wait = |found: &[Value]| found.len() == 4 && found.iter().all(|one| one["status"] == "waiting");
+    wait_for(&node, "the root and three children wait", all_wait);
+    node.kill();
+    let node = Running::start(&data, &options);
+    wait_for(&node, "they are back", all_wait);
+    publish(&node, "go", "1", "1");
+    wait_for(&node, "the fourth child is refused", |found| {
+        found.iter().any(|one| {
+            one["status"] == "faulted" && one["error"].to_string().contains("workflows.descendants")
+        })
+    });
+}
+
+#[test]
+fn events_for_slow_filters_survive_a_kill_once_they_are_acknowledged() {
+    const COUNT: usize = 40;
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let node = Running::start(&data, &[]);
+    let slow = "[range(20000) | tostring | length] | length > 0";
+    let app = App::new(
+        "app = \"slow\"\nworkflows = [\"*.yaml\"]\n",
+        &[(
+            "slow.yaml",
+            &format!(
+                "document: {{ {HEAD}, name: slow, metadata: {{ durable: true }} }}\nschedule: {{ on: {{ one: {{ with: {{ type: mqtt.publish, \
+                 subject: slow, data: '${{ {slow} }}' }} }} }} }}\ndo:\n  - pause: {{ wait: PT1H }}\n"
+            ),
+        )],
+    );
+    node.ok(&["deploy", app.path()]);
+    let mut connection = crate::load::Connection::open(&node.mqtt_port, "publisher", true).unwrap();
+    for id in 1..=COUNT {
+        connection.publish(0b0010, "slow", id as u16, b"1").unwrap();
+    }
+    for _ in 0..COUNT {
+        assert_eq!(connection.receive_within(PATIENCE).unwrap().expect("an acknowledgement").0, 0x40);
+    }
+    let begun = instances(&node).len();
+    node.kill();
+    let node = Running::start(&data, &[]);
+    println!("{begun} of {COUNT} had started at the kill");
+    wait_for(&node, "each event has started one instance", |found| found.len() == COUNT);
+}

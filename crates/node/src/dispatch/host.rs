@@ -21,7 +21,7 @@ use crate::ingress::mqtt::takes_from_functions;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
-use crate::workflow::{Start, input_of};
+use crate::workflow::{RootBudget, Start, input_of};
 
 /// What a line of the log counts at least.
 const LINE_BYTES: usize = 16;
@@ -33,6 +33,7 @@ pub struct InvocationHost {
     invocation: String,
     trace_parent: Option<String>,
     depth: u8,
+    root: Option<Arc<RootBudget>>,
     pub(super) effects: Arc<Mutex<Effects>>,
     calls_left: u32,
     log_bytes_left: usize,
@@ -55,6 +56,7 @@ impl InvocationHost {
             invocation: invocation.id.clone(),
             trace_parent: invocation.trace_parent.clone(),
             depth: invocation.depth,
+            root: invocation.root.clone(),
             effects,
             calls_left: limits.calls,
             log_bytes_left: limits.log_bytes,
@@ -156,6 +158,7 @@ impl Host for InvocationHost {
         call.parent = Some(self.invocation.clone());
         call.trace_parent = self.trace_parent.clone();
         call.depth = self.depth.saturating_add(1);
+        call.root.clone_from(&self.root);
         let dispatcher = self.dispatcher.clone();
         let routes = dispatcher.registry.routes();
         // A composition is a function.
@@ -165,7 +168,7 @@ impl Host for InvocationHost {
             drop(routes);
             let body = &call.event.body;
             let mut start = Start::new(workflow, input_of(body), body.len());
-            (start.depth, start.trace_parent) = (call.depth, call.trace_parent);
+            (start.depth, start.trace_parent, start.root) = (call.depth, call.trace_parent, call.root);
             return Ok(Box::pin(
                 async move { dispatcher.run_workflow(start).await.result.map_err(call_error) },
             ));
@@ -326,6 +329,7 @@ fn call_error(error: InvocationError) -> HostError {
         | InvocationError::NoMemory { .. }
         | InvocationError::NoGuestMemory { .. }
         | InvocationError::Cancelled { .. }
+        | InvocationError::OverBudget { .. }
         | InvocationError::Draining => HostError::Overloaded(text),
         _ => HostError::Failed(text),
     }

@@ -278,7 +278,7 @@ impl CoordinationHook {
         start.trace_parent = trace_parent(message);
         start.answer = answer.as_ref().map(answer_record);
         match dispatcher.enter_workflow(start) {
-            Ok((running, _)) => {
+            Ok(running) => {
                 dispatcher.begin_with(publishing, running);
                 Verdict::Consume
             }

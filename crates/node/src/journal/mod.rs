@@ -13,6 +13,7 @@
 //! its turn. A pending invocation that was cut off, by `kill -9` or a power cut, runs again at the next start. Since
 //! nothing of it was committed, its effects are there once.
 
+mod claims;
 mod lane;
 mod outbox;
 mod record;
@@ -33,6 +34,8 @@ use crate::manifest::{QueueOrder, WhenFull};
 use crate::platform::Clock;
 use crate::registry::LiveFunction;
 use crate::store::{Batch, CommitError, Store, StoreError};
+pub use claims::KeyClaim;
+use claims::{Claims, Settled};
 use lane::Lane;
 use outbox::Outbox;
 pub use record::{AnswerTo, ClientRecord, Digest, Keep, KnownState, StoredOutcome};
@@ -105,14 +108,6 @@ pub enum Claim {
     Conflict,
 }
 
-/// The first use of an idempotency key, until it is on the disk.
-#[derive(Debug)]
-pub struct KeyClaim {
-    journal: Arc<Claims>,
-    key: Digest,
-    reserved: Reserved,
-}
-
 /// There is no room for one more, and what the function's manifest says about that.
 #[derive(Debug)]
 pub struct NoRoom {
@@ -151,9 +146,6 @@ struct Memory {
     /// Given up only once it can be read back.
     claim: Option<KeyClaim>,
 }
-
-/// Keys whose first use is on its way to the disk.
-type Claims = Mutex<HashMap<Digest, Reserved>>;
 
 /// All durable invocations of a node.
 pub struct InvocationJournal {
@@ -219,7 +211,7 @@ impl InvocationJournal {
     fn load(&self) -> Result<(), StoreError> {
         let (now, now_ms) = (Instant::now(), self.clock.now_unix_ms());
         let mut last = 0;
-        let mut lanes = self.lanes.lock();
+        let mut lanes: HashMap<Arc<str>, Lane<Memory>> = HashMap::new();
         self.for_each(record::PENDING, |key, value| {
             let Some((function, sequence)) = record::parse_pending_key(key) else {
                 return warn_damaged("a pending invocation", key, record::Damage::Fields);
@@ -242,7 +234,7 @@ impl InvocationJournal {
                 }
             }
         })?;
-        drop(lanes);
+        *self.lanes.lock() = lanes;
         self.for_each(record::OUTGOING, |key, _| {
             last = last.max(record::parse_outgoing_key(key).unwrap_or(0));
         })?;
@@ -323,35 +315,39 @@ impl InvocationJournal {
     /// # Errors
     /// The store can't be read.
     pub fn claim(self: &Arc<Self>, key: Digest, request: Digest, id: Ulid) -> Result<Claim, StoreError> {
-        let mut claims = self.claims.lock();
-        let stored = match claims.get(&key) {
-            Some(reserved) => Some(*reserved),
-            None => {
-                let stored: Option<Reserved> =
-                    self.get("an idempotency key", &record::reserved_key(&key)).unwrap_or_else(|error| {
-                        tracing::warn!(%error, "an idempotency key is forgotten");
-                        None
-                    });
-                // Without its invocation it stands for nothing any more.
-                stored.filter(|stored| {
-                    matches!(self.lookup(Ulid(stored.id)), Ok(Lookup::Pending(_) | Lookup::Done(..)))
-                })
-            }
+        let of = |reserved: Reserved| match reserved.request == request {
+            true => Claim::Known(Ulid(reserved.id)),
+            false => Claim::Conflict,
         };
-        match stored {
-            Some(stored) if stored.request == request => Ok(Claim::Known(Ulid(stored.id))),
-            Some(_) => Ok(Claim::Conflict),
-            None => {
-                let reserved = Reserved { id: id.0, request };
-                claims.insert(key, reserved);
-                Ok(Claim::New(KeyClaim { journal: self.claims.clone(), key, reserved }))
+        let mut look = match self.claims.begin(key) {
+            Ok(look) => look,
+            Err(claimed) => return Ok(of(claimed)),
+        };
+        loop {
+            match look.settle(self.stored_claim(key), Reserved { id: id.0, request }) {
+                Settled::Claimed(claim) => return Ok(Claim::New(claim)),
+                Settled::Known(known) => return Ok(of(known)),
+                Settled::Again(again) => look = again,
             }
         }
     }
 
+    /// What the store has for an idempotency key.
+    fn stored_claim(&self, key: Digest) -> Option<Reserved> {
+        let stored: Option<Reserved> =
+            self.get("an idempotency key", &record::reserved_key(&key)).unwrap_or_else(|error| {
+                tracing::warn!(%error, "an idempotency key is forgotten");
+                None
+            });
+        // Without its invocation it stands for nothing any more.
+        stored.filter(|stored| {
+            matches!(self.lookup(Ulid(stored.id)), Ok(Lookup::Pending(_) | Lookup::Done(..)))
+        })
+    }
+
     /// Whether an invocation with an idempotency key is on its way to the disk.
     pub fn is_claimed(&self, id: Ulid) -> bool {
-        self.claims.lock().values().any(|reserved| reserved.id == id.0)
+        self.claims.has_invocation(id.0)
     }
 
     /// What is known about an invocation.
@@ -597,15 +593,6 @@ impl Drop for Slot {
             && let Some(lane) = self.journal.lanes.lock().get_mut(&self.function)
         {
             lane.give_up();
-        }
-    }
-}
-
-impl Drop for KeyClaim {
-    fn drop(&mut self) {
-        let mut claims = self.journal.lock();
-        if claims.get(&self.key) == Some(&self.reserved) {
-            claims.remove(&self.key);
         }
     }
 }

@@ -606,6 +606,7 @@ fn fate(error: &InvocationError) -> Fate {
         | E::NoIsolate { .. }
         | E::NoMemory { .. }
         | E::NoGuestMemory { .. }
+        | E::OverBudget { .. }
         | E::Draining
         | E::Cancelled { .. }
         | E::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. }
@@ -629,6 +630,7 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
         trace_parent: pending.trace_parent.clone(),
         attempt: pending.attempt,
         depth: pending.depth,
+        root: None,
         event: pending.event.clone(),
     }
 }

@@ -8,6 +8,7 @@ use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
 use crate::manifest::{Manifest, Permissions, is_name};
 use crate::outgoing::Caller;
+use crate::workflow::needs_lane;
 
 /// A workflow of one revision.
 pub struct LiveWorkflow {
@@ -27,6 +28,8 @@ pub struct LiveWorkflow {
     pub caller: Caller,
     /// Its figures.
     pub figures: WorkflowFigures,
+    /// The events that start it are evaluated in a lane of its own.
+    pub(crate) needs_lane: bool,
     /// What is odd about it.
     pub warnings: Option<DefinitionError>,
 }
@@ -43,6 +46,8 @@ pub struct WorkflowFigures {
     /// Instances that have not ended.
     pub live: AtomicU64,
     pub duration_us: AtomicU64,
+    /// When a dropped event was logged last, by the node's own clock; 0 for never.
+    pub drop_logged_ms: AtomicU64,
 }
 
 /// A workflow can't be what the manifest says.
@@ -107,6 +112,7 @@ impl LiveWorkflow {
             text: text.into(),
             caller: Caller::new(format!("workflow `{}`", program.name), permissions.http.clone()),
             digest: *blake3::hash(text.as_bytes()).as_bytes(),
+            needs_lane: needs_lane(&program),
             program: Arc::new(program),
             permissions,
             figures: WorkflowFigures::default(),

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use edgefaas_broker::QoS;
@@ -17,6 +16,7 @@ use ulid::Ulid;
 
 use super::drive::{Ended, Queued, StepEffects};
 use super::interests::{Interest, Waiter};
+use super::weight::weight;
 use super::{Running, Start};
 use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal};
@@ -53,16 +53,16 @@ impl Dispatcher {
                 }
                 Action::Listen { frame, filters, queue } => {
                     running.state.lock().listens.push(frame);
-                    let mut interests = coordinator.interests.write();
-                    for (source, filter) in filters.into_iter().enumerate() {
-                        let waiter = Waiter::Instance(running.id, frame);
-                        interests.add(Interest { waiter, source: source as u32, filter: Arc::new(filter) });
-                    }
-                    drop(interests);
+                    let waiter = Waiter::Instance(running.id, frame);
+                    let interest = |(source, filter)| Interest {
+                        waiter: waiter.clone(),
+                        source: source as u32,
+                        filter: Arc::new(filter),
+                    };
+                    coordinator.interests.add(filters.into_iter().enumerate().map(interest));
                     if let Some(queue) = queue {
                         coordinator.watch_queue(running.id, frame, queue);
                     }
-                    coordinator.interested.store(true, Relaxed);
                     // It may have ended on another thread meanwhile.
                     if coordinator.find(running.id).is_none() {
                         coordinator.unlisten(running.id, frame);
@@ -177,7 +177,7 @@ impl Dispatcher {
             biased;
             () = cancel.notified() => None,
             (result, effects) = self.outcome_of(running, action) => {
-                Some(Queued { event: Event::Ended { frame, result }, effects, inbox: None })
+                Some(Queued { effects, ..Queued::now(Event::Ended { frame, result }) })
             }
         }
     }
@@ -245,6 +245,7 @@ impl Dispatcher {
             trace_parent: running.trace_parent.clone(),
             attempt: 1,
             depth: running.depth.saturating_add(1),
+            root: Some(running.root.clone()),
             event,
         };
         let id = invocation.id.clone();
@@ -314,15 +315,17 @@ impl Dispatcher {
         }
         let start = Start {
             workflow,
-            input_bytes: 0,
+            input_bytes: weight(&input),
             input,
             id,
             depth: running.depth.saturating_add(1),
             trace_parent: running.trace_parent.clone(),
             parent: wait.then_some((running.id, frame)),
+            root: Some(running.root.clone()),
+            is_recovered: false,
             answer: None,
         };
-        let (child, _) = self.enter_workflow(start).map_err(|error| error_of(&error))?;
+        let child = self.enter_workflow(start).map_err(|error| error_of(&error))?;
         if wait {
             running.state.lock().children.push((frame, id));
         }
@@ -361,6 +364,7 @@ fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
 pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
     let (kind, status) = match error {
         InvocationError::Workflow { error, .. } => return (**error).clone(),
+        InvocationError::OverBudget { .. } => return WorkflowError::over_budget(error.detail()),
         InvocationError::Run {
             error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, ..
         }

@@ -9,11 +9,13 @@ use edgefaas_broker::{Message, Ticket};
 use edgefaas_isolates::Reply;
 use edgefaas_workflow::instance::{Action, Instance, Outgoing};
 use edgefaas_workflow::{Environment, Event, Status, WorkflowError};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::actions::Asked;
-use super::{INSTANCE_BYTES, RunState, Running, Start, messages};
+use super::root::Charge;
+use super::{INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
 use crate::store::{Batch, CommitError};
@@ -31,6 +33,8 @@ pub(crate) struct Queued {
     pub(super) effects: Option<StepEffects>,
     /// It is in the journal's inbox already, from this moment on.
     pub inbox: Option<(u32, Option<Ticket>)>,
+    /// Its part of the root's budget, until what it led to is committed.
+    pub(super) charge: Option<Charge>,
 }
 
 /// What a function has changed and published.
@@ -43,17 +47,17 @@ pub(super) struct StepEffects {
 impl Queued {
     /// An event that nothing comes with.
     pub fn now(event: Event) -> Self {
-        Self { event, effects: None, inbox: None }
+        Self { event, effects: None, inbox: None, charge: None }
     }
 
     /// An event that is in the journal's inbox since before the start.
     pub fn from_inbox(event: Event, number: u32) -> Self {
-        Self { event, effects: None, inbox: Some((number, None)) }
+        Self { event, effects: None, inbox: Some((number, None)), charge: None }
     }
 
     /// An event that is on the disk, or will be at `ticket`.
     pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
-        Self { event, effects: None, inbox: Some((number, Some(ticket))) }
+        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None }
     }
 }
 
@@ -68,15 +72,26 @@ impl Running {
     }
 }
 
+impl RunState {
+    /// Adds events for the one who works on the journal. Of the length of a queue only the last one counts.
+    fn queue_up(&mut self, queued: impl IntoIterator<Item = Queued>) {
+        for queued in queued {
+            if let Event::QueueLength { frame, .. } = queued.event {
+                let is_same =
+                    |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
+                self.queue.retain(|waiting| !is_same(&waiting.event));
+            }
+            self.queue.push(queued);
+        }
+    }
+}
+
 impl Dispatcher {
     /// Gives an instance its place. It begins with [`Event::Start`].
     ///
     /// # Errors
     /// There is no room for it, or workflows start one another without end.
-    pub(crate) fn enter_workflow(
-        self: &Arc<Self>,
-        start: Start,
-    ) -> Result<(Arc<Running>, oneshot::Receiver<Ended>), InvocationError> {
+    pub(crate) fn enter_workflow(self: &Arc<Self>, start: Start) -> Result<Arc<Running>, InvocationError> {
         let coordinator = self.coordinator();
         let workflow = start.workflow.clone();
         let name = || workflow.name.to_string();
@@ -93,16 +108,20 @@ impl Dispatcher {
         if start.depth == 0 && coordinator.running.load(Relaxed) >= limits.running {
             return Err(full(limits.running));
         }
-        let bytes = coordinator.bytes.take(INSTANCE_BYTES.saturating_add(start.input_bytes));
-        let bytes = bytes.ok_or(InvocationError::NoMemory { max_bytes: coordinator.bytes.most() })?;
-        let mut start = start;
-        if start.trace_parent.is_none()
+        let root = start.root.unwrap_or_else(|| coordinator.root_budget(start.id));
+        let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
+        let charge = match start.is_recovered {
+            true => root.charge_recovered(start.id, bytes),
+            false => root.charge_instance(start.id, bytes),
+        };
+        let charge = charge.map_err(|error| InvocationError::OverBudget { workflow: name(), error })?;
+        let mut trace_parent = start.trace_parent;
+        if trace_parent.is_none()
             && start.parent.is_none()
             && self.traces().sample(coordinator.clock.now_unix_ms())
         {
-            start.trace_parent = Some(new_trace_parent());
+            trace_parent = Some(new_trace_parent());
         }
-        let (waiter, result) = oneshot::channel();
         let unix_ms = coordinator.clock.now_unix_ms();
         let instance = Instance::new(start.id.to_string().into(), start.input, start.id.0 as u64, unix_ms);
         let most = start.workflow.program.max_instances;
@@ -123,15 +142,16 @@ impl Dispatcher {
             id: start.id,
             workflow: start.workflow,
             depth: start.depth,
-            trace_parent: start.trace_parent,
+            trace_parent,
             parent: start.parent,
             answer: start.answer,
             input_bytes: start.input_bytes,
-            state: parking_lot::Mutex::new(RunState::new(instance, Some(waiter))),
-            _bytes: bytes,
+            root,
+            state: Mutex::new(RunState::new(instance, charge)),
+            inbox: Mutex::default(),
         });
         instances.insert(running.id, running.clone());
-        Ok((running, result))
+        Ok(running)
     }
 
     /// Runs a workflow from its start to its end, as a function is run. If the future is dropped it goes on all the same.
@@ -144,7 +164,9 @@ impl Dispatcher {
                 self.coordinator().figures.rejected.fetch_add(1, Relaxed);
                 Err(error)
             }
-            Ok((running, result)) => {
+            Ok(running) => {
+                let (waiter, result) = oneshot::channel();
+                running.state.lock().waiter = Some(waiter);
                 self.spawn_drive(running, Queued::now(Event::Start));
                 match result.await {
                     Ok(Ok(output)) => Ok(Reply::Json(output.to_string())),
@@ -168,62 +190,23 @@ impl Dispatcher {
         self.coordinator().workers.spawn(drive);
     }
 
-    /// Tells an instance of events in the order of these calls.
-    pub(crate) fn tell_in_order(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
-        {
-            let mut state = running.state.lock();
-            state.arrivals.push(queued);
-            if std::mem::replace(&mut state.draining, true) {
-                return;
-            }
-        }
-        let (dispatcher, running) = (self.clone(), running.clone());
-        let drain: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(async move { dispatcher.tell_arrivals(&running).await });
-        self.coordinator().workers.spawn(drain);
-    }
-
-    async fn tell_arrivals(self: &Arc<Self>, running: &Arc<Running>) {
-        loop {
-            let arrivals = {
-                let mut state = running.state.lock();
-                if state.arrivals.is_empty() {
-                    state.draining = false;
-                    return;
-                }
-                std::mem::take(&mut state.arrivals)
-            };
-            // What they make it do is not to hold up those behind them.
-            if running.is_durable() {
-                if let Some(asked) = self.step_durable(running, arrivals).await {
-                    self.spawn_asked(running, asked);
-                }
-                continue;
-            }
-            for queued in arrivals {
-                if let Some(asked) = self.step(running, queued).await {
-                    self.spawn_asked(running, asked);
-                }
-            }
-        }
-    }
-
     /// Tells an instance of an event, and goes on with it as far as this task can.
     pub(crate) async fn drive(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
         let mut next = Some(queued);
         while let Some(queued) = next {
+            // Boxed: what a call needs is not allocated for an instance that only takes its turn.
             let asked = match running.is_durable() {
-                true => self.step_durable(running, [queued]).await,
+                true => Box::pin(self.step_durable(running, [queued])).await,
                 false => self.step(running, queued).await,
             };
             next = match asked {
-                Some(asked) => self.carry_out(running, asked).await,
+                Some(asked) => Box::pin(self.carry_out(running, asked)).await,
                 None => None,
             };
         }
     }
 
-    async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
+    pub(super) async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
         let actions = self.advance(running, &mut running.state.lock(), queued.event, None);
         let asked = self.perform(running, actions, true);
         let published = {
@@ -266,7 +249,11 @@ impl Dispatcher {
             runtime: &coordinator.runtime,
             observed: running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name),
         };
+        let is_refusal = matches!(event, Event::Refuse { .. });
         let actions = state.instance.advance(program, event, &environment);
+        if is_refusal {
+            state.refusal = Refusal::Told { steps: state.instance.steps() };
+        }
         self.settle(running, state);
         actions
     }
@@ -277,6 +264,15 @@ impl Dispatcher {
         let due_ms = state.instance.due_ms();
         coordinator.timers.set(running.id, state.due_ms, due_ms);
         state.due_ms = due_ms;
+        let data_bytes = running.input_bytes.max(state.instance.bytes());
+        let fits = state.charge.set_bytes(INSTANCE_BYTES.saturating_add(data_bytes));
+        state.refusal = match state.refusal {
+            Refusal::None if !fits => Refusal::Due,
+            // The task that failed was caught, and the instance is too large still.
+            Refusal::Told { steps } if !fits && state.instance.steps() > steps => Refusal::Due,
+            Refusal::Told { .. } | Refusal::Due if fits => Refusal::None,
+            other => other,
+        };
         let runs = state.instance.status() == Status::Running;
         if runs != state.counted {
             state.counted = runs;
@@ -300,14 +296,14 @@ impl Dispatcher {
 
     /// Advances a durable instance: what happened, what functions changed and what is to be sent are one batch, before
     /// anything else begins. Events that come meanwhile go with the next batch.
-    async fn step_durable(
+    pub(super) async fn step_durable(
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: impl IntoIterator<Item = Queued>,
     ) -> Option<Asked> {
         {
             let mut state = running.state.lock();
-            state.queue.extend(queued);
+            state.queue_up(queued);
             if std::mem::replace(&mut state.busy, true) {
                 return None;
             }
@@ -340,10 +336,13 @@ impl Dispatcher {
             }
             let mut batch = Batch::default();
             let mut outgoing = Vec::new();
+            // What they hold of the budgets is held until it is on the disk.
+            let mut charges = Vec::new();
             let actions = {
                 let mut state = running.state.lock();
                 let mut actions = Vec::new();
-                for Queued { event, effects, inbox } in queued {
+                for Queued { event, effects, inbox, charge } in queued {
+                    charges.extend(charge);
                     let times_ms = self.log_event(
                         running,
                         &mut state,
@@ -378,6 +377,7 @@ impl Dispatcher {
                 self.forget(running);
                 return None;
             }
+            drop(charges);
             self.send_outgoing(outgoing);
             if let Some(asked) = self.perform(running, actions, false)
                 && let Some(before) = inline.replace(asked)

@@ -7,8 +7,8 @@ use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::{ErrorKind, Event, Status, WorkflowError};
 use ulid::Ulid;
 
-use super::Running;
 use super::drive::Queued;
+use super::{Refusal, Running};
 use crate::dispatch::Dispatcher;
 
 /// Instances that failed and are kept to be retried.
@@ -21,6 +21,12 @@ impl Dispatcher {
         let (status, result, waiter, since, steps) = {
             let mut state = running.state.lock();
             let status = state.instance.status();
+            if state.refusal == Refusal::Due && !status.is_ended() {
+                state.refusal = Refusal::Sent;
+                let error = WorkflowError::over_budget(state.charge.over_budget().to_string());
+                drop(state);
+                return self.spawn_drive(running.clone(), Queued::now(Event::Refuse { error }));
+            }
             if !status.is_ended() || std::mem::replace(&mut state.told, true) {
                 return;
             }
@@ -50,7 +56,8 @@ impl Dispatcher {
         // Of many at a time nobody asks for each.
         if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
             let secrets = &running.workflow.program.secrets;
-            coordinator.ended.lock().add(running, &result, |text| self.secrets().mask(secrets, text));
+            let view = running.ended_view(&result, |text| self.secrets().mask(secrets, text));
+            coordinator.ended.lock().add(view);
         }
         if let Err(error) = &result
             && status == Status::Faulted
@@ -117,12 +124,7 @@ impl Dispatcher {
 
 impl super::Coordinator {
     pub(super) fn unlisten(&self, id: Ulid, frame: FrameId) {
-        let mut interests = self.interests.write();
-        interests.remove(id, frame);
-        if interests.is_empty() {
-            self.interested.store(false, Relaxed);
-        }
-        drop(interests);
+        self.interests.remove(id, frame);
         self.unwatch_queue(id, frame);
     }
 }

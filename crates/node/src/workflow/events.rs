@@ -7,6 +7,7 @@ use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, V
 use edgefaas_isolates::LogLevel;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
+use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::program::{Mode, Program, Read};
 use edgefaas_workflow::synthesizer::Firing;
 use serde_json::{Map, Value};
@@ -14,26 +15,39 @@ use ulid::Ulid;
 
 use super::drive::Queued;
 use super::interests::{Interest, Waiter};
+use super::lanes::{Arrival, LaneRoom, StartEvent};
 use super::messages::CLOUD_EVENT;
+use super::root::Charge;
+use super::weight::weight;
 use super::{INSTANCE_BYTES, Running, Start};
 use crate::dispatch::Dispatcher;
-use crate::registry::LiveWorkflow;
+use crate::registry::{LiveWorkflow, Routes};
 
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
 
-/// A message and the workflows that wait for it.
+/// A message and the workflows that wait for it, each with its room.
 pub(crate) struct Offered {
-    found: Vec<Interest>,
     event: Arc<Value>,
-    depth: u8,
+    arrival: Arrival,
+    tells: Vec<Tell>,
+    starts: Vec<Arc<LiveWorkflow>>,
+    lanes: Vec<(Arc<LiveWorkflow>, Interest, LaneRoom)>,
+}
+
+/// An instance that waits for a message.
+struct Tell {
+    running: Arc<Running>,
+    frame: FrameId,
+    source: u32,
+    charge: Charge,
 }
 
 impl Dispatcher {
     /// Which workflows wait for a message, if any do. Nothing has happened yet.
     ///
     /// # Errors
-    /// It would start some, and there is no room: what its publisher is to be told.
+    /// One of them has no room for it: what its publisher is to be told.
     pub(crate) fn offered_to_workflows(
         &self,
         publishing: &Publishing<'_>,
@@ -41,12 +55,12 @@ impl Dispatcher {
         let coordinator = self.coordinator();
         let routes = self.registry().routes();
         let starts = routes.starts();
-        if starts.is_empty() && !coordinator.interested.load(Relaxed) {
+        if starts.is_empty() && coordinator.interests.is_empty() {
             return Ok(None);
         }
-        let (origin, message) = (publishing.origin(), publishing.message());
+        let message = publishing.message();
         let topic = message.topic().as_str();
-        let interests = coordinator.interests.read();
+        let interests = &coordinator.interests;
         let by_topic = || starts.wants_topic(topic) || interests.wants_topic(topic);
         let by_type = || is_event(message) && (starts.wants_events() || interests.wants_events());
         if !by_topic() && !by_type() {
@@ -57,57 +71,135 @@ impl Dispatcher {
         let found_by = plain.then_some(topic);
         let mut found = starts.matching(found_by, &event, unix_ms);
         found.extend(interests.matching(found_by, &event, unix_ms));
-        drop(interests);
         if found.is_empty() {
             return Ok(None);
         }
         coordinator.figures.events.fetch_add(1, Relaxed);
-        let depth = match origin {
-            Origin::Node { depth, .. } => *depth,
-            _ => 0,
+        let event_bytes = weight(&event);
+        let mut offered = Offered {
+            event: Arc::new(event),
+            arrival: Arrival {
+                now_ms: coordinator.time.now_ms(),
+                unix_ms,
+                payload_bytes: message.payload().len(),
+                depth: match publishing.origin() {
+                    Origin::Node { depth, .. } => *depth,
+                    _ => 0,
+                },
+                trace_parent: trace_parent(message),
+            },
+            tells: Vec::new(),
+            starts: Vec::new(),
+            lanes: Vec::new(),
         };
-        let bytes = message.payload().len();
-        let mut starts = found.iter().filter_map(|interest| match &interest.waiter {
-            Waiter::Start(name) => routes.workflow(name),
-            Waiter::Instance(..) => None,
-        });
-        // Asked before anything has happened, since the message may be offered again.
-        if depth == 0 && starts.any(|workflow| self.is_full_of(workflow, bytes)) {
-            coordinator.figures.rejected.fetch_add(1, Relaxed);
-            if message.qos() == QoS::AtMostOnce {
-                return Ok(None);
+        for interest in found {
+            if let Err(refusal) = self.find_room(publishing, &routes, interest, event_bytes, &mut offered) {
+                coordinator.figures.rejected.fetch_add(1, Relaxed);
+                return Err(refusal);
             }
-            let told = !matches!(origin, Origin::Client(client) if client.version == Version::V311);
-            return Err(match told {
-                true => Verdict::Reject(RejectReason::QuotaExceeded),
-                false => Verdict::Block(coordinator.room.clone()),
-            });
         }
-        Ok(Some(Offered { found, event: Arc::new(event), depth }))
+        Ok(Some(offered))
+    }
+
+    /// Finds room for a message with one of those who wait for it.
+    ///
+    /// # Errors
+    /// There is none, and its publisher can be told.
+    fn find_room(
+        &self,
+        publishing: &Publishing<'_>,
+        routes: &Routes,
+        interest: Interest,
+        event_bytes: usize,
+        offered: &mut Offered,
+    ) -> Result<(), Verdict> {
+        let coordinator = self.coordinator();
+        let qos = publishing.message().qos();
+        let is_told = qos > QoS::AtMostOnce;
+        match &interest.waiter {
+            Waiter::Instance(id, frame) => {
+                let Some(running) = coordinator.find(*id) else { return Ok(()) };
+                match running.reserve(event_bytes, qos, || self.broker().journal().is_full()) {
+                    Ok(charge) => {
+                        let (frame, source) = (*frame, interest.source);
+                        offered.tells.push(Tell { running, frame, source, charge });
+                    }
+                    Err(_) if is_told => return Err(self.refusal(publishing)),
+                    Err(reason) => self.drop_event(&running.workflow, &id.to_string(), &reason),
+                }
+            }
+            Waiter::Start(name) => {
+                let Some(workflow) = routes.workflow(name) else { return Ok(()) };
+                // Asked before anything has happened, since the message may be offered again.
+                let (depth, payload_bytes) = (offered.arrival.depth, offered.arrival.payload_bytes);
+                if depth == 0 && self.is_full_of(workflow, payload_bytes) {
+                    if is_told {
+                        return Err(self.refusal(publishing));
+                    }
+                    coordinator.figures.rejected.fetch_add(1, Relaxed);
+                    workflow.figures.rejected.fetch_add(1, Relaxed);
+                    return Ok(());
+                }
+                if !workflow.needs_lane {
+                    if self.starts_by(workflow, interest.source as usize, &offered.event) {
+                        offered.starts.push(workflow.clone());
+                    }
+                    return Ok(());
+                }
+                match coordinator.lanes.reserve(name, event_bytes, &coordinator.bytes) {
+                    Ok(room) => offered.lanes.push((workflow.clone(), interest, room)),
+                    Err(_) if is_told => return Err(self.refusal(publishing)),
+                    Err(reason) => self.drop_event(workflow, "", &reason),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the publisher of a message is told for which there is no room.
+    fn refusal(&self, publishing: &Publishing<'_>) -> Verdict {
+        // MQTT 3.1.1 has no negative acknowledgement.
+        match publishing.origin() {
+            Origin::Client(client) if client.version == Version::V311 => {
+                Verdict::Block(self.coordinator().wait_for_room())
+            }
+            _ => Verdict::Reject(RejectReason::QuotaExceeded),
+        }
+    }
+
+    /// Whether an event starts a workflow whose filters are evaluated at once.
+    fn starts_by(&self, workflow: &LiveWorkflow, source: usize, event: &Value) -> bool {
+        let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
+        on.and_then(|on| on.filters.get(source)).is_some_and(|filter| filter.takes(event))
     }
 
     /// Gives a message to the workflows that wait for it. They observe: everybody else still gets it.
     pub(crate) fn give_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
-        let Offered { found, event, depth } = offered;
-        let (bytes, trace) = (publishing.message().payload().len(), trace_parent(publishing.message()));
-        let routes = self.registry().routes();
-        for Interest { waiter, source, .. } in found {
-            match waiter {
-                Waiter::Instance(id, frame) => {
-                    let Some(running) = self.coordinator().find(id) else { continue };
-                    let told = Event::Message { frame, source, event: event.clone() };
-                    self.tell(publishing, &running, told);
-                }
-                Waiter::Start(name) => {
-                    let Some(workflow) = routes.workflow(&name) else { continue };
-                    for input in self.synthesize(workflow, source as usize, &event) {
-                        let mut start = Start::new(workflow.clone(), input, bytes);
-                        start.depth = depth;
-                        start.trace_parent = trace.clone();
-                        self.start_by(publishing, start);
-                    }
-                }
+        let Offered { event, arrival, tells, starts, lanes } = offered;
+        for Tell { running, frame, source, charge } in tells {
+            let told = Event::Message { frame, source, event: event.clone() };
+            self.tell(publishing, &running, told, charge);
+        }
+        for workflow in starts {
+            let input = Value::Array(vec![(*event).clone()]);
+            let mut start = Start::new(workflow, input, arrival.payload_bytes);
+            start.depth = arrival.depth;
+            start.trace_parent.clone_from(&arrival.trace_parent);
+            self.start_by(publishing, start);
+        }
+        for (workflow, Interest { source, filter, .. }, room) in lanes {
+            let (event, arrival) = (event.clone(), arrival.clone());
+            let mut event = StartEvent { source, filter, event, arrival, number: None };
+            if !workflow.program.durable || publishing.message().qos() == QoS::AtMostOnce {
+                self.enqueue_start(room, event);
+                continue;
             }
+            let number = self.coordinator().next_start_event();
+            event.number = Some(number);
+            let (key, value) = super::journal::start_event_entry(&workflow.name, number, &event);
+            publishing.record(key, Some(value));
+            let dispatcher = self.clone();
+            publishing.on_recorded(move |_| dispatcher.enqueue_start(room, event));
         }
     }
 
@@ -116,7 +208,7 @@ impl Dispatcher {
         let coordinator = self.coordinator();
         let most = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
         most.is_some_and(|most| workflow.figures.live.load(Relaxed) >= most)
-            || coordinator.bytes.take(INSTANCE_BYTES.saturating_add(bytes)).is_none()
+            || coordinator.bytes.free() < INSTANCE_BYTES.saturating_add(bytes)
             || coordinator.running.load(Relaxed) >= coordinator.limits.running
             || coordinator.instances.lock().len() >= coordinator.limits.instances
             || self.broker().journal().is_full()
@@ -126,7 +218,7 @@ impl Dispatcher {
     fn start_by(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok((running, _)) => self.begin_with(publishing, running),
+            Ok(running) => self.begin_with(publishing, running),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, Relaxed);
                 self.coordinator().figures.rejected.fetch_add(1, Relaxed);
@@ -159,53 +251,23 @@ impl Dispatcher {
     }
 
     /// Tells an instance of a message.
-    fn tell(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: &Arc<Running>, event: Event) {
+    fn tell(
+        self: &Arc<Self>,
+        publishing: &mut Publishing<'_>,
+        running: &Arc<Running>,
+        event: Event,
+        charge: Charge,
+    ) {
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
-            return self.tell_in_order(running, Queued::now(event));
+            return self.tell_in_order(running, Queued { charge: Some(charge), ..Queued::now(event) });
         }
         let (number, key, value) = self.inbox_entry(running, &event);
         publishing.record(key, Some(value));
         let (dispatcher, running) = (self.clone(), running.clone());
         publishing.on_recorded(move |ticket| {
-            dispatcher.tell_in_order(&running, Queued::recorded(event, number, ticket));
+            let queued = Queued { charge: Some(charge), ..Queued::recorded(event, number, ticket) };
+            dispatcher.tell_in_order(&running, queued);
         });
-    }
-
-    /// The inputs of the instances that an event starts: at once, or when the workflow's rule says so.
-    fn synthesize(&self, workflow: &Arc<LiveWorkflow>, source: usize, event: &Arc<Value>) -> Vec<Value> {
-        let Some(on) = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref()) else {
-            return Vec::new();
-        };
-        if !on.filters.get(source).is_some_and(|filter| filter.takes(event)) {
-            return Vec::new();
-        }
-        if !has_rule(&workflow.program) {
-            return vec![Value::Array(vec![(**event).clone()])];
-        }
-        let coordinator = self.coordinator();
-        let now_ms = coordinator.time.now_ms();
-        let mut rules = coordinator.rules.lock();
-        let Some(synthesizer) = rules.of(workflow, now_ms) else { return Vec::new() };
-        let due_ms = synthesizer.due_ms();
-        match synthesizer.handle(source, event, now_ms) {
-            Ok(firings) => {
-                // Whoever waits for the rules need not be woken by each event.
-                if synthesizer.due_ms().is_some_and(|due| due_ms.is_none_or(|before| due < before)) {
-                    coordinator.rules_due.notify_one();
-                }
-                firings.iter().map(|firing| input_of_firing(&workflow.program, firing)).collect()
-            }
-            Err(error) => {
-                drop(rules);
-                self.logs().add(
-                    &workflow.name,
-                    "",
-                    LogLevel::Warn,
-                    format!("an event is not counted: {error}"),
-                );
-                Vec::new()
-            }
-        }
     }
 }
 

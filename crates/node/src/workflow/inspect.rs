@@ -52,18 +52,7 @@ pub(super) struct Ended {
 
 impl Ended {
     /// Remembers one.
-    pub fn add(&mut self, running: &Running, result: &Outcome, mask: impl Fn(String) -> String) {
-        let mut view = running.view(false);
-        match result {
-            Ok(output) => {
-                let text = output.to_string();
-                view.output =
-                    if text.len() <= OUTPUT_BYTES { text } else { format!("\"{} bytes\"", text.len()) };
-            }
-            Err(error) => view.error = error.to_json().to_string(),
-        }
-        view.output = mask(std::mem::take(&mut view.output));
-        view.error = mask(std::mem::take(&mut view.error));
+    pub fn add(&mut self, view: InstanceView) {
         if self.views.len() >= REMEMBERED {
             self.views.pop_front();
         }
@@ -93,6 +82,22 @@ pub enum ChangeError {
 }
 
 impl Running {
+    /// As it ended, secrets masked.
+    pub(super) fn ended_view(&self, result: &Outcome, mask: impl Fn(String) -> String) -> InstanceView {
+        let mut view = self.view(false);
+        match result {
+            Ok(output) => {
+                let text = output.to_string();
+                view.output =
+                    if text.len() <= OUTPUT_BYTES { text } else { format!("\"{} bytes\"", text.len()) };
+            }
+            Err(error) => view.error = error.to_json().to_string(),
+        }
+        view.output = mask(std::mem::take(&mut view.output));
+        view.error = mask(std::mem::take(&mut view.error));
+        view
+    }
+
     /// As it is now; with its data, or without.
     pub(super) fn view(&self, whole: bool) -> InstanceView {
         let state = self.state.lock();

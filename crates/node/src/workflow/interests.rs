@@ -1,13 +1,19 @@
 //! Who waits for which events: by topic, by type, by correlated values; never by going through all who wait.
+//!
+//! Finding has three steps, so that no lock of the index is held while expressions are evaluated: the groups that an event
+//! may concern ([`Interests::candidates`]), the values of their expressions ([`Candidate::values`]), and the members with
+//! these values ([`Interests::members`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use edgefaas_broker::FilterTrie;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_workflow::event::MQTT_TYPE;
 use edgefaas_workflow::expression::Expression;
-use edgefaas_workflow::instance::{ActiveFilter, FrameId, accepts};
+use edgefaas_workflow::instance::{ActiveFilter, FrameId, has_attributes_of};
+use parking_lot::RwLock;
 use serde_json::Value;
 use ulid::Ulid;
 
@@ -59,19 +65,43 @@ enum FoundBy {
 
 struct Group {
     key: GroupKey,
-    from: Vec<Expression>,
+    from: Arc<[Expression]>,
     /// By the values of `from`, as JSON.
     members: BTreeMap<String, Vec<Interest>>,
 }
 
-impl Interests {
-    /// Nobody waits.
-    pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
+/// A group of filters that an event may concern.
+pub(crate) struct Candidate {
+    group: usize,
+    from: Arc<[Expression]>,
+}
 
-    /// Adds a waiter's filter.
-    pub fn add(&mut self, interest: Interest) {
+/// The members of a group that an event concerns.
+pub(crate) struct Found {
+    group: usize,
+    values: String,
+}
+
+impl Candidate {
+    /// Evaluates the expressions of the group; nothing if one has no value.
+    fn values(self, event: &Value, unix_ms: u64) -> Option<Found> {
+        let values: Result<Vec<Value>, _> =
+            self.from.iter().map(|from| from.eval_json(event, unix_ms)).collect();
+        let values = serde_json::to_string(&values.ok()?).unwrap_or_default();
+        Some(Found { group: self.group, values })
+    }
+}
+
+/// A filter with its place in the index.
+struct Placed {
+    interest: Interest,
+    key: GroupKey,
+    from: Vec<Expression>,
+    values: String,
+}
+
+impl Placed {
+    fn of(interest: Interest) -> Self {
         let kind = interest.filter.attribute("type");
         let subject = interest.filter.attribute("subject");
         let found_by = match (kind, subject) {
@@ -85,6 +115,76 @@ impl Interests {
         let values: Vec<&Value> = correlate.iter().map(|(_, value)| value).collect();
         let values = serde_json::to_string(&values).unwrap_or_default();
         let key = GroupKey { found_by, from: from.iter().map(|from| from.source().to_owned()).collect() };
+        Self { interest, key, from, values }
+    }
+}
+
+/// Interests that change while messages pass: those of instances.
+#[derive(Default)]
+pub(crate) struct SharedInterests {
+    all: RwLock<Interests>,
+    /// There are some; changed with `all` locked.
+    any: AtomicBool,
+}
+
+impl SharedInterests {
+    /// Adds the filters of a listen.
+    pub fn add(&self, interests: impl IntoIterator<Item = Interest>) {
+        let placed: Vec<Placed> = interests.into_iter().map(Placed::of).collect();
+        let mut all = self.all.write();
+        placed.into_iter().for_each(|placed| all.put(placed));
+        self.any.store(!all.is_empty(), Relaxed);
+    }
+
+    /// A listen has ended.
+    pub fn remove(&self, id: Ulid, frame: FrameId) {
+        let mut all = self.all.write();
+        all.remove(id, frame);
+        self.any.store(!all.is_empty(), Relaxed);
+    }
+
+    /// Whether there are none. Takes no lock, so that a message costs one look while nobody waits for events.
+    pub fn is_empty(&self) -> bool {
+        !self.any.load(Relaxed)
+    }
+
+    /// See [`Interests::wants_topic`].
+    pub fn wants_topic(&self, topic: &str) -> bool {
+        self.all.read().wants_topic(topic)
+    }
+
+    /// See [`Interests::wants_events`].
+    pub fn wants_events(&self) -> bool {
+        self.all.read().wants_events()
+    }
+
+    /// See [`Interests::matching`]. The index is locked while groups and members are looked up, and not between.
+    pub fn matching(&self, topic: Option<&str>, event: &Value, unix_ms: u64) -> Vec<Interest> {
+        let candidates = self.all.read().candidates(topic, event);
+        if candidates.is_empty() {
+            return Vec::new();
+        }
+        let found: Vec<Found> =
+            candidates.into_iter().filter_map(|candidate| candidate.values(event, unix_ms)).collect();
+        let mut members = self.all.read().members(&found);
+        members.retain(|member| has_attributes_of(&member.filter, event));
+        members
+    }
+}
+
+impl Interests {
+    /// Nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Adds a waiter's filter.
+    pub fn add(&mut self, interest: Interest) {
+        self.put(Placed::of(interest));
+    }
+
+    fn put(&mut self, placed: Placed) {
+        let Placed { interest, key, from, values } = placed;
         let group = match self.ids.get(&key) {
             Some(group) => *group,
             None => {
@@ -99,7 +199,7 @@ impl Interests {
                 }
                 self.next += 1;
                 self.ids.insert(key.clone(), group);
-                self.groups.insert(group, Group { key, from, members: BTreeMap::new() });
+                self.groups.insert(group, Group { key, from: from.into(), members: BTreeMap::new() });
                 group
             }
         };
@@ -162,8 +262,18 @@ impl Interests {
         !self.types.is_empty()
     }
 
-    /// Those that an event is for, each once for each of its filters. `topic` is that of a mere message.
+    /// Those that an event may be for, each once for each of its filters: attributes and native correlations fit, all
+    /// else of their filters is left to the caller. `topic` is that of a mere message.
     pub fn matching(&self, topic: Option<&str>, event: &Value, unix_ms: u64) -> Vec<Interest> {
+        let found = self.candidates(topic, event).into_iter();
+        let found: Vec<Found> = found.filter_map(|candidate| candidate.values(event, unix_ms)).collect();
+        let mut members = self.members(&found);
+        members.retain(|member| has_attributes_of(&member.filter, event));
+        members
+    }
+
+    /// The groups that an event may concern.
+    fn candidates(&self, topic: Option<&str>, event: &Value) -> Vec<Candidate> {
         let mut groups: Vec<usize> = Vec::new();
         if let Some(topic) = topic {
             self.topics.for_each_match(topic, |group| groups.push(*group));
@@ -175,15 +285,16 @@ impl Interests {
                 self.topics.for_each_match(subject, |group| groups.push(*group));
             }
         }
-        let mut found = Vec::new();
-        for group in groups.into_iter().filter_map(|id| self.groups.get(&id)) {
-            let values: Result<Vec<Value>, _> =
-                group.from.iter().map(|from| from.eval_json(event, unix_ms)).collect();
-            let Ok(values) = values else { continue };
-            let values = serde_json::to_string(&values).unwrap_or_default();
-            let members = group.members.get(&values).map(Vec::as_slice).unwrap_or_default();
-            found.extend(members.iter().filter(|member| accepts(&member.filter, event, unix_ms)).cloned());
-        }
-        found
+        let candidate = |group: usize| {
+            let from = self.groups.get(&group)?.from.clone();
+            Some(Candidate { group, from })
+        };
+        groups.into_iter().filter_map(candidate).collect()
+    }
+
+    /// The members of groups with these values.
+    fn members(&self, found: &[Found]) -> Vec<Interest> {
+        let members = |found: &Found| self.groups.get(&found.group)?.members.get(&found.values);
+        found.iter().filter_map(members).flatten().cloned().collect()
     }
 }

@@ -7,6 +7,7 @@
 //! 'w' ID OUTCOME      what came of it, until the instance that waits for it has it
 //! 'w' ID SNAPSHOT     itself after some of the events, which are gone then
 //! 'd' DIGEST          the definition of instances
+//! 'q' NUMBER          an event that may start a workflow, until its filter is evaluated
 //! ```
 //!
 //! An instance is the sum of its events ([`Instance::advance`] is a pure function), so that what happened is all there
@@ -24,6 +25,8 @@ use ulid::Ulid;
 
 use super::actions::child_id;
 use super::drive::Queued;
+use super::lanes::{Arrival, StartEvent, filter_of};
+use super::root::RootBudget;
 use super::{RunState, Running, Start};
 use crate::dispatch::Dispatcher;
 use crate::journal::AnswerTo;
@@ -34,6 +37,8 @@ use crate::store::{Batch, StoreError};
 const INSTANCE: u8 = b'w';
 /// What the keys of definitions start with.
 const DEFINITION: u8 = b'd';
+/// First byte of the keys of events that may start workflows.
+const START_EVENT: u8 = b'q';
 const START: u32 = 0;
 const INBOX: u32 = 0xF000_0000;
 const OUTCOME: u32 = 0xFFFF_FFFD;
@@ -51,7 +56,6 @@ pub(super) struct Log {
     next: u32,
     /// Events up to here are in the snapshot.
     snapshot: u32,
-    next_inbox: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -65,6 +69,9 @@ struct StartRecord {
     depth: u8,
     trace_parent: Option<String>,
     parent: Option<(u128, FrameId)>,
+    /// The root instance, if this is a descendant of one.
+    #[serde(default)]
+    root: Option<u128>,
     answer: Option<AnswerTo>,
     seed: u64,
     started_unix_ms: u64,
@@ -102,6 +109,33 @@ fn definition_key(digest: &[u8; 32]) -> Vec<u8> {
     key
 }
 
+#[derive(Serialize, Deserialize)]
+struct StartEventRecord {
+    format: u8,
+    workflow: String,
+    source: u32,
+    event: Value,
+    arrival: Arrival,
+}
+
+pub(super) fn start_event_key(number: u64) -> Vec<u8> {
+    let mut key = vec![START_EVENT];
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// An entry for an event that may start a workflow.
+pub(super) fn start_event_entry(workflow: &str, number: u64, event: &StartEvent) -> (Vec<u8>, Vec<u8>) {
+    let record = StartEventRecord {
+        format: FORMAT,
+        workflow: workflow.to_owned(),
+        source: event.source,
+        event: (*event.event).clone(),
+        arrival: event.arrival.clone(),
+    };
+    (start_event_key(number), encode(&record))
+}
+
 fn encode(value: &impl Serialize) -> Vec<u8> {
     // Numbers, texts and JSON only: this cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
@@ -124,6 +158,7 @@ impl Dispatcher {
             depth: running.depth,
             trace_parent: running.trace_parent.clone(),
             parent: running.parent.map(|(id, frame)| (id.0, frame)),
+            root: (running.root.id() != running.id).then(|| running.root.id().0),
             answer: running.answer.clone(),
             seed: running.id.0 as u64,
             started_unix_ms: state.instance.started_unix_ms(),
@@ -139,10 +174,7 @@ impl Dispatcher {
 
     /// An entry for an event that has been accepted, and its number.
     pub(super) fn inbox_entry(&self, running: &Running, event: &Event) -> (u32, Vec<u8>, Vec<u8>) {
-        let mut state = running.state.lock();
-        let number = INBOX + state.log.next_inbox;
-        state.log.next_inbox += 1;
-        drop(state);
+        let number = INBOX + running.inbox.lock().take_number();
         (number, key(running.id, number), encode(&self.event_record(event)))
     }
 
@@ -272,6 +304,7 @@ impl Dispatcher {
         for workflow in self.registry().routes().workflows() {
             live.insert(workflow.digest, workflow.clone());
         }
+        let mut roots = BTreeMap::new();
         let mut outcomes = BTreeMap::new();
         let (mut back, mut stray, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for (id, entries) in found {
@@ -288,7 +321,7 @@ impl Dispatcher {
                 );
                 continue;
             };
-            match self.recover(Ulid(id), start, &entries, &definitions, &mut live) {
+            match self.recover(Ulid(id), start, &entries, &definitions, &mut live, &mut roots) {
                 Ok(recovered) => back.push(recovered),
                 Err(reason) => {
                     // There may be room for it after another start.
@@ -321,6 +354,43 @@ impl Dispatcher {
         for (running, queued) in back {
             self.resume(&running, queued, &outcomes);
         }
+        self.recover_start_events()
+    }
+
+    /// Goes on with the events that may start workflows and were not evaluated.
+    fn recover_start_events(self: &Arc<Self>) -> Result<(), StoreError> {
+        let space = self.store().spaces().invocations.clone();
+        let mut obsolete = Batch::default();
+        for entry in space.prefix([START_EVENT]) {
+            let (key, value) = entry.into_inner()?;
+            let number = key.get(1..).and_then(|number| number.try_into().ok()).map(u64::from_be_bytes);
+            let Some(number) = number else { continue };
+            self.coordinator().start_events_from(number + 1);
+            let record: Option<StartEventRecord> = serde_json::from_slice(&value).ok();
+            let known = record.filter(|record| record.format == FORMAT).and_then(|record| {
+                let workflow = self.registry().routes().workflow(&record.workflow)?.clone();
+                let filter = filter_of(&workflow, record.source)?;
+                Some((workflow, record, filter))
+            });
+            let Some((workflow, StartEventRecord { source, event, arrival, .. }, filter)) = known else {
+                // Its workflow is not deployed any more, or listens to something else.
+                obsolete.delete(&space, key.to_vec());
+                continue;
+            };
+            // Times of the node's own clock do not outlive it.
+            let arrival = Arrival { now_ms: self.coordinator().time.now_ms(), ..arrival };
+            let event =
+                StartEvent { source, filter, event: Arc::new(event), arrival, number: Some(number) };
+            self.enqueue_recovered(&workflow.name, event);
+        }
+        let dispatcher = self.clone();
+        self.coordinator().workers.spawn(async move {
+            let committer = dispatcher.store().committer();
+            if let Err(error) = committer.commit(obsolete, crate::store::Durability::Written).await {
+                tracing::warn!(%error, "events of former workflows could not be deleted");
+            }
+        });
+        self.drain_recovered();
         Ok(())
     }
 
@@ -331,6 +401,7 @@ impl Dispatcher {
         entries: &BTreeMap<u32, Vec<u8>>,
         definitions: &BTreeMap<[u8; 32], Vec<u8>>,
         live: &mut BTreeMap<[u8; 32], Arc<LiveWorkflow>>,
+        roots: &mut BTreeMap<u128, Arc<RootBudget>>,
     ) -> Result<(Arc<Running>, Vec<Queued>), String> {
         let start: StartRecord = serde_json::from_slice(start).map_err(|error| error.to_string())?;
         if start.format != FORMAT {
@@ -351,7 +422,10 @@ impl Dispatcher {
                 workflow
             }
         };
-        let (running, _) = self
+        let root = start.root.unwrap_or(id.0);
+        let new_root = || self.coordinator().root_budget(Ulid(root));
+        let root = roots.entry(root).or_insert_with(new_root).clone();
+        let running = self
             .enter_workflow(Start {
                 workflow,
                 input: Arc::new(start.input),
@@ -359,6 +433,8 @@ impl Dispatcher {
                 id,
                 // Those that were there before have their places.
                 depth: start.depth.max(1),
+                root: Some(root),
+                is_recovered: true,
                 trace_parent: start.trace_parent,
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
@@ -368,7 +444,6 @@ impl Dispatcher {
         {
             let mut state = running.state.lock();
             let state = &mut *state;
-            state.waiter = None;
             state.log.started = true;
             state.log.next = 1;
             let program = &running.workflow.program;
@@ -403,7 +478,7 @@ impl Dispatcher {
             for (number, value) in entries.range(INBOX..OUTCOME) {
                 let record: EventRecord =
                     serde_json::from_slice(value).map_err(|error| error.to_string())?;
-                state.log.next_inbox = number - INBOX + 1;
+                running.inbox.lock().not_before(number - INBOX + 1);
                 queued.push(Queued::from_inbox(record.event, *number));
             }
             // Its failure was told before.

@@ -10,19 +10,24 @@
 //! a topic or a queue between two steps. An instance that waits is data in a table and holds neither an isolate nor a
 //! task. [`drive`] tells an instance what happened, [`actions`] does what it asks for, [`ending`] tells who waits for its end,
 //! [`interests`] finds those that an event is for, [`journal`] keeps those that are durable, [`schedule`] starts what starts
-//! by itself, [`timers`] wakes.
+//! by itself, [`timers`] wakes. [`root`] bounds what a root and its descendants hold, [`inbox`] the events that wait for
+//! an instance; [`lanes`] evaluates the filters of workflows that events start.
 
 mod actions;
 pub(crate) mod drive;
 mod ending;
 mod events;
+mod inbox;
 mod inspect;
 mod interests;
 mod journal;
+mod lanes;
 mod messages;
+mod root;
 mod schedule;
 mod script;
 mod timers;
+mod weight;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -30,14 +35,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::Ticket;
+use edgefaas_workflow::Instance;
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{Instance, WorkflowError};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
-use crate::budget::{Budget, Taken};
+use crate::budget::Budget;
 use crate::dispatch::Workers;
 use crate::journal::AnswerTo;
 use crate::platform::Clock;
@@ -45,14 +50,21 @@ use crate::registry::{LiveWorkflow, Registry};
 use crate::store::Durability;
 use crate::trace::OpenSpans;
 pub(crate) use events::trace_parent;
+use inbox::Inbox;
 pub use inspect::{ChangeError, InstanceView};
+use interests::SharedInterests;
 pub(crate) use interests::{Interest, Interests, Waiter};
+use lanes::Lanes;
+pub(crate) use lanes::needs_lane;
+use root::Charge;
+pub(crate) use root::RootBudget;
+pub use root::{OverBudget, RootLimits};
 pub(crate) use schedule::run as run_schedules;
 use timers::Timers;
 pub(crate) use timers::run as run_timers;
 
-/// What an instance counts beside its input.
-const INSTANCE_BYTES: usize = 2560;
+/// Bytes of an instance beside its data, everything included that the node keeps for it.
+const INSTANCE_BYTES: usize = 5120;
 
 /// How many instances there may be.
 #[derive(Debug, Clone, Copy)]
@@ -61,22 +73,25 @@ pub struct WorkflowLimits {
     pub running: usize,
     /// Instances, those that wait included.
     pub instances: usize,
-    /// Memory that inputs of instances and what an instance itself takes may have together.
+    /// Bytes of all instances and of the events that wait for them.
     pub bytes: usize,
+    /// Limits of each root instance with its descendants.
+    pub root: RootLimits,
 }
 
-impl Default for WorkflowLimits {
-    fn default() -> Self {
-        Self { running: 4096, instances: 200_000, bytes: 512 << 20 }
+impl WorkflowLimits {
+    /// Limits for instances that may have this much memory together: half of it for each root, within 64 MiB.
+    pub fn within(bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let root = RootLimits { descendants: 1000, bytes: (bytes / 2).min(64 << 20) };
+        Self { running: 4096, instances: 200_000, bytes, root }
     }
 }
 
 /// All instances of a node.
 pub struct Coordinator {
     instances: Mutex<HashMap<Ulid, Arc<Running>>>,
-    interests: RwLock<Interests>,
-    /// Somebody waits for events: else a message costs one look.
-    interested: AtomicBool,
+    interests: SharedInterests,
     timers: Timers,
     workers: Arc<Workers>,
     clock: Clock,
@@ -95,7 +110,12 @@ pub struct Coordinator {
     /// Definitions that are on the disk.
     definitions: Mutex<HashSet<[u8; 32]>>,
     script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
-    rules: Mutex<schedule::StartRules>,
+    rules: schedule::StartRules,
+    lanes: Lanes,
+    /// The number of the next event that may start a workflow and is recorded on the disk.
+    next_start_event: AtomicU64,
+    /// Publishers wait for room.
+    is_pressed: AtomicBool,
     rules_due: Notify,
     watched: Mutex<Vec<schedule::Watched>>,
     /// When the last instance ended of those workflows whose next one comes after it.
@@ -113,6 +133,7 @@ pub struct Figures {
     pub cancelled: AtomicU64,
     pub rejected: AtomicU64,
     pub events: AtomicU64,
+    pub events_dropped: AtomicU64,
 }
 
 /// The figures of workflows.
@@ -130,6 +151,8 @@ pub struct WorkflowReading {
     pub rejected: u64,
     /// Messages that workflows waited for.
     pub events: u64,
+    /// Events of QoS 0 that a workflow did not get because it had no room.
+    pub events_dropped: u64,
 }
 
 /// A clock that neither jumps nor goes back, and goes on where it was before a restart.
@@ -160,8 +183,10 @@ pub(crate) struct Running {
     /// Where the answer goes.
     answer: Option<AnswerTo>,
     input_bytes: usize,
+    /// The budget that it shares with its root and all of the root's descendants.
+    pub(crate) root: Arc<RootBudget>,
     state: Mutex<RunState>,
-    _bytes: Taken,
+    inbox: Mutex<Inbox>,
 }
 
 impl Running {
@@ -183,14 +208,14 @@ struct RunState {
     queue: Vec<drive::Queued>,
     /// Somebody works on the journal.
     busy: bool,
-    /// Events that are told in their order, and whether somebody does.
-    arrivals: Vec<drive::Queued>,
-    draining: bool,
+    /// Its part of the root's budget.
+    charge: Charge,
+    refusal: Refusal,
     /// It counts as running.
     counted: bool,
     due_ms: Option<u64>,
     log: journal::Log,
-    waiter: Option<oneshot::Sender<Result<Arc<Value>, WorkflowError>>>,
+    waiter: Option<oneshot::Sender<drive::Ended>>,
     started: Instant,
     /// Its end has been told.
     told: bool,
@@ -199,8 +224,22 @@ struct RunState {
     spans: OpenSpans,
 }
 
+/// Whether an instance that exceeds its root's budget is to be told so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Refusal {
+    /// It is within the budget.
+    #[default]
+    None,
+    /// It is to be told.
+    Due,
+    /// The event is in flight.
+    Sent,
+    /// It was told after it had begun so many tasks: the next one fails.
+    Told { steps: u64 },
+}
+
 impl RunState {
-    fn new(instance: Instance, waiter: Option<oneshot::Sender<Result<Arc<Value>, WorkflowError>>>) -> Self {
+    fn new(instance: Instance, charge: Charge) -> Self {
         Self {
             instance,
             calls: Vec::new(),
@@ -208,12 +247,12 @@ impl RunState {
             listens: Vec::new(),
             queue: Vec::new(),
             busy: false,
-            arrivals: Vec::new(),
-            draining: false,
+            charge,
+            refusal: Refusal::default(),
             counted: false,
             due_ms: None,
             log: journal::Log::default(),
-            waiter,
+            waiter: None,
             started: Instant::now(),
             told: false,
             published: None,
@@ -239,8 +278,7 @@ impl Coordinator {
         });
         Self {
             instances: Mutex::default(),
-            interests: RwLock::default(),
-            interested: AtomicBool::new(false),
+            interests: SharedInterests::default(),
             timers: Timers::default(),
             workers,
             clock,
@@ -255,7 +293,10 @@ impl Coordinator {
             durability,
             definitions: Mutex::default(),
             script: tokio::sync::OnceCell::new(),
-            rules: Mutex::default(),
+            rules: schedule::StartRules::default(),
+            lanes: Lanes::new(limits.root.bytes),
+            next_start_event: AtomicU64::new(0),
+            is_pressed: AtomicBool::new(false),
             rules_due: Notify::new(),
             watched: Mutex::default(),
             ends: Mutex::default(),
@@ -265,7 +306,7 @@ impl Coordinator {
 
     /// Whether any workflow or instance waits for messages, whichever they are.
     pub(crate) fn takes_messages(&self, registry: &Registry) -> bool {
-        self.interested.load(Ordering::Relaxed) || !registry.routes().starts().is_empty()
+        !self.interests.is_empty() || !registry.routes().starts().is_empty()
     }
 
     /// The figures of now.
@@ -281,6 +322,7 @@ impl Coordinator {
             cancelled: read(&figures.cancelled),
             rejected: read(&figures.rejected),
             events: read(&figures.events),
+            events_dropped: read(&figures.events_dropped),
         }
     }
 
@@ -288,16 +330,45 @@ impl Coordinator {
         self.instances.lock().get(&id).cloned()
     }
 
-    /// Waits until no instance runs anything, or `grace` is over.
+    /// A budget for a root instance and its descendants.
+    fn root_budget(&self, id: Ulid) -> Arc<RootBudget> {
+        RootBudget::new(id, self.limits.root, self.bytes.clone())
+    }
+
+    /// Notified when there may be room for a message that was refused.
+    fn wait_for_room(&self) -> Arc<Notify> {
+        self.is_pressed.store(true, Ordering::Relaxed);
+        self.room.clone()
+    }
+
+    /// Events that waited are handled.
+    fn room_is_free(&self) {
+        if self.is_pressed.load(Ordering::Relaxed) && self.is_pressed.swap(false, Ordering::Relaxed) {
+            self.room.notify_one();
+        }
+    }
+
+    fn next_start_event(&self) -> u64 {
+        self.next_start_event.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Numbers below this are used.
+    fn start_events_from(&self, number: u64) {
+        self.next_start_event.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Waits until no instance runs anything and no filter is evaluated, or `grace` is over.
     pub(crate) async fn settled(&self, grace: Duration) {
         let until = Instant::now() + grace;
-        while self.running.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+        let is_busy = || self.running.load(Ordering::Relaxed) > 0 || self.lanes.waiting() > 0;
+        while is_busy() && Instant::now() < until {
             let _ = tokio::time::timeout(Duration::from_millis(20), self.room.notified()).await;
         }
     }
 }
 
 /// A start of a workflow.
+#[derive(Clone)]
 pub(crate) struct Start {
     pub workflow: Arc<LiveWorkflow>,
     pub input: Arc<Value>,
@@ -307,6 +378,10 @@ pub(crate) struct Start {
     pub depth: u8,
     pub trace_parent: Option<String>,
     pub parent: Option<(Ulid, FrameId)>,
+    /// The budget of the root instance that it is a descendant of; without one it is a root itself.
+    pub root: Option<Arc<RootBudget>>,
+    /// It was there before the node was started.
+    pub is_recovered: bool,
     pub answer: Option<AnswerTo>,
 }
 
@@ -321,6 +396,8 @@ impl Start {
             depth: 0,
             trace_parent: None,
             parent: None,
+            root: None,
+            is_recovered: false,
             answer: None,
         }
     }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
-use edgefaas_workflow::synthesizer::{Firing, Queue, Synthesizer};
+use edgefaas_workflow::synthesizer::{Firing, Queue, Rule, SynthesisError, Synthesizer};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
@@ -27,29 +28,70 @@ const QUEUE_INTERVAL: Duration = Duration::from_millis(250);
 /// The rules of workflows that start by several events.
 #[derive(Default)]
 pub(super) struct StartRules {
-    rules: HashMap<Arc<str>, ([u8; 32], Synthesizer)>,
+    rules: Mutex<HashMap<Arc<str>, Arc<StartRule>>>,
+}
+
+/// The rule of one workflow. Its lock is never held while an expression is evaluated.
+pub(super) struct StartRule {
+    digest: [u8; 32],
+    rule: Rule,
+    synthesizer: Mutex<Synthesizer>,
+}
+
+impl StartRule {
+    /// Counts an event. Says whether the rule is due earlier than before.
+    pub fn handle(
+        &self,
+        source: usize,
+        event: &Arc<Value>,
+        now_ms: u64,
+    ) -> Result<(Vec<Firing>, bool), SynthesisError> {
+        let reading = self.rule.read(event)?;
+        let mut synthesizer = self.synthesizer.lock();
+        let before = synthesizer.due_ms();
+        let firings = synthesizer.count(source, event, reading, now_ms)?;
+        let due = synthesizer.due_ms();
+        Ok((firings, due.is_some_and(|due| before.is_none_or(|before| due < before))))
+    }
 }
 
 impl StartRules {
     /// The rule of a workflow as it is deployed now.
-    pub fn of(&mut self, workflow: &LiveWorkflow, now_ms: u64) -> Option<&mut Synthesizer> {
-        let known = self.rules.get(&workflow.name).is_some_and(|(digest, _)| *digest == workflow.digest);
-        if !known {
-            let rule = schedule_rule(workflow.program.schedule.as_ref()?).ok()?;
-            let synthesizer = Synthesizer::new(rule, now_ms);
-            self.rules.insert(workflow.name.clone(), (workflow.digest, synthesizer));
+    pub fn of(&self, workflow: &LiveWorkflow, now_ms: u64) -> Option<Arc<StartRule>> {
+        let known = self.rules.lock().get(&workflow.name).cloned();
+        if let Some(known) = known.filter(|known| known.digest == workflow.digest) {
+            return Some(known);
         }
-        self.rules.get_mut(&workflow.name).map(|(_, synthesizer)| synthesizer)
+        // Compiled without the lock.
+        let rule = schedule_rule(workflow.program.schedule.as_ref()?).ok()?;
+        let synthesizer = Mutex::new(Synthesizer::new(rule.clone(), now_ms));
+        let new = Arc::new(StartRule { digest: workflow.digest, rule, synthesizer });
+        let mut rules = self.rules.lock();
+        let known = rules.entry(workflow.name.clone()).or_insert_with(|| new.clone());
+        // Another thread may have been faster.
+        if known.digest != workflow.digest {
+            *known = new;
+        }
+        Some(known.clone())
+    }
+
+    fn all(&self) -> Vec<(Arc<str>, Arc<StartRule>)> {
+        self.rules.lock().iter().map(|(name, rule)| (name.clone(), rule.clone())).collect()
+    }
+
+    fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.rules.lock().retain(|name, _| keep(name));
     }
 
     fn due_ms(&self) -> Option<u64> {
-        self.rules.values().filter_map(|(_, synthesizer)| synthesizer.due_ms()).min()
+        self.all().iter().filter_map(|(_, rule)| rule.synthesizer.lock().due_ms()).min()
     }
 
-    fn tick(&mut self, now_ms: u64) -> Vec<(Arc<str>, Firing)> {
+    fn tick(&self, now_ms: u64) -> Vec<(Arc<str>, Firing)> {
         let mut fired = Vec::new();
-        for (name, (_, synthesizer)) in &mut self.rules {
-            fired.extend(synthesizer.tick(now_ms).into_iter().map(|firing| (name.clone(), firing)));
+        for (name, rule) in self.all() {
+            let firings = rule.synthesizer.lock().tick(now_ms);
+            fired.extend(firings.into_iter().map(|firing| (name.clone(), firing)));
         }
         fired
     }
@@ -138,15 +180,13 @@ fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
                 .is_some_and(|workflow| workflow.digest == planned.workflow.digest)
         })
         .collect();
-    let mut ends = coordinator.ends.lock();
-    ends.retain(|name, _| routes.workflow(name).is_some());
+    coordinator.ends.lock().retain(|name, _| routes.workflow(name).is_some());
     let now_ms = coordinator.time.now_ms();
-    let mut rules = coordinator.rules.lock();
-    rules.rules.retain(|name, _| routes.workflow(name).is_some());
+    coordinator.rules.retain(|name| routes.workflow(name).is_some());
     for workflow in routes.workflows() {
         if has_rule(&workflow.program) {
             // Silence counts from the deploy on.
-            rules.of(workflow, now_ms);
+            coordinator.rules.of(workflow, now_ms);
         }
         let Some(schedule) = &workflow.program.schedule else { continue };
         if kept.iter().any(|planned| planned.workflow.name == workflow.name) {
@@ -163,7 +203,7 @@ fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
             add(By::Every { every, due: now + every });
         }
         if let Some(after_ms) = schedule.after_ms {
-            ends.insert(workflow.name.clone(), None);
+            coordinator.ends.lock().insert(workflow.name.clone(), None);
             add(By::After { after: Duration::from_millis(after_ms), due: Some(now) });
         }
     }
@@ -177,7 +217,7 @@ fn next_wait(
 ) -> Duration {
     let coordinator = dispatcher.coordinator();
     let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
-    let ends = coordinator.ends.lock();
+    let ends = coordinator.ends.lock().clone();
     let waits = planned.iter().filter_map(|planned| match &planned.by {
         By::Cron { due_unix_ms, .. } => {
             Some(Duration::from_millis((*due_unix_ms)?.saturating_sub(unix_ms)))
@@ -188,7 +228,7 @@ fn next_wait(
             Some(due.saturating_duration_since(now))
         }
     });
-    let rules = coordinator.rules.lock().due_ms();
+    let rules = coordinator.rules.due_ms();
     let rules = rules.map(|due| Duration::from_millis(due.saturating_sub(coordinator.time.now_ms())));
     let watched = (!coordinator.watched.lock().is_empty() || !queues.is_empty()).then_some(QUEUE_INTERVAL);
     waits.chain(rules).chain(watched).chain([RECHECK]).min().unwrap_or(RECHECK)
@@ -239,7 +279,7 @@ impl Dispatcher {
     pub(super) fn start_alone(self: &Arc<Self>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok((running, _)) => self.spawn_drive(running, Queued::now(Event::Start)),
+            Ok(running) => self.spawn_drive(running, Queued::now(Event::Start)),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let text = format!("not started: {error}");
@@ -251,7 +291,7 @@ impl Dispatcher {
 
     fn rules_tick(self: &Arc<Self>) {
         let coordinator = self.coordinator();
-        let fired = coordinator.rules.lock().tick(coordinator.time.now_ms());
+        let fired = coordinator.rules.tick(coordinator.time.now_ms());
         self.start_fired(fired);
     }
 
@@ -294,15 +334,9 @@ impl Dispatcher {
         for (workflow, queue) in queues {
             let Some(length) = self.queue_length(queue) else { continue };
             let now_ms = coordinator.time.now_ms();
-            let mut rules = coordinator.rules.lock();
-            let Some(rule) = rules.of(workflow, now_ms) else { continue };
-            let fired: Vec<_> = rule
-                .queue_length(length, now_ms)
-                .into_iter()
-                .map(|firing| (workflow.name.clone(), firing))
-                .collect();
-            drop(rules);
-            self.start_fired(fired);
+            let Some(rule) = coordinator.rules.of(workflow, now_ms) else { continue };
+            let firings = rule.synthesizer.lock().queue_length(length, now_ms);
+            self.start_fired(firings.into_iter().map(|firing| (workflow.name.clone(), firing)).collect());
         }
     }
 

@@ -374,3 +374,153 @@ async fn a_start_that_finds_no_room_is_not_acknowledged_as_one() {
     assert_ne!(reasons[0], PubAckReason::QuotaExceeded, "{reasons:?}");
     waiting(&mut node, 1).await;
 }
+
+/// A workflow whose every instance runs two more of itself.
+const FORK: &str =
+    "do:\n  - both: { fork: { branches: [ { a: { call: bomb } }, { b: { call: bomb } } ] } }\n";
+
+#[tokio::test]
+async fn a_root_has_a_budget_of_descendants() {
+    let mut node = TestNode::start_with(|config| config.workflows.descendants = 20).await;
+    let caught = "do:\n  - a:\n      try: [ { b: { call: bomb } } ]\n      catch: { errors: { with: { status: 503 } }, as: e, do: [ { c: \
+                  { set: { why: '${ $e.detail }' } } } ] }\n";
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.again]\nmain = \"again.js\"\npermissions = { call = [\"through\"] }\n",
+        &[("again", "export default async (event, context) => await context.call('through', {})")],
+        &[
+            &flow("bomb", FORK),
+            &flow("careful", caught),
+            // The same through a function.
+            &flow("through", "do:\n  - both: { fork: { branches: [ { a: { call: again } }, { b: { call: again } } ] } }\n"),
+        ],
+    )
+    .await;
+    let reply = node.post("/workflows/bomb", "{}").await;
+    let problem = json(&reply);
+    assert_eq!(reply.status().as_u16(), 503, "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("20 live sub-workflows") && detail.contains("workflows.descendants"),
+        "{problem}"
+    );
+    let caught = json(&node.post("/workflows/careful", "{}").await);
+    assert!(caught["why"].as_str().unwrap().contains("workflows.descendants"), "{caught}");
+    let reply = node.post("/workflows/through", "{}").await;
+    assert!(
+        json(&reply)["detail"].as_str().unwrap().contains("workflows.descendants"),
+        "{:?}",
+        reply.body()
+    );
+    // Nothing of the budget is lost: all of it is there for the next one, which has one of its own in any case.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        if apps[0].workflows.iter().all(|workflow| workflow.live == 0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{apps:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_root_has_a_budget_of_bytes() {
+    let mut node = TestNode::start_with(|config| {
+        config.workflows.root_memory = Some(bytesize::ByteSize::kib(256));
+    })
+    .await;
+    // Each child gets a text of 64 KiB.
+    let child = "{ run: { workflow: { namespace: test, name: holds, version: '1.0.0', input: { text: '${ \"0123456789abcdef\" * 4096 }' } } } }";
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[
+            &flow("holds", "do:\n  - wait: { listen: { to: { one: { with: { type: mqtt.publish, subject: go } } } } }\n"),
+            &flow("greedy", &format!("do:\n  - a: {{ fork: {{ branches: [ {} ] }} }}\n",
+                (0..8).map(|n| format!("{{ b{n}: {child} }}")).collect::<Vec<_>>().join(", "))),
+        ],
+    )
+    .await;
+    let reply = node.post("/workflows/greedy", "{}").await;
+    let problem = json(&reply);
+    assert_eq!(reply.status().as_u16(), 503, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("workflows.root_memory"), "{problem}");
+}
+
+/// Started, completed and live instances of the workflows.
+async fn counts(node: &mut TestNode, name: &str) -> (u64, u64, u64) {
+    let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+    let found = apps[0].workflows.iter().find(|workflow| workflow.name == name).expect("it is deployed");
+    (found.started, found.completed, found.live)
+}
+
+/// A condition that takes long and is true.
+const LONG: &str = "[range(20000) | tostring | length] | length > 0";
+
+#[tokio::test]
+async fn a_filter_that_computes_delays_nobody_else() {
+    use rumqttc::v5::mqttbytes::v5::Packet;
+    use rumqttc::v5::{AsyncClient, Event, MqttOptions, mqttbytes::QoS};
+    const EVENTS: usize = 50;
+    let mut node = TestNode::start().await;
+    let on = |subject: &str, data: &str| {
+        format!(
+            "schedule: {{ on: {{ one: {{ with: {{ type: mqtt.publish, subject: {subject}, data: '${{ {data} }}' }} }} }} }}\ndo:\n  - a: \
+             {{ set: {{ x: 1 }} }}\n"
+        )
+    };
+    let rule = |subject: &str, key: &str| {
+        format!(
+            "document: {{ dsl: '1.0.3', namespace: test, name: {subject}, version: '1.0.0', metadata: {{ events: {{ count: 1, key: \
+             '${{ {key} }}' }} }} }}\nschedule: {{ on: {{ one: {{ with: {{ type: mqtt.publish, subject: {subject} }} }} }} }}\ndo:\n  - \
+             a: {{ set: {{ x: 1 }} }}\n"
+        )
+    };
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n",
+        &[],
+        &[
+            &flow("slow", &on("slow", LONG)),
+            &rule("keyed", &format!("{LONG} | tostring")),
+            &flow("quick", &on("quick", "[.] | any")),
+            &rule("ruled", ".data | tostring"),
+        ],
+    )
+    .await;
+    let options = MqttOptions::new("plain", "127.0.0.1", node.addresses.mqtt.port());
+    let (client, mut events) = AsyncClient::new(options, 2 * EVENTS + 10);
+    client.subscribe("plain", QoS::AtLeastOnce).await.unwrap();
+    for _ in 0..EVENTS {
+        client.publish("slow", QoS::AtLeastOnce, false, "1").await.unwrap();
+        client.publish("keyed", QoS::AtMostOnce, false, "1").await.unwrap();
+    }
+    for topic in ["quick", "ruled", "plain"] {
+        client.publish(topic, QoS::AtLeastOnce, false, "1").await.unwrap();
+    }
+    // The message behind them all arrives, and the other workflows have started, while these still compute.
+    loop {
+        if let Event::Incoming(Packet::Publish(_)) =
+            tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection")
+        {
+            break;
+        }
+    }
+    let begun = counts(&mut node, "slow").await.0 + counts(&mut node, "keyed").await.0;
+    assert!(begun < EVENTS as u64, "a message waited for {begun} filters");
+    let until = Instant::now() + PATIENCE;
+    for name in ["quick", "ruled"] {
+        while counts(&mut node, name).await.1 == 0 {
+            assert!(Instant::now() < until, "{name} has started");
+        }
+    }
+    let begun = counts(&mut node, "slow").await.0 + counts(&mut node, "keyed").await.0;
+    assert!(begun < 2 * EVENTS as u64, "the other workflows waited for all filters");
+    // And nothing is lost.
+    for name in ["slow", "keyed"] {
+        while counts(&mut node, name).await.1 < EVENTS as u64 {
+            assert!(Instant::now() < until, "{:?}", counts(&mut node, name).await);
+        }
+    }
+}

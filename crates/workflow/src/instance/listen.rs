@@ -37,6 +37,11 @@ impl ActiveFilter {
     }
 }
 
+/// Whether an event has the attributes of a filter. Evaluates no expression.
+pub fn has_attributes_of(filter: &ActiveFilter, event: &Value) -> bool {
+    has_attributes(&filter.attributes, event)
+}
+
 /// Whether an event has the attributes and the correlated parts of a filter. A condition on its data is looked at by the
 /// instance itself.
 pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
@@ -514,6 +519,15 @@ pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
 }
 
 impl EventFilter {
+    /// Whether all of its expressions are evaluated without jaq, in a time that is bounded by their length.
+    pub fn is_native(&self) -> bool {
+        let condition = match &self.data {
+            Some(DataTest::Condition(condition)) => condition.is_native(),
+            Some(DataTest::Contains(_)) | None => true,
+        };
+        condition && self.correlate.iter().all(|correlation| correlation.from.is_native())
+    }
+
     /// Whether an event's data is what a schedule's filter wants.
     pub fn takes(&self, event: &Value) -> bool {
         let data = event.get("data").unwrap_or(&Value::Null);

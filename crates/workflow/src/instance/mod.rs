@@ -22,7 +22,7 @@ use crate::data::Data;
 use crate::error::WorkflowError;
 use crate::program::{HttpOutput, NodeId, Program};
 use crate::synthesizer::Synthesizer;
-pub use listen::{ActiveFilter, accepts, firing_value, schedule_rule, start_filter};
+pub use listen::{ActiveFilter, accepts, firing_value, has_attributes_of, schedule_rule, start_filter};
 pub use request::{RequestParts, read_answer};
 
 /// A part of an instance that runs: a task or what holds tasks. Never used twice in an instance.

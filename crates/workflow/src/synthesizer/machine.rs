@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Number, Value, json};
+use serde_json::{Value, json};
 
-use super::cell::{Arrival, Cell, Happening, Held, Outcome};
-use super::error::{SynthesisError, kind_of};
+use super::cell::{Arrival, Cell, Happening, Outcome};
+use super::error::SynthesisError;
 use super::keys::{Key, Keys};
+use super::reading::Reading;
 use super::rule::{Kind, Queue, RATE_EVENTS, Rule};
 use super::state::State;
 use super::window::Grid;
@@ -18,8 +19,6 @@ const CALL_FIRINGS: usize = 256;
 const ALL_EVENTS: usize = 100_000;
 /// The most times of events held for all keys together.
 const ALL_TIMES: usize = RATE_EVENTS + 1;
-/// The longest key, in bytes as JSON.
-const KEY_BYTES: usize = 1_024;
 
 /// Counts events and says when its rule's condition is met.
 ///
@@ -58,8 +57,28 @@ impl Synthesizer {
         event: &Arc<Value>,
         now_ms: u64,
     ) -> Result<Vec<Firing>, SynthesisError> {
-        let key = self.key_of(event)?;
-        let value = self.value_of(event)?;
+        let reading = self.rule.read(event)?;
+        self.count(source, event, reading, now_ms)
+    }
+
+    /// Its rule.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// Counts an event with what [`Rule::read`] has found in it, as [`handle`](Self::handle) does; evaluates nothing.
+    ///
+    /// # Errors
+    ///
+    /// The filter does not exist. The event is not counted then.
+    pub fn count(
+        &mut self,
+        source: usize,
+        event: &Arc<Value>,
+        reading: Reading,
+        now_ms: u64,
+    ) -> Result<Vec<Firing>, SynthesisError> {
+        let Reading { key, value } = reading;
         if let Kind::All { sources } = self.rule.kind
             && source >= sources
         {
@@ -267,33 +286,6 @@ impl Synthesizer {
             let events = self.keys.remove(id).map_or(0, |cell| cell.events());
             self.dropped = self.dropped.saturating_add(events as u64);
             self.evicted = self.evicted.saturating_add(1);
-        }
-    }
-
-    fn key_of(&self, event: &Value) -> Result<Key, SynthesisError> {
-        let Some(compute) = &self.rule.key else {
-            return Ok(None);
-        };
-        let key = compute(event).map_err(|reason| SynthesisError::Key { reason })?;
-        let bytes = match &key {
-            Value::Null => return Err(SynthesisError::NoKey),
-            Value::Bool(_) | Value::Number(_) => 0,
-            Value::String(text) => text.len(),
-            Value::Array(_) | Value::Object(_) => key.to_string().len(),
-        };
-        match bytes > KEY_BYTES {
-            true => Err(SynthesisError::LongKey { bytes, most: KEY_BYTES }),
-            false => Ok(Some(Held(Arc::new(key)))),
-        }
-    }
-
-    fn value_of(&self, event: &Value) -> Result<Option<Number>, SynthesisError> {
-        let Kind::Threshold { value, .. } = &self.rule.kind else {
-            return Ok(None);
-        };
-        match value(event).map_err(|reason| SynthesisError::Value { reason })? {
-            Value::Number(number) => Ok(Some(number)),
-            other => Err(SynthesisError::NotANumber { found: kind_of(&other) }),
         }
     }
 }

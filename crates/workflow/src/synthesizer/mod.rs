@@ -119,6 +119,7 @@ mod fields;
 mod keys;
 mod machine;
 mod rate;
+mod reading;
 mod rule;
 mod silence;
 mod state;
@@ -132,6 +133,7 @@ use serde_json::Value;
 
 pub use error::{RuleError, SynthesisError};
 pub use machine::Synthesizer;
+pub use reading::Reading;
 pub use rule::{Queue, Rule};
 pub use state::State;
 

@@ -83,7 +83,7 @@ impl Parts {
         let workers = Arc::new(Workers::start(1).unwrap());
         let keep =
             KeepLimits { time: Duration::from_secs(60), count: 10, bytes: 10_000, memory_bytes: 10_000 };
-        let limits = WorkflowLimits { running: 10, instances: 10, ..WorkflowLimits::default() };
+        let limits = WorkflowLimits::within(1 << 20);
         let coordinator =
             Coordinator::new(workers.clone(), clock.clone(), limits, Durability::Written, "node");
         let is_held = AtomicBool::new(is_held);

@@ -1,0 +1,200 @@
+//! Budgets of root instances: a root and everything that it started share live descendants and bytes.
+//!
+//! A root is an instance that no other instance started, neither directly nor through functions. Its budget is shared by
+//! the whole tree; each instance and each waiting event holds a [`Charge`], which returns its part when it is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use ulid::Ulid;
+
+use crate::budget::{Budget, Taken};
+
+/// Limits of each root instance with its descendants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RootLimits {
+    /// Descendants that have not ended, at any depth.
+    pub descendants: usize,
+    /// Bytes of the root, its descendants and the events that wait for them.
+    pub bytes: usize,
+}
+
+/// The budget of a root instance, shared by its tree.
+#[derive(Debug)]
+pub(crate) struct RootBudget {
+    id: Ulid,
+    limits: RootLimits,
+    descendants: AtomicUsize,
+    bytes: AtomicUsize,
+    /// The budget of all instances of the node.
+    node: Budget,
+}
+
+/// A part of a root's budget; returned when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    root: Arc<RootBudget>,
+    bytes: usize,
+    is_descendant: bool,
+    node: Taken,
+}
+
+/// A budget has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OverBudget {
+    /// The root has its live descendants.
+    #[error(
+        "root instance {root} has {max} live sub-workflows, the maximum (workflows.descendants); start fewer at a time"
+    )]
+    Descendants {
+        /// The root.
+        root: Ulid,
+        /// The limit.
+        max: usize,
+    },
+    /// The root and its descendants have their bytes.
+    #[error(
+        "root instance {root} and its sub-workflows may hold {max_bytes} bytes of data (workflows.root_memory), and this \
+         needs more"
+    )]
+    RootBytes {
+        /// The root.
+        root: Ulid,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// All instances of the node have their bytes.
+    #[error(
+        "the workflow instances of this node hold {max_bytes} bytes (workflows.memory); try again later"
+    )]
+    NodeBytes {
+        /// The limit.
+        max_bytes: usize,
+    },
+}
+
+impl RootBudget {
+    /// The budget of the root `id`, of which nothing is used.
+    pub fn new(id: Ulid, limits: RootLimits, node: Budget) -> Arc<Self> {
+        Arc::new(Self { id, limits, descendants: AtomicUsize::new(0), bytes: AtomicUsize::new(0), node })
+    }
+
+    /// The root.
+    pub fn id(&self) -> Ulid {
+        self.id
+    }
+
+    /// Charges an instance of the tree.
+    ///
+    /// # Errors
+    /// One of the budgets has no room.
+    pub fn charge_instance(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
+        let is_descendant = id != self.id;
+        let max = self.limits.descendants;
+        if is_descendant && self.descendants.fetch_add(1, Relaxed) >= max {
+            self.descendants.fetch_sub(1, Relaxed);
+            return Err(OverBudget::Descendants { root: self.id, max });
+        }
+        match self.charge(bytes) {
+            Ok(mut charge) => {
+                charge.is_descendant = is_descendant;
+                Ok(charge)
+            }
+            Err(error) => {
+                self.descendants.fetch_sub(usize::from(is_descendant), Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Charges an instance that existed before the node was restarted: it keeps its place also beyond the limits.
+    ///
+    /// # Errors
+    /// The node's budget has no room.
+    pub fn charge_recovered(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
+        let node = self.take_of_node(bytes)?;
+        let is_descendant = id != self.id;
+        self.descendants.fetch_add(usize::from(is_descendant), Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        Ok(Charge { root: self.clone(), bytes, is_descendant, node })
+    }
+
+    /// Charges bytes.
+    ///
+    /// # Errors
+    /// The root's budget or the node's has no room.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, OverBudget> {
+        let max_bytes = self.limits.bytes;
+        if self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes) > max_bytes {
+            self.bytes.fetch_sub(bytes, Relaxed);
+            return Err(OverBudget::RootBytes { root: self.id, max_bytes });
+        }
+        match self.take_of_node(bytes) {
+            Ok(node) => Ok(Charge { root: self.clone(), bytes, is_descendant: false, node }),
+            Err(error) => {
+                self.bytes.fetch_sub(bytes, Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    fn take_of_node(&self, bytes: usize) -> Result<Taken, OverBudget> {
+        self.node.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes: self.node.most() })
+    }
+}
+
+impl Charge {
+    /// Changes the charge to what its owner has grown or shrunk to. This may exceed the budgets, since the bytes exist
+    /// already; says whether the root's budget is kept.
+    pub fn set_bytes(&mut self, bytes: usize) -> bool {
+        match bytes >= self.bytes {
+            true => self.root.bytes.fetch_add(bytes - self.bytes, Relaxed),
+            false => self.root.bytes.fetch_sub(self.bytes - bytes, Relaxed),
+        };
+        self.node.resize(bytes);
+        self.bytes = bytes;
+        self.root.bytes.load(Relaxed) <= self.root.limits.bytes
+    }
+
+    /// The error of an instance that has grown beyond the root's budget.
+    pub fn over_budget(&self) -> OverBudget {
+        OverBudget::RootBytes { root: self.root.id, max_bytes: self.root.limits.bytes }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.root.bytes.fetch_sub(self.bytes, Relaxed);
+        self.root.descendants.fetch_sub(usize::from(self.is_descendant), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_has_one_budget_and_returns_all_of_it() {
+        let (node, root) = (Budget::new(1000), Ulid::from_parts(1, 1));
+        let budget = RootBudget::new(root, RootLimits { descendants: 2, bytes: 300 }, node.clone());
+        let own = budget.charge_instance(root, 100).unwrap();
+        let first = budget.charge_instance(Ulid::from_parts(1, 2), 50).unwrap();
+        let mut second = budget.charge_instance(Ulid::from_parts(1, 3), 50).unwrap();
+        let third = budget.charge_instance(Ulid::from_parts(1, 4), 50).unwrap_err();
+        assert_eq!(third, OverBudget::Descendants { root, max: 2 });
+        assert_eq!(budget.charge(101).unwrap_err(), OverBudget::RootBytes { root, max_bytes: 300 });
+        assert!(second.set_bytes(150), "exactly all of it");
+        assert_eq!(node.free(), 700);
+        drop(first);
+        // What was there before a restart keeps its place.
+        let back = budget.charge_recovered(Ulid::from_parts(1, 5), 200).unwrap();
+        assert!(budget.charge(1).is_err() && !second.set_bytes(151));
+        drop((own, second, back));
+        assert_eq!(node.free(), 1000);
+        drop(budget.charge(300).unwrap());
+        let other =
+            RootBudget::new(Ulid::from_parts(1, 9), RootLimits { descendants: 2, bytes: 3000 }, node);
+        assert_eq!(other.charge(1001).unwrap_err(), OverBudget::NodeBytes { max_bytes: 1000 });
+        assert_eq!(other.charge(1000).unwrap().bytes, 1000);
+    }
+}
