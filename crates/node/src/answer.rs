@@ -31,6 +31,16 @@ pub fn body_of(reply: Reply) -> Result<(Bytes, Option<&'static str>), HttpRespon
     }
 }
 
+/// The size of the body of a reply.
+pub fn body_bytes(reply: &Reply) -> usize {
+    match reply {
+        Reply::None => 0,
+        Reply::Json(text) | Reply::Text(text) => text.len(),
+        Reply::Bytes(bytes) => bytes.len(),
+        Reply::Http(response) => response.body.len(),
+    }
+}
+
 /// Where the answer of an invocation goes.
 #[derive(Debug, Clone)]
 pub struct Answer {

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
-
 /// So many bytes and no more.
 #[derive(Debug, Clone)]
 pub struct Budget {
@@ -52,27 +50,11 @@ impl Taken {
         };
         self.bytes = bytes;
     }
-
-    /// The same bytes, which hold what they have taken for as long as anybody has them.
-    pub fn hold(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Held { bytes, _taken: self })
-    }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         self.budget.taken.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-struct Held {
-    bytes: Bytes,
-    _taken: Taken,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }
 
@@ -85,12 +67,7 @@ mod tests {
         let budget = Budget::new(10);
         let six = budget.take(6).unwrap();
         assert!(budget.take(5).is_none());
-        let held = six.hold(Bytes::from_static(b"sixsix"));
-        let part = held.slice(1..3);
-        drop(held);
-        assert!(budget.take(5).is_none(), "a part of it is still there");
-        assert_eq!(part, "ix");
-        drop(part);
+        drop(six);
         assert!(budget.take(10).is_some());
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport, WhenQueueFull};
 use edgefaas_isolates::engine::EngineError;
 use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -22,6 +23,7 @@ use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::mqtt::CoordinationHook;
+use crate::ingress::socket::GatewaySocket;
 use crate::ingress::websocket::{Upgrading, WebSocketGateway};
 use crate::ingress::{cron, gateway_auth::GatewayAuth, http, object_change};
 use crate::journal::{InvocationJournal, KeepLimits};
@@ -418,12 +420,14 @@ impl Node {
                 let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
+                    let socket = GatewaySocket::new(stream);
+                    let stream = socket.clone();
                     match secure {
-                        None => http::serve(stream, dispatcher, auth, upgrading, open).await,
+                        None => http::serve(stream, socket, dispatcher, auth, upgrading, open).await,
                         Some(tls) => {
                             if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
                             {
-                                http::serve(stream, dispatcher, auth, upgrading, open).await;
+                                http::serve(stream, socket, dispatcher, auth, upgrading, open).await;
                             }
                         }
                     }
@@ -459,6 +463,7 @@ impl Node {
                     workers.spawn_connection(on_this_runtime(stream, slot, {
                         let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
                         move |stream| async move {
+                            let _ = stream.set_nodelay(true);
                             let shaken = handshake(&tls, Service::Mqtt, stream, address, &open).await;
                             let Some(stream) = shaken else { return };
                             let certificate = tls::client_certificate(&stream);
@@ -578,13 +583,13 @@ fn open_tls(config: &NodeConfig) -> Result<Option<Arc<Tls>>, TlsError> {
 }
 
 /// Shakes hands; nothing if that fails or the node stops meanwhile.
-async fn handshake(
+async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     tls: &Tls,
     service: Service,
-    stream: TcpStream,
+    stream: S,
     peer: SocketAddr,
     cancel: &CancellationToken,
-) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+) -> Option<tokio_rustls::server::TlsStream<S>> {
     let accepted = cancel.run_until_cancelled(tls.accept(service, peer, stream)).await?;
     accepted.inspect_err(|error| tls::log_failure(service, peer, error)).ok()
 }

@@ -19,6 +19,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -204,16 +205,15 @@ impl Tls {
     ///
     /// # Errors
     /// It does not speak TLS, does not show what it should, or takes too long.
-    pub async fn accept(
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         service: Service,
         peer: SocketAddr,
-        stream: TcpStream,
-    ) -> Result<TlsStream<TcpStream>, HandshakeError> {
+        stream: S,
+    ) -> Result<TlsStream<S>, HandshakeError> {
         let handshakes = &self.handshakes[service as usize];
         let _share = handshakes.shares.take(peer.ip()).ok_or(HandshakeError::Share)?;
         let _turn = handshakes.turns.try_acquire().map_err(|_| HandshakeError::Busy)?;
-        let _ = stream.set_nodelay(true);
         let config = {
             let current = self.current.load();
             match service {

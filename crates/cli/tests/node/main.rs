@@ -28,6 +28,7 @@ mod power;
 mod proxying;
 mod reaching;
 mod recording;
+mod replies;
 mod spinning;
 mod support;
 mod websocket;

@@ -168,6 +168,20 @@ impl Running {
         found.unwrap_or_else(|| panic!("no {name} in {:?}", self.ready))
     }
 
+    /// Forgets the peak of the process's resident memory.
+    pub fn reset_peak_memory(&self) {
+        // proc_pid_clear_refs(5)
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("it is our own");
+    }
+
+    /// The peak of the process's resident memory, in bytes.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("the process is there");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
     pub fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());

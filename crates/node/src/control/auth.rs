@@ -75,6 +75,15 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
+/// The answer to a request that breaks the rules of HTTP/1, after which the connection is closed.
+pub(super) fn bad_request(problem: &Problem) -> Response {
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),
+        (http::header::CONNECTION, HeaderValue::from_static("close")),
+    ];
+    (StatusCode::BAD_REQUEST, headers, problem.to_json()).into_response()
+}
+
 fn refuse(headers: &HeaderMap) -> Response {
     const DETAIL: &str = "the control port needs `authorization: Bearer TOKEN`; \
                           the token is in the file `token` of the node's data directory";

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Services;
+use crate::ingress::request_head::{RequestHeads, Scanned};
 use crate::shares::{Share, Shares, network_of};
 use crate::tls::{self, Service, Tls};
 use hyper::body::Incoming;
@@ -30,6 +31,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections of HTTP/2 are asked so often whether they are still there, and have so long to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// What waits for a client of HTTP/2 on each of its streams.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// How long to leave a listener alone that can't accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -155,15 +158,20 @@ where
 {
     let visitor = Visitor::default();
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).half_close(true);
     builder
         .http2()
+        .max_send_buf_size(SEND_BUFFER_BYTES)
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
+    let heads = Arc::<RequestHeads>::default();
     let connection = builder.serve_connection(
-        TokioIo::new(stream),
-        service_fn(|request: http::Request<Incoming>| services.call(request, &visitor)),
+        TokioIo::new(Scanned::new(stream, heads.clone())),
+        service_fn(|request: http::Request<Incoming>| {
+            let checked = heads.check(&request);
+            services.call(checked.map(|()| request), &visitor)
+        }),
     );
     tokio::pin!(connection);
     let too_long = sleep(STRANGER_TIMEOUT);

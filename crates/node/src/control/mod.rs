@@ -42,6 +42,7 @@ use crate::logs::Logs;
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
 use crate::node::Addresses;
+use crate::problem::Problem;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::tls::Tls;
@@ -165,16 +166,20 @@ struct Services {
 impl Services {
     fn call(
         &self,
-        request: Request<Incoming>,
+        request: Result<Request<Incoming>, Problem>,
         visitor: &Visitor,
     ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
     {
-        let refused = self.guard.check(&request, visitor).err();
-        let is_of_objects = request.uri().path().starts_with(OBJECTS_PATH);
-        let answer = match (refused, is_of_objects) {
-            (Some(refusal), _) => Answer::Refused(refusal),
-            (None, true) => Answer::Objects(self.objects.clone().call(request)),
-            (None, false) => Answer::Routes(Box::pin(self.routes.clone().call(request))),
+        let checked = match request {
+            Ok(request) => self.guard.check(&request, visitor).map(|()| request),
+            Err(problem) => Err(Box::new(auth::bad_request(&problem))),
+        };
+        let answer = match checked {
+            Err(refusal) => Answer::Refused(refusal),
+            Ok(request) if request.uri().path().starts_with(OBJECTS_PATH) => {
+                Answer::Objects(self.objects.clone().call(request))
+            }
+            Ok(request) => Answer::Routes(Box::pin(self.routes.clone().call(request))),
         };
         async move {
             match answer {

@@ -25,6 +25,7 @@ pub use workers::Workers;
 use crate::budget::{Budget, Taken};
 use crate::cluster::Recoveries;
 use crate::ingress::body::BodyBudget;
+use crate::ingress::replies::ReplyBudget;
 use crate::journal::InvocationJournal;
 
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
@@ -58,8 +59,8 @@ pub struct Dispatcher {
     /// Events under way, over all functions: queues are bounded in number, and the largest events that fit them all are
     /// more than a small machine has.
     event_bytes: Budget,
-    /// Replies that wait for clients to take them, over all connections of the gateway.
-    reply_bytes: Budget,
+    /// Replies that wait for their clients, over all connections of the gateway.
+    replies: ReplyBudget,
     bodies: BodyBudget,
     http: HttpClient,
     isolate_permits: Semaphore,
@@ -161,7 +162,7 @@ impl Dispatcher {
             broker,
             max_message_bytes,
             event_bytes: Budget::new(plan.event_bytes as usize),
-            reply_bytes: Budget::new(plan.reply_bytes as usize),
+            replies: ReplyBudget::new(plan.reply_bytes as usize),
             bodies: BodyBudget::new(plan.body_bytes as usize),
             http: HttpClient::new(plan.answer_bytes as usize),
             draining: AtomicBool::new(false),
@@ -264,9 +265,9 @@ impl Dispatcher {
         self.event_bytes.take(bytes).ok_or(InvocationError::NoMemory { max_bytes })
     }
 
-    /// What there is for replies that wait to be taken.
-    pub fn reply_bytes(&self) -> &Budget {
-        &self.reply_bytes
+    /// What there is for replies that wait for their clients.
+    pub fn replies(&self) -> &ReplyBudget {
+        &self.replies
     }
 
     /// Keeps a drain from ending while an answer is on its way.

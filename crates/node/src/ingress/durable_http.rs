@@ -13,6 +13,7 @@ use ulid::Ulid;
 
 use super::gateway_auth::{Caller, GatewayAuth};
 use super::http::{HttpReply, INVOCATION_ID, problem_reply, refused_reply, result_reply};
+use super::outflow::Outflow;
 use super::websocket::Upgrading;
 use crate::dispatch::Dispatcher;
 use crate::invocation::Invocation;
@@ -67,6 +68,7 @@ pub(super) async fn accept(
     dispatcher: &Arc<Dispatcher>,
     function: Arc<LiveFunction>,
     invocation: Invocation,
+    outflow: &Arc<Outflow>,
     wanted: Wanted,
     auth: HttpAuth,
     caller: &Caller,
@@ -101,7 +103,7 @@ pub(super) async fn accept(
             reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
             reply
         }
-        Ok(Accepted::As(id)) => await_outcome(dispatcher, id, wait).await,
+        Ok(Accepted::As(id)) => await_outcome(dispatcher, outflow, id, wait).await,
         Ok(Accepted::Conflict) => {
             let detail = "this `Idempotency-Key` came with another request before; use a new one for each";
             problem_reply(&Problem::new(422, "Idempotency key used before", detail))
@@ -115,6 +117,7 @@ pub(super) async fn poll(
     dispatcher: &Arc<Dispatcher>,
     auth: &GatewayAuth,
     upgrading: &Upgrading,
+    outflow: &Arc<Outflow>,
     id: &str,
     request: &Request<Incoming>,
 ) -> HttpReply {
@@ -155,10 +158,15 @@ pub(super) async fn poll(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
-    lookup_reply(dispatcher, id, lookup)
+    lookup_reply(dispatcher, outflow, id, lookup)
 }
 
-async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -> HttpReply {
+async fn await_outcome(
+    dispatcher: &Arc<Dispatcher>,
+    outflow: &Arc<Outflow>,
+    id: Ulid,
+    wait: Duration,
+) -> HttpReply {
     let ended = dispatcher.journal().ended(id);
     let claimed = dispatcher.journal().is_claimed(id);
     match dispatcher.journal().lookup(id) {
@@ -166,7 +174,7 @@ async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -
         // On its way to the disk: whoever brings it there tells when it has failed to.
         Ok(Lookup::Unknown) if claimed => {}
         Ok(Lookup::Unknown) => return not_accepted(),
-        Ok(lookup) => return lookup_reply(dispatcher, id, lookup),
+        Ok(lookup) => return lookup_reply(dispatcher, outflow, id, lookup),
         Err(error) => return store_problem(&error),
     }
     if tokio::time::timeout(wait, ended).await.is_err() {
@@ -175,7 +183,7 @@ async fn await_outcome(dispatcher: &Arc<Dispatcher>, id: Ulid, wait: Duration) -
     }
     match dispatcher.journal().lookup(id) {
         Ok(Lookup::Unknown) => not_accepted(),
-        Ok(lookup) => lookup_reply(dispatcher, id, lookup),
+        Ok(lookup) => lookup_reply(dispatcher, outflow, id, lookup),
         Err(error) => store_problem(&error),
     }
 }
@@ -185,12 +193,13 @@ fn not_accepted() -> HttpReply {
     problem_reply(&Problem::new(503, "Not accepted", detail))
 }
 
-fn lookup_reply(dispatcher: &Dispatcher, id: Ulid, lookup: Lookup) -> HttpReply {
+fn lookup_reply(dispatcher: &Dispatcher, outflow: &Arc<Outflow>, id: Ulid, lookup: Lookup) -> HttpReply {
     match lookup {
         Lookup::Pending(_) => pending_reply(id),
         Lookup::Done(_, outcome) => {
             let (result, timing) = outcome.into_result(id);
-            result_reply(dispatcher.reply_bytes(), &id.to_string(), result, timing)
+            // It is kept, and may be asked for again: there is nothing to reserve before.
+            result_reply(dispatcher.replies().unreserved(outflow), &id.to_string(), result, timing)
         }
         Lookup::Gone => {
             let detail = "the outcome of this invocation is not kept any more, if there was one";

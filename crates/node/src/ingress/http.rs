@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
-use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -19,11 +21,14 @@ use tokio_util::sync::CancellationToken;
 use super::body::{BODY_TIMEOUT, BodyError};
 use super::durable_http;
 use super::gateway_auth::{Caller, GatewayAuth, Refused};
+use super::outflow::Outflow;
+use super::replies::{NoRoom, Reservation};
+use super::request_head::{RequestHeads, Scanned};
+use super::socket::GatewaySocket;
 use super::websocket::{self, Upgrading};
 use super::workflow_http;
 use super::write_timeout::WriteTimeout;
-use crate::answer::body_of;
-use crate::budget::Budget;
+use crate::answer::{body_bytes, body_of};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
 use crate::manifest::HttpAuth;
@@ -34,8 +39,6 @@ use crate::registry::LiveFunction;
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 /// The longest time for which a client may leave its answer unread.
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-/// Replies up to here are not counted among those that wait for their clients.
-const SMALL_REPLY_BYTES: usize = 16 << 10;
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -55,8 +58,12 @@ pub(super) type HttpReply = Response<Full<Bytes>>;
 
 /// Serves one connection, and MQTT once it was upgraded, until its client closes it, or `cancel` fires and the
 /// request under way is answered.
+///
+/// A client that has closed its side of the connection may still wait for the answer (RFC 9112, section 9.6): its call
+/// goes on. A client that has reset the connection does not, and its call ends.
 pub async fn serve<S>(
     stream: S,
+    socket: GatewaySocket,
     dispatcher: Arc<Dispatcher>,
     auth: Arc<GatewayAuth>,
     upgrading: Upgrading,
@@ -65,27 +72,48 @@ pub async fn serve<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let upgrade = upgrading.clone();
+    let outflow = Arc::new(Outflow::new(upgrading.address()));
+    let heads = Arc::<RequestHeads>::default();
+    let stream = Scanned::new(stream, heads.clone());
+    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT, outflow.clone());
+    let out = outflow.clone();
     let service = service_fn(move |mut request| {
         let (dispatcher, auth, upgrade) = (dispatcher.clone(), auth.clone(), upgrade.clone());
+        let (out, heads) = (out.clone(), heads.clone());
         async move {
-            Ok::<_, Infallible>(match request.uri().path() {
-                websocket::PATH => upgrade.answer(&mut request),
-                _ => handle(&dispatcher, &auth, &upgrade, request).await,
+            Ok::<_, Infallible>(match heads.check(&request) {
+                Err(problem) => closing(problem_reply(&problem)),
+                Ok(()) if request.uri().path() == websocket::PATH => {
+                    let reply = upgrade.answer(&mut request);
+                    if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+                        heads.end();
+                    }
+                    reply
+                }
+                Ok(()) => handle(&dispatcher, &auth, &upgrade, &out, request).await,
             })
         }
     });
-    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = cancel.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let mut stopping = false;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut connection => break ended,
+            () = cancel.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = outflow.evicted() => {
+                tracing::debug!(peer = %outflow.address(), "a connection is closed: its client does not read");
+                return socket.reset_on_close();
+            }
+            () = socket.failed() => return,
         }
     };
     if let Err(error) = ended {
@@ -95,17 +123,26 @@ pub async fn serve<S>(
     Box::pin(upgrading.serve(cancel)).await;
 }
 
+/// The last reply of its connection.
+fn closing(mut reply: HttpReply) -> HttpReply {
+    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    reply
+}
+
 async fn handle(
     dispatcher: &Arc<Dispatcher>,
     auth: &GatewayAuth,
     upgrading: &Upgrading,
+    outflow: &Arc<Outflow>,
     request: Request<Incoming>,
 ) -> HttpReply {
+    // A client that sends requests ahead gets no further reply before it has taken the last one.
+    outflow.taken().await;
     if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
-        return durable_http::poll(dispatcher, auth, upgrading, id, &request).await;
+        return durable_http::poll(dispatcher, auth, upgrading, outflow, id, &request).await;
     }
     if let Some(name) = workflow_name(dispatcher, request.uri().path()) {
-        return workflow_http::run(dispatcher, auth, upgrading, &name, request).await;
+        return workflow_http::run(dispatcher, auth, upgrading, outflow, &name, request).await;
     }
     let Routed { function, path, wanted, open } = match route(dispatcher, auth, &request) {
         Ok(found) => found,
@@ -147,16 +184,57 @@ async fn handle(
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
     if let Some(durable) = durable {
-        return durable_http::accept(dispatcher, function, invocation, durable, wanted, &caller).await;
+        return durable_http::accept(dispatcher, function, invocation, outflow, durable, wanted, &caller)
+            .await;
     }
-    let (id, replies) = (invocation.id.clone(), dispatcher.reply_bytes().clone());
-    let outcome = match dispatcher.admit_to(function, invocation) {
+    let room = match reserve(dispatcher, outflow, &function, &invocation).await {
+        Ok(room) => room,
+        Err(problem) => {
+            function.metrics.record_rejected();
+            return problem_reply(&problem);
+        }
+    };
+    let id = invocation.id.clone();
+    let outcome = match dispatcher.admit_to(function.clone(), invocation) {
         Ok(admitted) => dispatcher.run(admitted).await,
         Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
     };
     let Outcome { id, result, timing } = outcome;
+    match &result {
+        Ok(reply) => function.reply_size.learn(body_bytes(reply)),
+        Err(InvocationError::Run { .. }) => function.reply_size.learn(0),
+        Err(_) => {}
+    }
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(&replies, &id, result, timing)
+    result_reply(room, &id, result, timing)
+}
+
+/// Room for the reply of a function that has not run. Its event counts while it waits.
+async fn reserve(
+    dispatcher: &Dispatcher,
+    outflow: &Arc<Outflow>,
+    function: &LiveFunction,
+    invocation: &Invocation,
+) -> Result<Reservation, Problem> {
+    let limit_bytes = function.spec.limits.reply_bytes;
+    let replies = dispatcher.replies();
+    let waits = async {
+        let _event_bytes = dispatcher
+            .take_event_bytes(invocation.event.body.len())
+            .map_err(|error| Problem::of(&error, Some(&invocation.id)))?;
+        let reserved = replies.reserve_soon(outflow, &function.reply_size, limit_bytes).await;
+        reserved.map_err(|error| not_run(&error))
+    };
+    match replies.reserve(outflow, &function.reply_size, limit_bytes) {
+        Ok(room) => Ok(room),
+        // Few come here, and the others need no room for it.
+        Err(_) => Box::pin(waits).await,
+    }
+}
+
+/// There is no room for the reply of a call, which is why it was not made.
+pub(super) fn not_run(error: &NoRoom) -> Problem {
+    Problem::new(503, "No memory for replies", format!("the call was not made: {error}; try again"))
 }
 
 /// The name in `/workflows/NAME`, or of a workflow that is called like a function.
@@ -272,14 +350,14 @@ fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
 
 /// What an invocation came to.
 pub(super) fn result_reply(
-    replies: &Budget,
+    room: Reservation,
     id: &str,
     result: Result<Reply, Problem>,
     timing: Timing,
 ) -> HttpReply {
     let made = result.and_then(|reply| match body_of(reply) {
         Ok((body, media_type)) => {
-            let mut response = Response::new(Full::new(until_taken(replies, body)?));
+            let mut response = Response::new(Full::new(until_taken(room, body)?));
             match media_type {
                 Some(media_type) => {
                     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
@@ -289,7 +367,7 @@ pub(super) fn result_reply(
             Ok(response)
         }
         Err(mut response) => {
-            response.body = until_taken(replies, response.body)?;
+            response.body = until_taken(room, response.body)?;
             own_response(response).map_err(|error| Problem::of(&error, Some(id)))
         }
     });
@@ -304,20 +382,16 @@ pub(super) fn result_reply(
     reply
 }
 
-/// A reply's body, counted until its client has taken it. Small ones are not: a connection costs more than they do.
-fn until_taken(replies: &Budget, body: Bytes) -> Result<Bytes, Problem> {
-    if body.len() <= SMALL_REPLY_BYTES {
-        return Ok(body);
-    }
-    let taken = replies.take(body.len()).ok_or_else(|| {
+/// A reply's body, counted until its client has taken it.
+fn until_taken(room: Reservation, body: Bytes) -> Result<Bytes, Problem> {
+    let bytes = body.len();
+    room.hold(body).map_err(|error| {
         let detail = format!(
-            "the function has run, but the replies that wait for their clients have {} bytes together, and this one \
-             is beyond them; the outcome of a durable invocation may be asked for again",
-            replies.most()
+            "the call was made, but its reply of {bytes} bytes is larger than expected: {error}; the outcome of a \
+             durable invocation may be asked for again"
         );
         Problem::new(503, "No memory for replies", detail)
-    })?;
-    Ok(taken.hold(body))
+    })
 }
 
 /// The response that a function made itself, without what is ours to say.

@@ -7,7 +7,10 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 
 use super::gateway_auth::{Caller, GatewayAuth};
-use super::http::{HttpReply, body_problem, header_text, problem_reply, refused_reply, result_reply};
+use super::http::{
+    HttpReply, body_problem, header_text, not_run, problem_reply, refused_reply, result_reply,
+};
+use super::outflow::Outflow;
 use super::websocket::Upgrading;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, Outcome};
@@ -16,6 +19,8 @@ use crate::workflow::{Start, input_of};
 
 /// The largest input.
 const INPUT_BYTES: usize = 1 << 20;
+/// Room that an output is expected to need, whose size nobody knows before.
+const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Starts a workflow with the request's body as its input, and answers with its output. A client that goes away does not end
 /// it.
@@ -23,6 +28,7 @@ pub(super) async fn run(
     dispatcher: &Arc<Dispatcher>,
     auth: &GatewayAuth,
     upgrading: &Upgrading,
+    outflow: &Arc<Outflow>,
     name: &str,
     request: Request<Incoming>,
 ) -> HttpReply {
@@ -55,9 +61,14 @@ pub(super) async fn run(
         Ok(body) => body,
         Err(problem) => return problem_reply(&problem),
     };
+    // A workflow may run for days: it begins only while an output would find room, but does not hold that room.
+    if let Err(error) = dispatcher.replies().reserve_now(outflow, OUTPUT_BYTES) {
+        return problem_reply(&not_run(&error));
+    }
+    let room = dispatcher.replies().unreserved(outflow);
     let mut start = Start::new(workflow, input_of(&body), body.len());
     start.trace_parent = header_text(&head.headers, "traceparent");
     let Outcome { id, result, timing } = dispatcher.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(dispatcher.reply_bytes(), &id, result, timing)
+    result_reply(room, &id, result, timing)
 }

@@ -2,24 +2,41 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// A stream on which no write waits longer than a time; then the write fails.
+use super::outflow::Outflow;
+
+/// A stream on which no write waits longer than a time; then the write fails. What it writes it reports.
 pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
+    outflow: Arc<Outflow>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteTimeout<S> {
     /// `limit` is counted from when the other end stopped taking anything.
-    pub fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, waiting: None }
+    pub fn new(stream: S, limit: Duration, outflow: Arc<Outflow>) -> Self {
+        Self { stream, limit, outflow, waiting: None }
+    }
+
+    fn watch_write(
+        &mut self,
+        done: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match &done {
+            Poll::Ready(Ok(bytes)) => self.outflow.wrote(*bytes),
+            Poll::Pending => self.outflow.waits(),
+            Poll::Ready(Err(_)) => {}
+        }
+        self.watch(done, context)
     }
 
     fn watch<T>(&mut self, done: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
@@ -51,7 +68,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(done, context)
+        self.watch_write(done, context)
     }
 
     fn poll_write_vectored(
@@ -60,7 +77,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.watch(done, context)
+        self.watch_write(done, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -87,7 +104,8 @@ mod tests {
     #[tokio::test]
     async fn a_write_fails_that_nobody_takes_and_one_that_is_taken_does_not() {
         let (mut client, server) = tokio::io::duplex(16);
-        let mut server = WriteTimeout::new(server, Duration::from_millis(50));
+        let outflow = Arc::new(Outflow::new([127, 0, 0, 1].into()));
+        let mut server = WriteTimeout::new(server, Duration::from_millis(50), outflow);
         server.write_all(&[0; 16]).await.unwrap();
         let error = server.write_all(&[0; 16]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 use super::records::{self, AppRecord, AssetRecord, Revision};
 use super::workflow::LiveWorkflow;
 use crate::dispatch::Admission;
+use crate::ingress::replies::ReplySize;
 use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
 use crate::objects::ObjectClass;
@@ -64,6 +65,7 @@ impl LiveApp {
                     assets: revision.assets.clone(),
                     prepared_us: AtomicU64::new(0),
                     admission: Admission::new(&spec.limits),
+                    reply_size: ReplySize::default(),
                     metrics: metrics.function(function),
                     program: ArcSwap::default(),
                     used_ms: AtomicU64::new(0),
@@ -100,6 +102,8 @@ pub struct LiveFunction {
     pub source_bytes: u64,
     /// Who runs, waits and is turned away.
     pub admission: Arc<Admission>,
+    /// How large its replies over HTTP are.
+    pub reply_size: ReplySize,
     /// Its figures.
     pub metrics: FunctionMetrics,
     /// Its own among all functions and revisions.

@@ -204,7 +204,9 @@ pub fn script(name: &str, source: &str) -> proto::Artifact {
     proto::Artifact { function: name.to_owned(), source: Some(proto::artifact::Source::Modules(graph)) }
 }
 
-pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Bytes> {
+pub async fn send(address: SocketAddr, mut request: Request<Full<Bytes>>) -> Response<Bytes> {
+    let host = address.to_string().parse().expect("a header");
+    request.headers_mut().entry(http::header::HOST).or_insert(host);
     let stream = TcpStream::connect(address).await.expect("the port is open");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a connection");
