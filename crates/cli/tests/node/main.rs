@@ -22,6 +22,7 @@ mod isolation;
 mod kill;
 mod load;
 mod memory;
+mod names;
 mod network;
 mod object_power;
 mod power;

@@ -111,7 +111,7 @@ struct TcpConnector {
 
 /// A name leads where the caller may not go.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} leads to {guarded} to permissions.http")]
+#[error("{name}: {guarded} to permissions.http")]
 pub(super) struct LeadsAstray {
     name: String,
     guarded: Guarded,

@@ -204,7 +204,7 @@ impl HttpClient {
         let with = |port: u16| found.iter().map(move |address| SocketAddr::new(address.ip(), port));
         let found = ports.iter().flat_map(|port| with(*port)).collect();
         let open = reach::tcp_addresses(name, found, |address| permissions.allows_tcp(address));
-        open.map_err(|guarded| HostError::Failed(format!("{name} leads to {guarded} to permissions.tcp")))
+        open.map_err(|guarded| HostError::Failed(format!("{name}: {guarded} to permissions.tcp")))
     }
 
     /// A share of the sockets that components have, which the caller holds while it may use one.

@@ -76,6 +76,7 @@ async fn answer(
         }
         "/large" => Response::new(Full::from(vec![b'x'; (8 << 20) + 1])),
         "/away" => to(302, "http://other.example/x"),
+        "/metadata" => to(302, "http://169.254.169.254/latest/meta-data/"),
         "/round" => to(307, "/round"),
         "/see" => to(303, "/echo"),
         "/kept" => to(308, "/echo?moved"),
@@ -369,4 +370,42 @@ async fn beyond_what_may_wait_a_request_is_refused_with_the_reason() {
         assert!(refused.contains("function `f` has 448 of the node's 512 requests"), "{refused}");
         assert!(refused.contains("1024 more wait"), "{refused}");
     }
+}
+
+/// Tells what became of a request.
+const TRY: &str = "export default async (event) => {
+    try { return (await fetch(event.text())).status; } catch (error) { return error.cause?.message ?? error.message; }
+}";
+
+#[tokio::test]
+async fn every_address_that_is_not_public_must_be_named() {
+    let server = Server::start().await;
+    let mut node = TestNode::start().await;
+    let extra = format!("permissions = {{ http = [\"*:*\", \"{}\"] }}", server.address);
+    node.deploy_one("f", &extra, TRY).await;
+    for (host, written) in [
+        ("10.0.0.1", "10.0.0.1"),
+        ("192.168.1.1:8080", "192.168.1.1:8080"),
+        ("172.16.0.1", "172.16.0.1"),
+        ("100.64.0.1", "100.64.0.1"),
+        ("169.254.169.254", "169.254.169.254"),
+        ("2852039166", "169.254.169.254"),
+        ("0.0.0.0", "0.0.0.0"),
+        ("[fd00::1]", "[fd00::1]"),
+        ("[fe80::1]", "[fe80::1]"),
+        ("[::ffff:10.0.0.1]", "10.0.0.1"),
+        ("[64:ff9b::a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]"),
+    ] {
+        let refused = node.post("/fn/f", format!("http://{host}/")).await;
+        let refused = text(&refused);
+        assert!(
+            refused.contains(&format!("must be named: add `{written}` to permissions.http")),
+            "{refused}"
+        );
+    }
+    let led = node.post("/fn/f", server.url("/metadata")).await;
+    assert!(
+        text(&led).contains("a redirection leads there") && text(&led).contains("add `169.254.169.254`")
+    );
+    assert_eq!(text(&node.post("/fn/f", server.url("/echo")).await), "200");
 }
