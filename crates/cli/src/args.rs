@@ -463,17 +463,30 @@ pub enum Objects {
 
 #[derive(Debug, Subcommand)]
 pub enum Secrets {
-    /// Set a secret; its value is read from stdin, or asked for without echo
+    /// Set a secret of an app; its value is read from stdin, or asked for without echo
     Set {
         /// The secret's name
         name: String,
+        /// The app; by default the one in this folder
+        #[arg(long)]
+        app: Option<String>,
     },
     /// List the names of the secrets that are set
-    List,
-    /// Forget a secret
+    List {
+        /// Those of one app alone
+        #[arg(long)]
+        app: Option<String>,
+    },
+    /// Forget a secret of an app
     Rm {
         /// The secret's name
         name: String,
+        /// The app; by default the one in this folder
+        #[arg(long)]
+        app: Option<String>,
+        /// One that an earlier version set for the whole node and that no app names
+        #[arg(long, conflicts_with = "app")]
+        unassigned: bool,
     },
 }
 

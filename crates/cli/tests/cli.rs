@@ -69,6 +69,7 @@ fn a_command_line_that_makes_no_sense_is_2() {
         (vec!["list", "--node", "not a url"], "is no URL of a node"),
         (vec!["invoke", "f", "-d", "@absent.json"], "-d @absent.json: No such file"),
         (vec!["secrets", "set", "a b"], "`a b` is no name of a secret"),
+        (vec!["secrets", "set", "key"], "a secret belongs to an app: name it with --app APP"),
     ] {
         let (code, stdout, stderr) = run(folder.path(), &args);
         assert_eq!(code, 2, "{args:?}: {stderr}");

@@ -27,7 +27,7 @@ type Lines = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
 #[derive(Clone, Default)]
 struct Server {
     deployed: Arc<Mutex<Vec<proto::DeployRequest>>>,
-    secrets: Arc<Mutex<Vec<(String, String)>>>,
+    secrets: Arc<Mutex<Vec<(String, String, String)>>>,
     users: Arc<Mutex<Vec<(String, String)>>>,
 }
 
@@ -242,8 +242,8 @@ impl Control for Server {
         &self,
         request: Request<proto::SetSecretRequest>,
     ) -> Answer<proto::SetSecretResponse> {
-        let proto::SetSecretRequest { name, value } = request.into_inner();
-        self.secrets.lock().unwrap().push((name, value));
+        let proto::SetSecretRequest { name, value, app } = request.into_inner();
+        self.secrets.lock().unwrap().push((app, name, value));
         Ok(Response::new(proto::SetSecretResponse {}))
     }
 
@@ -251,8 +251,12 @@ impl Control for Server {
         &self,
         _: Request<proto::ListSecretsRequest>,
     ) -> Answer<proto::ListSecretsResponse> {
-        let names = self.secrets.lock().unwrap().iter().map(|(name, _)| name.clone()).collect();
-        Ok(Response::new(proto::ListSecretsResponse { names }))
+        let secret = |(app, name, _): &(String, String, String)| proto::Secret {
+            app: app.clone(),
+            name: name.clone(),
+        };
+        let secrets = self.secrets.lock().unwrap().iter().map(secret).collect();
+        Ok(Response::new(proto::ListSecretsResponse { secrets }))
     }
 
     async fn remove_secret(
@@ -607,14 +611,25 @@ async fn queues_are_listed() {
 async fn a_secret_is_read_from_stdin() {
     let fixture = Fixture::start().await;
     std::fs::write(fixture.path().join("value"), "s3cret\n").unwrap();
-    let mut command = fixture.command(&["secrets", "set", "api_key"]);
+    let mut command = fixture.command(&["secrets", "set", "api_key", "--app", "shop"]);
     command.stdin(std::fs::File::open(fixture.path().join("value")).unwrap());
     let (code, stdout, stderr) = finish(command).await;
-    assert_eq!((code, stdout.as_str()), (0, "api_key is set\n"), "{stderr}");
-    assert_eq!(*fixture.server.secrets.lock().unwrap(), [("api_key".into(), "s3cret".into())]);
-    assert_eq!(fixture.run(&["secrets", "list"]).await.1, "api_key\n");
-    assert_eq!(fixture.run(&["secrets", "rm", "api_key"]).await.0, 6, "as the server says");
-    assert_eq!(fixture.run(&["secrets", "set", "empty"]).await.0, 2, "an empty value is a mistake");
+    assert_eq!((code, stdout.as_str()), (0, "api_key of shop is set\n"), "{stderr}");
+    assert_eq!(
+        *fixture.server.secrets.lock().unwrap(),
+        [("shop".into(), "api_key".into(), "s3cret".into())]
+    );
+    assert_eq!(fixture.run(&["secrets", "list"]).await.1, "shop api_key\n");
+    assert_eq!(
+        fixture.run(&["secrets", "rm", "api_key", "--app", "shop"]).await.0,
+        6,
+        "as the server says"
+    );
+    assert_eq!(
+        fixture.run(&["secrets", "set", "empty", "--app", "shop"]).await.0,
+        2,
+        "an empty value is a mistake"
+    );
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::pressure;
 use crate::registry::{FunctionMemoryLimits, Registry};
-use crate::secrets::Secrets;
+use crate::secrets::{SecretName, Secrets};
 use crate::shares::{Share, Shares};
 use crate::store::{
     BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError, StoreOptions,
@@ -243,6 +243,7 @@ impl Node {
             clock.clone(),
             memory_limits,
         )?);
+        secrets.assign(&named_secrets(&registry)).await;
         let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
         let coordination = Arc::new(CoordinationHook::new(workers.clone()));
         let access = Arc::new(Access::new(policy, clock.clone()));
@@ -690,6 +691,21 @@ fn cluster_options(config: &NodeConfig) -> ClusterOptions {
         bootstrap: section.bootstrap.clone(),
         mdns: section.mdns && !is_loopback(section.listen.ip()),
     }
+}
+
+/// The secrets that deployed apps name.
+fn named_secrets(registry: &Registry) -> Vec<SecretName> {
+    let routes = registry.routes();
+    let named = routes.apps().flat_map(|app| {
+        let of_functions = app.functions.iter().flat_map(|function| &function.spec.secrets);
+        let of_workflows = app.workflows.iter().flat_map(|workflow| &workflow.program.secrets);
+        let named = of_functions.chain(of_workflows);
+        named.map(move |name| SecretName { app: Some(app.name.to_string()), name: name.clone() })
+    });
+    let mut named: Vec<SecretName> = named.collect();
+    named.sort_unstable();
+    named.dedup();
+    named
 }
 
 fn broker_config(config: &NodeConfig, plan: &MemoryPlan) -> BrokerConfig {

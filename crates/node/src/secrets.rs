@@ -1,6 +1,7 @@
 //! Secrets: values that functions may read and nobody else sees again.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -14,12 +15,32 @@ const MIN_MASKED_BYTES: usize = 4;
 /// What is shown instead of a value.
 const MASK: &str = "***";
 
-/// The node's secrets, in memory and in the store, whose folder only its owner can read.
+/// Between app and name in a key of the store. Neither can have it.
+const SEPARATOR: char = '/';
+
+/// The secrets of all apps, in memory and in the store, whose folder only its owner can read.
 pub struct Secrets {
     store: Arc<Store>,
-    values: RwLock<BTreeMap<String, String>>,
+    values: RwLock<Values>,
     // Memory and store change together, one change after another.
     changing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Values {
+    /// By app, then by name.
+    of_apps: BTreeMap<String, BTreeMap<String, String>>,
+    /// By name: set by a version in which secrets belonged to the node, and named by no app since. No function sees them.
+    unassigned: BTreeMap<String, String>,
+}
+
+/// The name of a secret and its app; none for one of an earlier version that no app names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretName {
+    /// The app.
+    pub app: Option<String>,
+    /// The name in the app.
+    pub name: String,
 }
 
 /// A secret could not be changed.
@@ -39,11 +60,17 @@ pub enum SecretError {
         /// Its size.
         actual_bytes: usize,
     },
+    /// Not an app's name.
+    #[error("`{app}` is no name of an app; a secret belongs to one: `edgefaas secrets set --app APP NAME`")]
+    App {
+        /// What was given.
+        app: String,
+    },
     /// Not set.
-    #[error("there is no secret `{name}`")]
+    #[error("there is no {secret}")]
     Unknown {
-        /// The name asked for.
-        name: String,
+        /// The secret asked for.
+        secret: SecretName,
     },
     /// It could not be written.
     #[error("secret `{name}` could not be stored: {error}")]
@@ -58,27 +85,86 @@ pub enum SecretError {
 impl Secrets {
     /// Reads the secrets back.
     pub fn open(store: Arc<Store>) -> Result<Self, StoreError> {
-        let mut values = BTreeMap::new();
+        let mut values = Values::default();
         for entry in store.spaces().secrets.iter() {
-            let (name, value) = entry.into_inner()?;
+            let (key, value) = entry.into_inner()?;
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            values.insert(text(&name), text(&value));
+            let (key, value) = (text(&key), text(&value));
+            match key.split_once(SEPARATOR) {
+                Some((app, name)) => values.insert(app, name, value),
+                None => drop(values.unassigned.insert(key, value)),
+            }
         }
         Ok(Self { store, values: RwLock::new(values), changing: tokio::sync::Mutex::default() })
     }
 
-    /// A secret's value.
-    pub fn get(&self, name: &str) -> Option<String> {
-        self.values.read().get(name).cloned()
+    /// Gives secrets of an earlier version, which belonged to the node, to each app that names them. Those that no app names
+    /// are kept, and seen by no function. What cannot be written, for a full disk, is done again at the next start.
+    pub async fn assign(&self, apps: &[SecretName]) {
+        let _changing = self.changing.lock().await;
+        let unassigned = self.values.read().unassigned.clone();
+        for (name, value) in unassigned {
+            let apps: Vec<&str> = apps
+                .iter()
+                .filter(|secret| secret.name == name)
+                .filter_map(|secret| secret.app.as_deref())
+                .collect();
+            if apps.is_empty() {
+                tracing::warn!(
+                    secret = name,
+                    "no app names this secret, which was set for the whole node; set it with `edgefaas secrets set --app APP`, \
+                     or remove it with `edgefaas secrets rm --unassigned`"
+                );
+                continue;
+            }
+            let mut batch = Batch::default();
+            let lacks = |app: &&&str| !self.values.read().has(app, &name);
+            for app in apps.iter().filter(lacks) {
+                batch.put(&self.store.spaces().secrets, key(app, &name), value.as_str());
+            }
+            batch.delete(&self.store.spaces().secrets, name.as_str());
+            let committed = self.commit(&name, batch).await;
+            let mut values = self.values.write();
+            for app in &apps {
+                if !values.has(app, &name) {
+                    values.insert(app, &name, value.clone());
+                }
+            }
+            values.unassigned.remove(&name);
+            match committed {
+                Ok(()) => tracing::info!(
+                    secret = name,
+                    ?apps,
+                    "a secret of the whole node belongs to the apps that name it now"
+                ),
+                Err(error) => {
+                    tracing::warn!(secret = name, %error, "a secret of the whole node could not be moved")
+                }
+            }
+        }
     }
 
-    /// The names of all that are set.
-    pub fn names(&self) -> Vec<String> {
-        self.values.read().keys().cloned().collect()
+    /// The value of an app's secret.
+    pub fn get(&self, app: &str, name: &str) -> Option<String> {
+        self.values.read().get(app, name).cloned()
     }
 
-    /// Sets a secret; it is on the disk when this returns.
-    pub async fn set(&self, name: &str, value: String) -> Result<(), SecretError> {
+    /// The names of all that are set, or of those of one app.
+    pub fn names(&self, app: Option<&str>) -> Vec<SecretName> {
+        let values = self.values.read();
+        let of_apps = values.of_apps.iter().flat_map(|(app, secrets)| {
+            secrets.keys().map(move |name| SecretName { app: Some(app.clone()), name: name.clone() })
+        });
+        let unassigned = values.unassigned.keys().map(|name| SecretName { app: None, name: name.clone() });
+        let is_wanted = |secret: &SecretName| app.is_none() || secret.app.as_deref() == app;
+        of_apps.chain(unassigned).filter(is_wanted).collect()
+    }
+
+    /// Sets a secret of an app; it is on the disk when this returns.
+    pub async fn set(&self, app: &str, name: &str, value: String) -> Result<(), SecretError> {
+        if !crate::manifest::is_name(app) {
+            return Err(SecretError::App { app: app.to_owned() });
+        }
         if !crate::manifest::is_secret_name(name) {
             return Err(SecretError::Name { name: name.to_owned() });
         }
@@ -87,27 +173,36 @@ impl Secrets {
         }
         let _changing = self.changing.lock().await;
         let mut batch = Batch::default();
-        batch.put(&self.store.spaces().secrets, name, value.as_str());
+        batch.put(&self.store.spaces().secrets, key(app, name), value.as_str());
         self.commit(name, batch).await?;
-        self.values.write().insert(name.to_owned(), value);
+        self.values.write().insert(app, name, value);
         Ok(())
     }
 
-    /// Forgets a secret.
-    pub async fn remove(&self, name: &str) -> Result<(), SecretError> {
+    /// Forgets a secret of an app, or one that belongs to none.
+    pub async fn remove(&self, secret: &SecretName) -> Result<(), SecretError> {
+        let SecretName { app, name } = secret;
         let _changing = self.changing.lock().await;
-        if !self.values.read().contains_key(name) {
-            return Err(SecretError::Unknown { name: name.to_owned() });
+        let (is_set, key) = match app {
+            Some(app) => (self.values.read().has(app, name), key(app, name)),
+            None => (self.values.read().unassigned.contains_key(name), name.clone()),
+        };
+        if !is_set {
+            return Err(SecretError::Unknown { secret: secret.clone() });
         }
         let mut batch = Batch::default();
-        batch.delete(&self.store.spaces().secrets, name);
+        batch.delete(&self.store.spaces().secrets, key.as_str());
         self.commit(name, batch).await?;
-        self.values.write().remove(name);
+        let mut values = self.values.write();
+        match app {
+            Some(app) => values.remove(app, name),
+            None => drop(values.unassigned.remove(name)),
+        }
         Ok(())
     }
 
-    /// The text without the values of these secrets in it.
-    pub fn mask(&self, names: &[String], mut text: String) -> String {
+    /// The text without the values of these secrets of an app in it.
+    pub fn mask(&self, app: &str, names: &[String], mut text: String) -> String {
         if names.is_empty() {
             return text;
         }
@@ -115,7 +210,7 @@ impl Secrets {
         // The lines of a long one as well: output is logged line by line.
         let mut masked: Vec<&str> = names
             .iter()
-            .filter_map(|name| values.get(name))
+            .filter_map(|name| values.get(app, name))
             .flat_map(|value| std::iter::once(value.as_str()).chain(value.lines()))
             .filter(|value| value.len() >= MIN_MASKED_BYTES)
             .collect();
@@ -132,5 +227,79 @@ impl Secrets {
     async fn commit(&self, name: &str, batch: Batch) -> Result<(), SecretError> {
         let committed = self.store.committer().commit(batch, Durability::Synced).await;
         committed.map_err(|error| SecretError::Commit { name: name.to_owned(), error })
+    }
+}
+
+impl Values {
+    fn get(&self, app: &str, name: &str) -> Option<&String> {
+        self.of_apps.get(app)?.get(name)
+    }
+
+    fn has(&self, app: &str, name: &str) -> bool {
+        self.get(app, name).is_some()
+    }
+
+    fn insert(&mut self, app: &str, name: &str, value: String) {
+        self.of_apps.entry(app.to_owned()).or_default().insert(name.to_owned(), value);
+    }
+
+    fn remove(&mut self, app: &str, name: &str) {
+        if let Some(secrets) = self.of_apps.get_mut(app) {
+            secrets.remove(name);
+            if secrets.is_empty() {
+                self.of_apps.remove(app);
+            }
+        }
+    }
+}
+
+impl fmt::Display for SecretName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.app {
+            Some(app) => write!(out, "secret `{}` of app `{app}`", self.name),
+            None => write!(out, "secret `{}` of no app", self.name),
+        }
+    }
+}
+
+fn key(app: &str, name: &str) -> String {
+    format!("{app}{SEPARATOR}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::Clock;
+    use crate::store::StoreOptions;
+
+    fn named(app: &str, name: &str) -> SecretName {
+        SecretName { app: Some(app.into()), name: name.into() }
+    }
+
+    #[tokio::test]
+    async fn secrets_of_the_whole_node_go_to_the_apps_that_name_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::new(|| 1_800_000_000_000);
+        let store = Arc::new(Store::open(&StoreOptions::small(dir.path()), clock).unwrap());
+        // As an earlier version has left them.
+        let mut batch = Batch::default();
+        for (name, value) in [("key", "old"), ("lost", "nobody's"), ("shop/own", "new"), ("own", "old")] {
+            batch.put(&store.spaces().secrets, name, value);
+        }
+        store.committer().commit(batch, Durability::Synced).await.unwrap();
+        let secrets = Secrets::open(store.clone()).unwrap();
+        assert_eq!(secrets.get("shop", "key"), None, "before it is known who names it");
+        secrets.assign(&[named("shop", "key"), named("pump", "key"), named("shop", "own")]).await;
+        for secrets in [&secrets, &Secrets::open(store).unwrap()] {
+            assert_eq!(secrets.get("shop", "key").as_deref(), Some("old"));
+            assert_eq!(secrets.get("pump", "key").as_deref(), Some("old"));
+            assert_eq!(secrets.get("shop", "own").as_deref(), Some("new"), "what is its own stays");
+            assert_eq!(secrets.get("thief", "key"), None);
+            let lost = SecretName { app: None, name: "lost".into() };
+            let all = [named("pump", "key"), named("shop", "key"), named("shop", "own"), lost];
+            assert_eq!(secrets.names(None), all);
+        }
+        secrets.remove(&SecretName { app: None, name: "lost".into() }).await.unwrap();
+        assert_eq!(secrets.names(None).len(), 3);
     }
 }

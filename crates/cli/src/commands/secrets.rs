@@ -1,7 +1,9 @@
 //! `edgefaas secrets set|list|rm`
 
+use std::path::Path;
+
 use edgefaas_node::control::proto;
-use edgefaas_node::manifest::is_secret_name;
+use edgefaas_node::manifest::{FILE_NAME, Manifest, is_name, is_secret_name};
 use serde_json::json;
 
 use crate::args::{Format, Global, Secrets};
@@ -12,44 +14,74 @@ use crate::output;
 
 pub async fn run(args: &Secrets, global: &Global) -> anyhow::Result<()> {
     match args {
-        Secrets::Set { name } => set(name, global).await,
-        Secrets::List => list(global).await,
-        Secrets::Rm { name } => remove(name, global).await,
+        Secrets::Set { name, app } => set(name, app.as_deref(), global).await,
+        Secrets::List { app } => list(app.as_deref(), global).await,
+        Secrets::Rm { name, unassigned: true, .. } => remove(name, String::new(), global).await,
+        Secrets::Rm { name, app, .. } => remove(name, app_or_folder(app.as_deref())?, global).await,
     }
 }
 
-async fn set(name: &str, global: &Global) -> anyhow::Result<()> {
+/// The app that is named, or the one in this folder.
+fn app_or_folder(app: Option<&str>) -> anyhow::Result<String> {
+    let usage = |message: String| Failure::new(Exit::Usage, message);
+    match app {
+        Some(app) if is_name(app) => return Ok(app.to_owned()),
+        Some(app) => return Err(usage(format!("`{app}` is no name of an app"))),
+        None => {}
+    }
+    let text = std::fs::read_to_string(Path::new(FILE_NAME)).map_err(|_| {
+        usage(format!(
+            "a secret belongs to an app: name it with --app APP, or run this in its folder (here is no {FILE_NAME})"
+        ))
+    })?;
+    Ok(Manifest::parse(&text, FILE_NAME)?.app)
+}
+
+async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<()> {
     if !is_secret_name(name) {
         let message = format!(
             "`{name}` is no name of a secret: it has 1 to 256 of letters, digits, `_`, `-` and `.`"
         );
         return Err(Failure::new(Exit::Usage, message));
     }
+    let app = app_or_folder(app)?;
     let mut client = client::connect(global).await?;
     let value = input::secret(&format!("Value of {name}"), &format!("the value of {name}"))?;
-    let request = proto::SetSecretRequest { name: name.to_owned(), value };
+    let request = proto::SetSecretRequest { name: name.to_owned(), value, app: app.clone() };
     client.set_secret(request).await.map_err(|status| client::failure(&status))?;
-    done(json!({ "name": name, "set": true }), &format!("{name} is set"), global)
+    done(json!({ "app": app, "name": name, "set": true }), &format!("{name} of {app} is set"), global)
 }
 
-async fn list(global: &Global) -> anyhow::Result<()> {
+async fn list(app: Option<&str>, global: &Global) -> anyhow::Result<()> {
     let mut client = client::connect(global).await?;
-    let response = client.list_secrets(proto::ListSecretsRequest {}).await;
-    let names = response.map_err(|status| client::failure(&status))?.into_inner().names;
+    let request = proto::ListSecretsRequest { app: app.unwrap_or_default().to_owned() };
+    let response = client.list_secrets(request).await;
+    let secrets = response.map_err(|status| client::failure(&status))?.into_inner().secrets;
+    let app = |secret: &proto::Secret| (!secret.app.is_empty()).then(|| secret.app.clone());
     match global.output {
-        Format::Json => output::json(&json!({ "names": names })),
+        Format::Json => {
+            let secret = |secret: &proto::Secret| json!({ "app": app(secret), "name": secret.name });
+            output::json(&json!({ "secrets": secrets.iter().map(secret).collect::<Vec<_>>() }))
+        }
         Format::Table => {
-            let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
-            output::text(&lines)
+            let line = |secret: &proto::Secret| {
+                format!("{} {}\n", app(secret).as_deref().unwrap_or("(no app)"), secret.name)
+            };
+            output::text(&secrets.iter().map(line).collect::<String>())
         }
     }
 }
 
-async fn remove(name: &str, global: &Global) -> anyhow::Result<()> {
+async fn remove(name: &str, app: String, global: &Global) -> anyhow::Result<()> {
     let mut client = client::connect(global).await?;
-    let request = proto::RemoveSecretRequest { name: name.to_owned() };
+    let request = proto::RemoveSecretRequest { name: name.to_owned(), app: app.clone() };
     client.remove_secret(request).await.map_err(|status| client::failure(&status))?;
-    done(json!({ "name": name, "set": false }), &format!("{name} is forgotten"), global)
+    let app = (!app.is_empty()).then_some(app);
+    let text = match &app {
+        Some(app) => format!("{name} of {app} is forgotten"),
+        None => format!("{name} is forgotten"),
+    };
+    done(json!({ "app": app, "name": name, "set": false }), &text, global)
 }
 
 fn done(value: serde_json::Value, text: &str, global: &Global) -> anyhow::Result<()> {

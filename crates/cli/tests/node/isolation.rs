@@ -112,7 +112,7 @@ fn the_data_of_another_function_are_not_to_be_had() {
         std::fs::write(folder.join(format!("{name}.txt")), format!("asset of {name}")).unwrap();
         node.ok(&["deploy", folder.to_str().unwrap()]);
     };
-    node.tell(&["secrets", "set", "key"], "open sesame");
+    node.tell(&["secrets", "set", "key", "--app", "owner"], "open sesame");
     app(
         "owner",
         "permissions = { objects = [\"safe\"] }\nsecrets = [\"key\"]\n[functions.owner.config]\nplace = \"cellar\"\n",

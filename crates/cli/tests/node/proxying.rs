@@ -99,7 +99,7 @@ fn config_and_secrets_are_its_environment() {
     let node = Running::start(home.path(), &[]);
     node.ok(&["deploy", &app()]);
     assert_eq!(node.http("GET", "/fn/proxy/environment", "").1, "A_LIST=[1,2] GREETING=hello [\"proxy\"]");
-    node.tell(&["secrets", "set", "api_key"], "s3cret");
+    node.tell(&["secrets", "set", "api_key", "--app", "proxy"], "s3cret");
     assert_eq!(
         node.http("GET", "/fn/proxy/environment", "").1,
         "API_KEY=s3cret A_LIST=[1,2] GREETING=hello [\"proxy\"]"

@@ -23,7 +23,7 @@ use crate::cluster::ClusterError;
 use crate::invocation::{Invocation, InvocationError, Principal};
 use crate::logs::LogLine;
 use crate::registry::{Deploy, DeployError};
-use crate::secrets::SecretError;
+use crate::secrets::{SecretError, SecretName};
 use crate::workflow::{ChangeError, Start, input_of};
 
 /// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
@@ -311,23 +311,28 @@ impl Control for ControlService {
         &self,
         request: Request<proto::SetSecretRequest>,
     ) -> Answer<proto::SetSecretResponse> {
-        let proto::SetSecretRequest { name, value } = request.into_inner();
-        self.parts.secrets.set(&name, value).await.map_err(secret_status)?;
+        let proto::SetSecretRequest { name, value, app } = request.into_inner();
+        self.parts.secrets.set(&app, &name, value).await.map_err(secret_status)?;
         Ok(Response::new(proto::SetSecretResponse {}))
     }
 
     async fn list_secrets(
         &self,
-        _: Request<proto::ListSecretsRequest>,
+        request: Request<proto::ListSecretsRequest>,
     ) -> Answer<proto::ListSecretsResponse> {
-        Ok(Response::new(proto::ListSecretsResponse { names: self.parts.secrets.names() }))
+        let app = request.into_inner().app;
+        let secrets = self.parts.secrets.names((!app.is_empty()).then_some(app.as_str()));
+        let secret = |SecretName { app, name }| proto::Secret { app: app.unwrap_or_default(), name };
+        Ok(Response::new(proto::ListSecretsResponse { secrets: secrets.into_iter().map(secret).collect() }))
     }
 
     async fn remove_secret(
         &self,
         request: Request<proto::RemoveSecretRequest>,
     ) -> Answer<proto::RemoveSecretResponse> {
-        self.parts.secrets.remove(&request.into_inner().name).await.map_err(secret_status)?;
+        let proto::RemoveSecretRequest { name, app } = request.into_inner();
+        let secret = SecretName { app: (!app.is_empty()).then_some(app), name };
+        self.parts.secrets.remove(&secret).await.map_err(secret_status)?;
         Ok(Response::new(proto::RemoveSecretResponse {}))
     }
 
@@ -505,7 +510,9 @@ fn users_status(error: UsersError) -> Status {
 fn secret_status(error: SecretError) -> Status {
     let text = error.to_string();
     match error {
-        SecretError::Name { .. } | SecretError::TooLarge { .. } => Status::invalid_argument(text),
+        SecretError::App { .. } | SecretError::Name { .. } | SecretError::TooLarge { .. } => {
+            Status::invalid_argument(text)
+        }
         SecretError::Unknown { .. } => Status::not_found(text),
         SecretError::Commit { .. } => Status::resource_exhausted(text),
     }

@@ -291,7 +291,8 @@ impl Host for InvocationHost {
             return;
         }
         self.log_bytes_left -= bytes;
-        let message = self.dispatcher.secrets.mask(&self.function.spec.secrets, message);
+        let message =
+            self.dispatcher.secrets.mask(&self.function.app, &self.function.spec.secrets, message);
         self.dispatcher.logs.add(&self.function.name, &self.invocation, level, message);
     }
 
@@ -305,12 +306,13 @@ impl Host for InvocationHost {
 
     fn secret(&mut self, name: &str) -> Option<String> {
         let named = self.function.spec.secrets.iter().any(|secret| secret == name);
-        named.then(|| self.dispatcher.secrets.get(name)).flatten()
+        named.then(|| self.dispatcher.secrets.get(&self.function.app, name)).flatten()
     }
 
     fn secret_names(&mut self) -> Vec<String> {
         let names = self.function.spec.secrets.iter();
-        names.filter(|name| self.dispatcher.secrets.get(name).is_some()).cloned().collect()
+        let is_set = |name: &&String| self.dispatcher.secrets.get(&self.function.app, name).is_some();
+        names.filter(is_set).cloned().collect()
     }
 }
 

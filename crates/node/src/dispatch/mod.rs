@@ -324,7 +324,7 @@ impl Dispatcher {
     ) {
         let Some((invocation, started_unix_us)) = traced else { return };
         if let Some(span) = of_invocation(&invocation, outcome, started_unix_us, state.as_micros() as u64) {
-            self.traces.add(span, |text| self.secrets.mask(&function.spec.secrets, text));
+            self.traces.add(span, |text| self.secrets.mask(&function.app, &function.spec.secrets, text));
         }
     }
 
@@ -477,7 +477,8 @@ impl Dispatcher {
     /// The error without secrets in it, as it may be told.
     pub(crate) fn mask(&self, function: &LiveFunction, mut error: InvocationError) -> InvocationError {
         let names = &function.spec.secrets;
-        let mask = |text: &mut String| *text = self.secrets.mask(names, std::mem::take(text));
+        let mask =
+            |text: &mut String| *text = self.secrets.mask(&function.app, names, std::mem::take(text));
         if let InvocationError::Run {
             error: RunError::Failed { message, stack, .. } | RunError::Trapped { message, stack, .. },
             ..

@@ -239,7 +239,7 @@ impl Dispatcher {
             state.children.retain(|(child, _)| child != frame);
         }
         let program = &running.workflow.program;
-        let secrets = self.secrets_of(program);
+        let secrets = self.secrets_of(&running.workflow);
         let (now_ms, unix_ms) =
             times_ms.unwrap_or_else(|| (coordinator.time.now_ms(), coordinator.clock.now_unix_ms()));
         let environment = Environment {
@@ -286,12 +286,14 @@ impl Dispatcher {
         }
     }
 
-    pub(super) fn secrets_of(&self, program: &edgefaas_workflow::Program) -> Value {
-        if program.secrets.is_empty() {
+    pub(super) fn secrets_of(&self, workflow: &LiveWorkflow) -> Value {
+        let names = &workflow.program.secrets;
+        if names.is_empty() {
             return Value::Object(serde_json::Map::new());
         }
-        let value = |name: &String| Some((name.clone(), Value::String(self.secrets().get(name)?)));
-        Value::Object(program.secrets.iter().filter_map(value).collect())
+        let value =
+            |name: &String| Some((name.clone(), Value::String(self.secrets().get(&workflow.app, name)?)));
+        Value::Object(names.iter().filter_map(value).collect())
     }
 
     /// Advances a durable instance: what happened, what functions changed and what is to be sent are one batch, before
@@ -436,7 +438,7 @@ impl Dispatcher {
             {
                 let secrets = &running.workflow.program.secrets;
                 drop(state);
-                self.traces().add(span, |text| self.secrets().mask(secrets, text));
+                self.traces().add(span, |text| self.secrets().mask(&running.workflow.app, secrets, text));
             }
         }
         self.publish_lifecycle(running, note);

@@ -56,14 +56,19 @@ impl Dispatcher {
         // Of many at a time nobody asks for each.
         if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
             let secrets = &running.workflow.program.secrets;
-            let view = running.ended_view(&result, |text| self.secrets().mask(secrets, text));
+            let app = &running.workflow.app;
+            let view = running.ended_view(&result, |text| self.secrets().mask(app, secrets, text));
             coordinator.ended.lock().add(view);
         }
         if let Err(error) = &result
             && status == Status::Faulted
         {
             let (name, id) = (&running.workflow.name, running.id.to_string());
-            let text = self.secrets().mask(&running.workflow.program.secrets, error.to_string());
+            let text = self.secrets().mask(
+                &running.workflow.app,
+                &running.workflow.program.secrets,
+                error.to_string(),
+            );
             self.logs().add(name, &id, edgefaas_isolates::LogLevel::Error, text);
         }
         let told = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());

@@ -158,7 +158,8 @@ impl Dispatcher {
         for view in &mut found {
             if let Some(running) = self.coordinator().find(view.id) {
                 let secrets = &running.workflow.program.secrets;
-                view.error = self.secrets().mask(secrets, std::mem::take(&mut view.error));
+                view.error =
+                    self.secrets().mask(&running.workflow.app, secrets, std::mem::take(&mut view.error));
             }
         }
         (found, more)
@@ -175,7 +176,7 @@ impl Dispatcher {
         if let Some(running) = running {
             let secrets = &running.workflow.program.secrets;
             for text in [&mut view.input, &mut view.context, &mut view.output, &mut view.error] {
-                *text = self.secrets().mask(secrets, std::mem::take(text));
+                *text = self.secrets().mask(&running.workflow.app, secrets, std::mem::take(text));
             }
         }
         Some(view)

@@ -448,7 +448,7 @@ impl Dispatcher {
             state.log.next = 1;
             let program = &running.workflow.program;
             let coordinator = self.coordinator();
-            let secrets = self.secrets_of(program);
+            let secrets = self.secrets_of(&running.workflow);
             state.instance = Instance::new(
                 id.to_string().into(),
                 Arc::new(state.instance.input().to_json()),
@@ -500,7 +500,7 @@ impl Dispatcher {
             let mut state = running.state.lock();
             let program = running.workflow.program.clone();
             let coordinator = self.coordinator();
-            let secrets = self.secrets_of(&program);
+            let secrets = self.secrets_of(&running.workflow);
             let environment = Environment {
                 now_ms: coordinator.time.now_ms(),
                 unix_ms: coordinator.clock.now_unix_ms(),

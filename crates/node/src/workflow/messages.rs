@@ -129,7 +129,7 @@ impl Dispatcher {
             NoteKind::Skipped | NoteKind::Cancelled => "data",
         };
         data[part] = note.value.to_json();
-        let text = self.secrets().mask(&program.secrets, data.to_string());
+        let text = self.secrets().mask(&running.workflow.app, &program.secrets, data.to_string());
         let data = serde_json::from_str(&text).unwrap_or_default();
         let time =
             chrono::DateTime::<chrono::Utc>::from_timestamp_millis(coordinator.clock.now_unix_ms() as i64)
@@ -171,7 +171,11 @@ impl Dispatcher {
             return;
         }
         let problem = problem(error);
-        let reason = self.secrets().mask(&running.workflow.program.secrets, problem.detail.clone());
+        let reason = self.secrets().mask(
+            &running.workflow.app,
+            &running.workflow.program.secrets,
+            problem.detail.clone(),
+        );
         let reason: String = reason.chars().take(REASON_CHARS).collect();
         let user = [
             ("reason", format!("{}: {}", problem.title, reason.replace('\0', " "))),
@@ -203,7 +207,7 @@ impl Dispatcher {
             topic: TopicName::new(to.topic.as_str()).ok()?,
             correlation_data: to.correlation_data.clone(),
             depth: running.depth,
-            requester: None,
+            requester: to.requester.as_ref().map(|requester| requester.client()),
         };
         answer.message(result, self.max_message_bytes())
     }

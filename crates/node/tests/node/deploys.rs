@@ -151,8 +151,7 @@ async fn a_removed_app_is_gone_and_its_objects_stay() {
 #[tokio::test]
 async fn functions_call_one_another_and_get_config_and_secrets() {
     let mut node = TestNode::start().await;
-    let secret = proto::SetSecretRequest { name: "key".into(), value: "s3cret-value".into() };
-    node.control.set_secret(secret).await.unwrap();
+    node.set_secret("a", "key", "s3cret-value").await;
     let manifest = r#"
         app = "a"
         [functions.outer]
@@ -173,18 +172,43 @@ async fn functions_call_one_another_and_get_config_and_secrets() {
     node.deploy(manifest, &[("outer", outer), ("inner", inner)]).await;
     assert_eq!(reply_text(&node.invoke("outer", "").await), r#"{"sum":9,"key":12}"#);
     assert_eq!(node.logged("outer").await, ["the key is ***"]);
-    let names = node.control.list_secrets(proto::ListSecretsRequest {}).await.unwrap();
-    assert_eq!(names.into_inner().names, ["key"]);
+    let secrets =
+        node.control.list_secrets(proto::ListSecretsRequest::default()).await.unwrap().into_inner().secrets;
+    assert_eq!(secrets, [proto::Secret { app: "a".into(), name: "key".into() }]);
 }
 
 #[tokio::test]
 async fn a_secret_in_an_error_is_masked() {
     let mut node = TestNode::start().await;
-    let secret = proto::SetSecretRequest { name: "key".into(), value: "s3cret-value".into() };
-    node.control.set_secret(secret).await.unwrap();
+    node.set_secret("leak", "key", "s3cret-value").await;
     let source = "export default (e, c) => { throw new Error('bad key ' + c.secrets.key) }";
     node.deploy_one("leak", r#"secrets = ["key"]"#, source).await;
     let response = node.get("/fn/leak").await;
     assert!(text(&response).contains("bad key ***"), "{}", text(&response));
     assert!(!text(&response).contains("s3cret"), "{}", text(&response));
+}
+
+#[tokio::test]
+async fn an_app_sees_its_own_secrets_and_no_others() {
+    let mut node = TestNode::start().await;
+    node.set_secret("shop", "key", "of the shop").await;
+    let source = "export default (event, context) => context.secrets.key ?? 'none'";
+    for app in ["shop", "thief"] {
+        node.deploy_one(app, "secrets = [\"key\"]", source).await;
+    }
+    assert_eq!(reply_text(&node.invoke("shop", "").await), "of the shop");
+    assert_eq!(reply_text(&node.invoke("thief", "").await), "none");
+    node.set_secret("thief", "key", "its own").await;
+    let of_shop = proto::ListSecretsRequest { app: "shop".into() };
+    let secrets = node.control.list_secrets(of_shop).await.unwrap().into_inner().secrets;
+    assert_eq!(secrets, [proto::Secret { app: "shop".into(), name: "key".into() }]);
+    let remove = proto::RemoveSecretRequest { name: "key".into(), app: "thief".into() };
+    node.control.remove_secret(remove.clone()).await.unwrap();
+    assert_eq!(node.control.remove_secret(remove).await.unwrap_err().code(), tonic::Code::NotFound);
+    let node = TestNode::start_in(node.stop().await, |_| {}).await.unwrap();
+    assert_eq!(text(&node.get("/fn/shop").await), "of the shop");
+    assert_eq!(text(&node.get("/fn/thief").await), "none");
+    let no_app = proto::SetSecretRequest { name: "key".into(), value: "x".into(), ..Default::default() };
+    let refused = node.control.clone().set_secret(no_app).await.unwrap_err();
+    assert!(refused.message().contains("--app APP"), "{refused}");
 }

@@ -16,8 +16,7 @@ async fn functions_objects_and_secrets_are_back_after_a_restart() {
         await counter.add(1);
         return (await counter.value()) + c.secrets.s;
     }"#;
-    let secret = edgefaas_node::control::proto::SetSecretRequest { name: "s".into(), value: "!".into() };
-    node.control.set_secret(secret).await.unwrap();
+    node.set_secret("f", "s", "!").await;
     node.deploy_one("f", extra, source).await;
     assert_eq!(reply_text(&node.invoke("f", "").await), "1!");
     let dir = node.stop().await;

@@ -106,6 +106,13 @@ impl TestNode {
         self.deploy(&manifest_of(name, extra), &[(name, source)]).await;
     }
 
+    /// Sets a secret of an app.
+    pub async fn set_secret(&mut self, app: &str, name: &str, value: &str) {
+        let (app, name, value) = (app.to_owned(), name.to_owned(), value.to_owned());
+        let request = proto::SetSecretRequest { name, value, app };
+        self.control.set_secret(request).await.expect("the secret is set");
+    }
+
     /// A client for stateful objects.
     pub async fn objects(&self) -> ObjectsClient {
         let bearer = Bearer(format!("Bearer {}", self.token).parse().unwrap());
