@@ -7,8 +7,9 @@ use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Client, Message, Properties};
 use edgefaas_isolates::{HttpResponse, Reply};
 
+use crate::access::is_loopback;
 use crate::invocation::MAX_DEPTH;
-use crate::problem::{self, Problem};
+use crate::problem::{self, Audience, Problem};
 
 /// The user property that carries the status code of a reply that is not simply good.
 const STATUS_PROPERTY: &str = "faas-status";
@@ -55,6 +56,14 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Who reads it: functions of the node, users, and clients on this machine may know all of it.
+    fn audience(&self) -> Audience {
+        match &self.requester {
+            Some(client) if client.username.is_none() && !is_loopback(client.peer.ip()) => Audience::Public,
+            _ => Audience::Trusted,
+        }
+    }
+
     /// The message that says how it ended; `None` where functions answer one another without end: an answer may trigger
     /// a function as any message does, this one's own included, and where the chain has been ended, its answer is not to
     /// begin it anew.
@@ -80,6 +89,7 @@ impl Answer {
                 response.body
             }
             Err(problem) => {
+                let problem = problem.shown_to(self.audience());
                 properties.content_type = Some(problem::MEDIA_TYPE.into());
                 properties.user.push((STATUS_PROPERTY.into(), problem.status.to_string().into()));
                 problem.to_json().into()

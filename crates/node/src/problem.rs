@@ -29,6 +29,18 @@ pub struct Problem {
     pub near: Vec<String>,
 }
 
+/// Who reads a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Callers on this machine, and those that proved who they are.
+    Trusted,
+    /// Everyone else.
+    Public,
+}
+
+/// What is left of the detail for [`Audience::Public`].
+const WITHHELD: &str = "the reason is in the node's log, under the id of this invocation";
+
 /// What only a workflow's error has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
@@ -79,9 +91,58 @@ impl Problem {
         }
     }
 
+    /// The document for its reader: messages of the code that ran, positions in it and paths of the node are for
+    /// [`Audience::Trusted`] alone. What a caller can do something about stays: limits, queues, names.
+    pub fn shown_to(self, audience: Audience) -> Self {
+        let is_of_code = self.invocation.is_some() && (self.status >= 500 || self.fault.is_some());
+        if audience == Audience::Trusted || !is_of_code {
+            return self;
+        }
+        let fault = self.fault.map(|fault| Box::new(Fault { instance: None, ..*fault }));
+        // A workflow's title is its own text, too.
+        let title = if fault.is_some() { "Workflow faulted".into() } else { self.title };
+        Self { fault, title, detail: WITHHELD.to_owned(), near: Vec::new(), ..self }
+    }
+
     /// The document's text.
     pub fn to_json(&self) -> Vec<u8> {
         // Strings and numbers only: this cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_isolates::RunError;
+    use edgefaas_workflow::{ErrorKind, WorkflowError};
+
+    use super::*;
+
+    #[test]
+    fn the_public_learns_nothing_of_the_code() {
+        let failed = RunError::Failed {
+            message: "no such table: customers".into(),
+            location: Some("src/db.ts:7:3".into()),
+            stack: None,
+        };
+        let failed = InvocationError::Run { function: "f".into(), error: failed };
+        let workflow = InvocationError::Workflow {
+            workflow: "w".into(),
+            error: Box::new(
+                WorkflowError::new(ErrorKind::Runtime, "no such table: customers").with_status(422),
+            ),
+        };
+        for error in [failed, workflow] {
+            let problem = Problem::of(&error, Some("01J"));
+            assert_eq!(problem.clone().shown_to(Audience::Trusted), problem);
+            let shown = String::from_utf8(problem.shown_to(Audience::Public).to_json()).unwrap();
+            assert!(
+                shown.contains("01J") && !shown.contains("customers") && !shown.contains("db.ts"),
+                "{shown}"
+            );
+        }
+        let full = InvocationError::QueueFull { function: "f".into(), capacity: 7 };
+        let full = Problem::of(&full, Some("01J"));
+        assert_eq!(full.clone().shown_to(Audience::Public), full, "the caller can do something about it");
     }
 }

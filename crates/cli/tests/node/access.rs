@@ -564,3 +564,51 @@ fn mqtt_for_others_needs_somebody_who_can_prove_who_they_are() {
         skipped("python3 with paho-mqtt");
     }
 }
+
+#[test]
+fn beyond_loopback_only_callers_with_a_name_see_why_a_function_failed() {
+    let Some(address) = other_address() else { return skipped("an address other than loopback") };
+    let home = Home::new("[access]\nallow_anonymous = true\n");
+    std::fs::create_dir(home.path("app")).unwrap();
+    home.write(
+        "app/edgefaas.toml",
+        "app = \"a\"\n[functions.f]\nmain = \"f.js\"\ntriggers = [{ http = \"/f\", auth = \"none\" }]\n",
+    );
+    home.write("app/f.js", "export default () => { throw new Error('no such table: customers'); };");
+    let (config, wide, any) = (home.text("edgefaas.toml"), format!("{address}:0"), "127.0.0.1:0");
+    let options = ["--config", &config, "--http", &wide, "--mqtt", &wide, "--control", any];
+    let node = Running::start_at(&home.path("data"), &options);
+    node.ok(&["deploy", &home.text("app")]);
+    let url = format!("{}/f", node.http.trim_end_matches('/'));
+    let curl = |extra: &[&str]| {
+        let mut command = Command::new("curl");
+        let output = command.args(["-sk", "--noproxy", "*", &url]).args(extra).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let stranger = curl(&[]);
+    assert!(stranger.contains("Function failed") && stranger.contains("\"invocation\""), "{stranger}");
+    assert!(!stranger.contains("customers") && !stranger.contains("f.js"), "{stranger}");
+    let token = std::fs::read_to_string(home.path("data/http-token")).unwrap();
+    let operator = curl(&["-H", &format!("authorization: Bearer {}", token.trim())]);
+    assert!(operator.contains("customers") && operator.contains("f.js"), "{operator}");
+
+    // The same over MQTT, where a client without a name is a stranger unless it is on this machine.
+    add_user(&node, "ada", "correct");
+    let answer = |host: &str, credentials: Option<(&str, &str)>| {
+        use rumqttc::v5::mqttbytes::QoS;
+        let mut options = rumqttc::v5::MqttOptions::new("asker", host, node.mqtt_port.parse().unwrap());
+        if let Some((name, password)) = credentials {
+            options.set_credentials(name, password);
+        }
+        let (client, connection) = rumqttc::v5::Client::new(options, 16);
+        let mut asker = Subscriber { connection, _client: client };
+        asker._client.subscribe("$faas/fn/f/result/1", QoS::AtLeastOnce).unwrap();
+        asker.until(|event| matches!(event, Incoming::SubAck(_)).then_some(())).expect("subscribed");
+        asker._client.publish("$faas/fn/f/invoke/1", QoS::AtMostOnce, false, "x").unwrap();
+        asker.next().expect("it answers")
+    };
+    let host = address.to_string();
+    let stranger = answer(&host, None);
+    assert!(stranger.contains("\"invocation\"") && !stranger.contains("customers"), "{stranger}");
+    assert!(answer(&host, Some(("ada", "correct"))).contains("customers"));
+}

@@ -86,6 +86,10 @@ impl Access {
         let policy = self.policy();
         let (username, credential) = self.identify(&policy, &request).await?;
         let who = Who { user: username.as_deref(), client_id: Some(&request.client_id) };
+        if !policy.rules().allows_client_id(who) {
+            let detail = format!("the rules have no client_ids for this user with {}", request.client_id);
+            return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
+        }
         if let Some(will) = &request.will
             && !policy.rules().allows(who, Action::Will, will.topic().as_str())
         {
@@ -132,9 +136,23 @@ impl Access {
             }
             (Some(name), Some(password)) => {
                 let hash = policy.users().hash(name);
-                match self.passwords.check(name, password, hash, request.peer.address.ip()).await {
-                    Ok(true) => Ok((Some(name.clone()), Some(Credential::Password { user: name.clone() }))),
-                    Ok(false) => bad("the user name or the password is wrong"),
+                let address = request.peer.address.ip();
+                let right = (Some(name.clone()), Some(Credential::Password { user: name.clone() }));
+                if self.passwords.remembers(name, password, hash) {
+                    return Ok(right);
+                }
+                if let Err(too_soon) = self.failed.check(address, name) {
+                    return Err(refusal(ServerBusy, too_soon.to_string()));
+                }
+                match self.passwords.check(name, password, hash, address).await {
+                    Ok(true) => {
+                        self.failed.succeeded(address, name);
+                        Ok(right)
+                    }
+                    Ok(false) => {
+                        tokio::time::sleep(self.failed.failed(address, name)).await;
+                        bad("the user name or the password is wrong")
+                    }
                     Err(busy) => Err(refusal(ServerBusy, busy.to_string())),
                 }
             }

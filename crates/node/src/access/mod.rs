@@ -6,6 +6,7 @@
 
 mod certificate;
 mod control;
+mod failed_logins;
 mod filter;
 mod hook;
 mod jwt;
@@ -22,6 +23,7 @@ use arc_swap::ArcSwap;
 use serde::Deserialize;
 
 pub use control::{AccessControl, ReloadError, Reloaded};
+pub use failed_logins::FailedLogins;
 pub use filter::Who;
 pub use hook::AccessHook;
 pub use jwt::{Claims, Jwt, JwtError, JwtKeyError, JwtSection};
@@ -143,6 +145,7 @@ impl Policy {
 pub struct Access {
     policy: ArcSwap<Policy>,
     passwords: Passwords,
+    failed: FailedLogins,
     sessions: Sessions,
     clock: Clock,
     refusals: hook::RefusalLog,
@@ -154,6 +157,7 @@ impl Access {
         Self {
             policy: ArcSwap::from_pointee(policy),
             passwords: Passwords::new(),
+            failed: FailedLogins::default(),
             sessions: Sessions::default(),
             clock,
             refusals: hook::RefusalLog::default(),
@@ -173,6 +177,11 @@ impl Access {
         let policy = self.policy.load();
         let jwt = policy.jwt().ok_or(None)?;
         jwt.check(token, self.now_unix_s()).map_err(Some)
+    }
+
+    /// Holds back the answer to a request with a wrong token.
+    pub async fn hold_back(&self, address: IpAddr) {
+        tokio::time::sleep(self.failed.failed(address, "")).await;
     }
 
     fn now_unix_s(&self) -> u64 {

@@ -104,6 +104,12 @@ impl Passwords {
         Ok(right)
     }
 
+    /// True if `password` was found right before, and the hash is still the same.
+    pub fn remembers(&self, user: &str, password: &[u8], hash: Option<&Arc<str>>) -> bool {
+        let known = self.fingerprint(user, password, hash.map_or("", |hash| hash));
+        self.remembered.lock().known.contains(&known)
+    }
+
     /// Covers the stored hash too: a changed password is not remembered any more.
     fn fingerprint(&self, user: &str, password: &[u8], hash: &str) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);

@@ -42,6 +42,7 @@ struct Rule {
     publish: Vec<RuleFilter>,
     subscribe: Vec<RuleFilter>,
     will: Option<Vec<RuleFilter>>,
+    client_ids: Vec<Pattern>,
 }
 
 #[derive(Debug)]
@@ -104,6 +105,14 @@ impl Rules {
             })
     }
 
+    /// True if the client may connect with its client identifier. As soon as one `[[allow]]` has `client_ids`, every client
+    /// needs one that is for it.
+    pub fn allows_client_id(&self, who: Who<'_>) -> bool {
+        let has_one = |rule: &Rule| rule.client_ids.iter().any(|pattern| pattern.matches_id(who));
+        let bound = self.allow.all().any(|rule| !rule.client_ids.is_empty());
+        self.open || ((!bound || self.allow.any(who, has_one)) && !self.deny.any(who, has_one))
+    }
+
     /// True if the client's message may pass, be it its will: whoever may leave a will on a topic can have
     /// it published at any time.
     pub fn allows_message(&self, who: Who<'_>, topic: &str) -> bool {
@@ -115,6 +124,25 @@ impl RuleSet {
     fn any(&self, who: Who<'_>, accepts: impl Fn(&Rule) -> bool) -> bool {
         let own = who.user.and_then(|user| self.by_user.get(user));
         own.into_iter().flatten().chain(&self.others).any(|rule| rule.is_for(who) && accepts(rule))
+    }
+}
+
+impl RuleSet {
+    fn all(&self) -> impl Iterator<Item = &Rule> {
+        self.by_user.values().flatten().chain(&self.others)
+    }
+}
+
+impl Pattern {
+    /// Whether a pattern for client identifiers is for the client's own. `%u` stands for the user name; one that has a `*` in
+    /// it, as the subject of a token may, has no identifiers by it.
+    fn matches_id(&self, who: Who<'_>) -> bool {
+        let Some(id) = who.client_id else { return false };
+        if !self.0.contains("%u") {
+            return glob_matches(&self.0, id);
+        }
+        let user = who.user.filter(|user| !user.is_empty() && !user.contains('*'));
+        user.is_some_and(|user| glob_matches(&self.0.replace("%u", user), id))
     }
 }
 
@@ -157,6 +185,8 @@ struct Keys {
     publish: Option<Vec<Filter>>,
     subscribe: Option<Vec<Filter>>,
     will: Option<Vec<Filter>>,
+    #[serde(default)]
+    client_ids: Vec<Pattern>,
 }
 
 struct Filter(RuleFilter);
@@ -169,9 +199,9 @@ impl TryFrom<Keys> for Entry {
     type Error = &'static str;
 
     fn try_from(keys: Keys) -> Result<Self, Self::Error> {
-        let Keys { user, client, anonymous, publish, subscribe, will } = keys;
-        if publish.is_none() && subscribe.is_none() && will.is_none() {
-            return Err("a rule needs one of the keys `publish`, `subscribe` and `will`");
+        let Keys { user, client, anonymous, publish, subscribe, will, client_ids } = keys;
+        if publish.is_none() && subscribe.is_none() && will.is_none() && client_ids.is_empty() {
+            return Err("a rule needs one of the keys `publish`, `subscribe`, `will` and `client_ids`");
         }
         let who = match (user, anonymous) {
             (Some(_), true) => return Err("a rule cannot have both `user` and `anonymous = true`"),
@@ -186,6 +216,7 @@ impl TryFrom<Keys> for Entry {
             publish: publish.map(filters).unwrap_or_default(),
             subscribe: subscribe.map(filters).unwrap_or_default(),
             will: will.map(filters),
+            client_ids,
         }))
     }
 }
@@ -294,6 +325,43 @@ mod tests {
         }
         assert!(rules.allows_message(pump, "gone/pump-1"), "a will passes when it is published");
         assert!(!rules.allows_message(bob, "gone/pump-1"));
+    }
+
+    #[test]
+    fn client_ids_are_bound_to_users() {
+        let rules = |text: &str| Rules::parse(text).unwrap();
+        let bound = rules(
+            r#"
+            [[allow]]
+            user = "*"
+            client_ids = ["%u", "sensor-%u-*"]
+
+            [[allow]]
+            anonymous = true
+            client_ids = ["guest-*"]
+
+            [[deny]]
+            client_ids = ["sensor-*-secret"]
+            "#,
+        );
+        for (user, id, expected) in [
+            (Some("ada"), "ada", true),
+            (Some("ada"), "sensor-ada-1", true),
+            (Some("ada"), "sensor-bob-1", false),
+            (Some("ada"), "sensor-ada-secret", false),
+            (Some("ada"), "guest-1", false),
+            (Some("*"), "sensor-ada-1", false),
+            (None, "guest-1", true),
+            (None, "ada", false),
+        ] {
+            assert_eq!(bound.allows_client_id(who(user, id)), expected, "{user:?} {id}");
+        }
+        assert!(Rules::open().allows_client_id(who(None, "x")));
+        assert!(rules("").allows_client_id(who(None, "x")), "a file without the key binds none");
+        let denied = rules("[[deny]]\nclient_ids = [\"node-*\"]");
+        assert!(
+            denied.allows_client_id(who(None, "x")) && !denied.allows_client_id(who(Some("ada"), "node-1"))
+        );
     }
 
     #[test]

@@ -37,13 +37,16 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whose connection a request came by.
-#[derive(Default)]
-pub(super) struct Visitor(CancellationToken);
+pub(super) struct Visitor {
+    known: CancellationToken,
+    /// Where it comes from.
+    pub(super) address: IpAddr,
+}
 
 impl Visitor {
     /// The connection has shown the token.
     pub(super) fn is_known(&self) {
-        self.0.cancel();
+        self.known.cancel();
     }
 }
 
@@ -133,13 +136,13 @@ async fn open(
     cancel: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
-    let Some(tls) = tls else { return talk(stream, services, stranger, cancel).await };
+    let Some(tls) = tls else { return talk(stream, peer.ip(), services, stranger, cancel).await };
     let shaken = tokio::select! {
         shaken = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)) => shaken,
         () = stranger.leaves.notified() => None,
     };
     match shaken {
-        Some(Ok(stream)) => Box::pin(talk(stream, services, stranger, cancel)).await,
+        Some(Ok(stream)) => Box::pin(talk(stream, peer.ip(), services, stranger, cancel)).await,
         Some(Err(error)) => tls::log_failure(Service::Control, peer, &error),
         None => {}
     }
@@ -152,11 +155,16 @@ async fn gives_way(stranger: &Option<Stranger>) {
     }
 }
 
-async fn talk<S>(stream: S, services: Arc<Services>, stranger: Stranger, cancel: CancellationToken)
-where
+async fn talk<S>(
+    stream: S,
+    address: IpAddr,
+    services: Arc<Services>,
+    stranger: Stranger,
+    cancel: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let visitor = Visitor::default();
+    let visitor = Visitor { known: CancellationToken::new(), address };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).half_close(true);
     builder
@@ -185,7 +193,7 @@ where
                 }
                 return;
             }
-            () = visitor.0.cancelled(), if stranger.is_some() => stranger = None,
+            () = visitor.known.cancelled(), if stranger.is_some() => stranger = None,
             () = &mut too_long, if stranger.is_some() => return,
             () = gives_way(&stranger), if stranger.is_some() => return,
             () = cancel.cancelled(), if !stopping => {

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::http::header::AUTHORIZATION;
 use ::http::{Request, Response};
 use axum::Router;
 use axum::body::Body;
@@ -34,7 +35,7 @@ pub(crate) use auth::{bearer, token_in};
 pub use connections::MAX_CONNECTIONS;
 pub use endpoint::ControlEndpoint;
 
-use crate::access::AccessControl;
+use crate::access::{AccessControl, FailedLogins};
 use crate::bridge::Bridges;
 use crate::cluster::Cluster;
 use crate::dispatch::{Dispatcher, Workers};
@@ -151,13 +152,15 @@ pub async fn serve(
 ) {
     let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
     let guard = Guard::new(&parts.token);
-    let services = Services { guard, objects: objects::service(parts, cancel.clone()), routes };
+    let failed = FailedLogins::default();
+    let services = Services { guard, failed, objects: objects::service(parts, cancel.clone()), routes };
     connections::serve(listener, tls, Arc::new(services), cancel, grace).await;
 }
 
 /// Everything that answers on the port, for whoever has the token.
 struct Services {
     guard: Guard,
+    failed: FailedLogins,
     /// Beside the routes, which cost as much as a small change of an object.
     objects: ObjectsServer<ObjectsService>,
     routes: Router,
@@ -170,8 +173,17 @@ impl Services {
         visitor: &Visitor,
     ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
     {
+        // A wrong token is answered late, none immediately.
+        let mut delay = None;
         let checked = match request {
-            Ok(request) => self.guard.check(&request, visitor).map(|()| request),
+            Ok(request) => match self.guard.check(&request, visitor) {
+                Ok(()) => Ok(request),
+                Err(refusal) => {
+                    let has_token = request.headers().contains_key(AUTHORIZATION);
+                    delay = has_token.then(|| self.failed.failed(visitor.address, ""));
+                    Err(refusal)
+                }
+            },
             Err(problem) => Err(Box::new(auth::bad_request(&problem))),
         };
         let answer = match checked {
@@ -183,7 +195,12 @@ impl Services {
         };
         async move {
             match answer {
-                Answer::Refused(refusal) => Ok(refusal.map(Either::Right)),
+                Answer::Refused(refusal) => {
+                    if let Some(delay) = delay {
+                        tokio::time::sleep(delay).await;
+                    }
+                    Ok(refusal.map(Either::Right))
+                }
                 Answer::Objects(answer) => Ok(answer.await?.map(Either::Left)),
                 Answer::Routes(answer) => Ok(answer.await?.map(Either::Right)),
             }

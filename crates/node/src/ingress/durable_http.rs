@@ -12,14 +12,14 @@ use hyper::body::Incoming;
 use ulid::Ulid;
 
 use super::gateway_auth::{Caller, GatewayAuth};
-use super::http::{HttpReply, INVOCATION_ID, problem_reply, refused_reply, result_reply};
+use super::http::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
 use super::outflow::Outflow;
 use super::websocket::Upgrading;
 use crate::dispatch::Dispatcher;
 use crate::invocation::Invocation;
 use crate::journal::{Accepted, Digest, Durable, Keep, Lookup, digest};
 use crate::manifest::HttpAuth;
-use crate::problem::Problem;
+use crate::problem::{Audience, Problem};
 use crate::registry::LiveFunction;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -72,6 +72,7 @@ pub(super) async fn accept(
     wanted: Wanted,
     auth: HttpAuth,
     caller: &Caller,
+    audience: Audience,
 ) -> HttpReply {
     let key = wanted.key.map(|key| {
         let key = digest(&[b"http", function.name.as_bytes(), &caller_digest(caller, &invocation), &key]);
@@ -103,12 +104,12 @@ pub(super) async fn accept(
             reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
             reply
         }
-        Ok(Accepted::As(id)) => await_outcome(dispatcher, outflow, id, wait).await,
+        Ok(Accepted::As(id)) => await_outcome(dispatcher, outflow, id, wait, audience).await,
         Ok(Accepted::Conflict) => {
             let detail = "this `Idempotency-Key` came with another request before; use a new one for each";
             problem_reply(&Problem::new(422, "Idempotency key used before", detail))
         }
-        Err(error) => problem_reply(&Problem::of(&error, Some(&id))),
+        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(audience)),
     }
 }
 
@@ -143,14 +144,14 @@ pub(super) async fn poll(
         }
         Lookup::Gone | Lookup::Unknown => auth.check_default(request.headers()),
     };
-    match checked {
-        Err(refused) => return refused_reply(refused),
-        Ok(Caller::Unknown) => {
-            if let Err(problem) = upgrading.check_page(request.headers()) {
-                return problem_reply(&problem);
-            }
-        }
-        Ok(_) => {}
+    let caller = match checked {
+        Err(refused) => return auth.refuse(refused, upgrading.address()).await,
+        Ok(caller) => caller,
+    };
+    if caller == Caller::Unknown
+        && let Err(problem) = upgrading.check_page(request.headers())
+    {
+        return problem_reply(&problem);
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let detail = format!("/invocations/ID takes GET and HEAD, not {}", request.method());
@@ -158,7 +159,7 @@ pub(super) async fn poll(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
-    lookup_reply(dispatcher, outflow, id, lookup)
+    lookup_reply(dispatcher, outflow, id, lookup, auth.audience(&caller))
 }
 
 async fn await_outcome(
@@ -166,6 +167,7 @@ async fn await_outcome(
     outflow: &Arc<Outflow>,
     id: Ulid,
     wait: Duration,
+    audience: Audience,
 ) -> HttpReply {
     let ended = dispatcher.journal().ended(id);
     let claimed = dispatcher.journal().is_claimed(id);
@@ -174,7 +176,7 @@ async fn await_outcome(
         // On its way to the disk: whoever brings it there tells when it has failed to.
         Ok(Lookup::Unknown) if claimed => {}
         Ok(Lookup::Unknown) => return not_accepted(),
-        Ok(lookup) => return lookup_reply(dispatcher, outflow, id, lookup),
+        Ok(lookup) => return lookup_reply(dispatcher, outflow, id, lookup, audience),
         Err(error) => return store_problem(&error),
     }
     if tokio::time::timeout(wait, ended).await.is_err() {
@@ -183,7 +185,7 @@ async fn await_outcome(
     }
     match dispatcher.journal().lookup(id) {
         Ok(Lookup::Unknown) => not_accepted(),
-        Ok(lookup) => lookup_reply(dispatcher, outflow, id, lookup),
+        Ok(lookup) => lookup_reply(dispatcher, outflow, id, lookup, audience),
         Err(error) => store_problem(&error),
     }
 }
@@ -193,13 +195,20 @@ fn not_accepted() -> HttpReply {
     problem_reply(&Problem::new(503, "Not accepted", detail))
 }
 
-fn lookup_reply(dispatcher: &Dispatcher, outflow: &Arc<Outflow>, id: Ulid, lookup: Lookup) -> HttpReply {
+fn lookup_reply(
+    dispatcher: &Dispatcher,
+    outflow: &Arc<Outflow>,
+    id: Ulid,
+    lookup: Lookup,
+    audience: Audience,
+) -> HttpReply {
     match lookup {
         Lookup::Pending(_) => pending_reply(id),
         Lookup::Done(_, outcome) => {
             let (result, timing) = outcome.into_result(id);
             // It is kept, and may be asked for again: there is nothing to reserve before.
-            result_reply(dispatcher.replies().unreserved(outflow), &id.to_string(), result, timing)
+            let room = dispatcher.replies().unreserved(outflow);
+            result_reply(room, &id.to_string(), result, timing, audience)
         }
         Lookup::Gone => {
             let detail = "the outcome of this invocation is not kept any more, if there was one";

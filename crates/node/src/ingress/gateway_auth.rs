@@ -1,18 +1,19 @@
 //! Who may send requests to the gateway: `auth` of an http trigger.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
+use super::http::{HttpReply, problem_reply};
 use crate::access::{Access, Action, Who, is_loopback};
 use crate::control::{TokenError, bearer, token_in};
 use crate::manifest::{HttpAuth, Trigger};
-use crate::problem::Problem;
+use crate::problem::{Audience, Problem};
 use crate::registry::LiveFunction;
 
 /// The file in the data directory with the token that only calls functions.
@@ -58,6 +59,8 @@ pub struct Refused {
     pub problem: Box<Problem>,
     /// `WWW-Authenticate`, of a 401 (RFC 6750, section 3).
     pub challenge: Option<HeaderValue>,
+    /// It has a token that is not right.
+    pub is_wrong_token: bool,
 }
 
 impl GatewayAuth {
@@ -78,9 +81,33 @@ impl GatewayAuth {
         Ok(Self { tokens, plain, access, default })
     }
 
+    /// The answer to a request that is not let through. One with a wrong token is held back, the longer the more of them come
+    /// from the address.
+    pub(super) async fn refuse(&self, refused: Refused, address: IpAddr) -> HttpReply {
+        if refused.is_wrong_token {
+            self.access.hold_back(address).await;
+        }
+        let mut reply = problem_reply(&refused.problem);
+        if let Some(challenge) = refused.challenge {
+            reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        reply
+    }
+
     /// What a trigger needs.
     pub fn of_trigger(&self, auth: Option<HttpAuth>) -> HttpAuth {
         auth.unwrap_or(self.default)
+    }
+
+    /// Who reads what is answered to this caller.
+    pub fn audience(&self, caller: &Caller) -> Audience {
+        match (caller, self.default) {
+            // Where nothing is needed by default, the gateway listens for this machine alone.
+            (Caller::Operator | Caller::User(_), _) | (Caller::Unknown, HttpAuth::None) => {
+                Audience::Trusted
+            }
+            (Caller::Unknown, _) => Audience::Public,
+        }
     }
 
     /// What `/fn/NAME` needs: never less than any of the function's triggers, or it would be the way around.
@@ -107,7 +134,7 @@ impl GatewayAuth {
         let values = headers.get_all(AUTHORIZATION);
         if values.iter().nth(1).is_some() {
             let problem = Problem::new(400, "Bad request", "there is more than one `authorization` header");
-            return Err(Refused { problem: Box::new(problem), challenge: None });
+            return Err(Refused { problem: Box::new(problem), challenge: None, is_wrong_token: false });
         }
         let is_own = token.as_deref().is_some_and(|token| self.is_own(token));
         if is_own || values.iter().any(|value| self.has_own(value)) {
@@ -165,7 +192,11 @@ impl GatewayAuth {
         }
         let detail =
             format!("the user of the token may not publish to {topic}, and so may not call `{function}`");
-        Err(Refused { problem: Box::new(Problem::new(403, "Not allowed", detail)), challenge: None })
+        Err(Refused {
+            problem: Box::new(Problem::new(403, "Not allowed", detail)),
+            challenge: None,
+            is_wrong_token: false,
+        })
     }
 }
 
@@ -187,16 +218,18 @@ fn from_base64(word: &[u8]) -> Vec<u8> {
 
 fn missing(what: &str) -> Refused {
     let detail = format!("the request needs `authorization: Bearer TOKEN` with {what}");
-    refused(detail, HeaderValue::from_static("Bearer realm=\"edgefaas\""))
+    refused(detail, HeaderValue::from_static("Bearer realm=\"edgefaas\""), false)
 }
 
 fn invalid(reason: &str) -> Refused {
     refused(
         reason.to_owned(),
         HeaderValue::from_static("Bearer realm=\"edgefaas\", error=\"invalid_token\""),
+        true,
     )
 }
 
-fn refused(detail: String, challenge: HeaderValue) -> Refused {
-    Refused { problem: Box::new(Problem::new(401, "Not authorized", detail)), challenge: Some(challenge) }
+fn refused(detail: String, challenge: HeaderValue, is_wrong_token: bool) -> Refused {
+    let problem = Box::new(Problem::new(401, "Not authorized", detail));
+    Refused { problem, challenge: Some(challenge), is_wrong_token }
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
-use http::header::{
-    ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -20,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::{BODY_TIMEOUT, BodyError};
 use super::durable_http;
-use super::gateway_auth::{Caller, GatewayAuth, Refused};
+use super::gateway_auth::{Caller, GatewayAuth};
 use super::outflow::Outflow;
 use super::replies::{NoRoom, Reservation};
 use super::request_head::{RequestHeads, Scanned};
@@ -32,7 +30,7 @@ use crate::answer::{body_bytes, body_of};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
 use crate::manifest::HttpAuth;
-use crate::problem::{self, Problem};
+use crate::problem::{self, Audience, Problem};
 use crate::registry::LiveFunction;
 
 /// The longest time for a request's head to come in, and for an idle connection to be kept.
@@ -147,13 +145,18 @@ async fn handle(
     let Routed { function, path, wanted, open } = match route(dispatcher, auth, &request) {
         Ok(found) => found,
         // Where a token is needed, what there is and is not is told only to those who have one.
-        Err(reply) => return auth.check_default(request.headers()).map_or_else(refused_reply, |_| *reply),
+        Err(reply) => {
+            return match auth.check_default(request.headers()) {
+                Ok(_) => *reply,
+                Err(refused) => auth.refuse(refused, upgrading.address()).await,
+            };
+        }
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
     let caller = match auth.check(wanted, &function.name, &mut head.headers) {
         Ok(caller) => caller,
-        Err(refused) => return refused_reply(refused),
+        Err(refused) => return auth.refuse(refused, upgrading.address()).await,
     };
     // It needs nothing since only this machine can send it; but pages from anywhere are read on this machine.
     if caller == Caller::Unknown
@@ -183,9 +186,12 @@ async fn handle(
     };
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
+    let audience = auth.audience(&caller);
     if let Some(durable) = durable {
-        return durable_http::accept(dispatcher, function, invocation, outflow, durable, wanted, &caller)
-            .await;
+        let accepted = durable_http::accept(
+            dispatcher, function, invocation, outflow, durable, wanted, &caller, audience,
+        );
+        return accepted.await;
     }
     let room = match reserve(dispatcher, outflow, &function, &invocation).await {
         Ok(room) => room,
@@ -206,7 +212,7 @@ async fn handle(
         Err(_) => {}
     }
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(room, &id, result, timing)
+    result_reply(room, &id, result, timing, audience)
 }
 
 /// Room for the reply of a function that has not run. Its event counts while it waits.
@@ -354,6 +360,7 @@ pub(super) fn result_reply(
     id: &str,
     result: Result<Reply, Problem>,
     timing: Timing,
+    audience: Audience,
 ) -> HttpReply {
     let made = result.and_then(|reply| match body_of(reply) {
         Ok((body, media_type)) => {
@@ -371,7 +378,7 @@ pub(super) fn result_reply(
             own_response(response).map_err(|error| Problem::of(&error, Some(id)))
         }
     });
-    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem));
+    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem.shown_to(audience)));
     let headers = reply.headers_mut();
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(INVOCATION_ID, id);
@@ -421,14 +428,6 @@ pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
     if [429, 503].contains(&problem.status) {
         reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    reply
-}
-
-pub(super) fn refused_reply(refused: Refused) -> HttpReply {
-    let mut reply = problem_reply(&refused.problem);
-    if let Some(challenge) = refused.challenge {
-        reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     }
     reply
 }

@@ -7,9 +7,7 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 
 use super::gateway_auth::{Caller, GatewayAuth};
-use super::http::{
-    HttpReply, body_problem, header_text, not_run, problem_reply, refused_reply, result_reply,
-};
+use super::http::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
 use super::outflow::Outflow;
 use super::websocket::Upgrading;
 use crate::dispatch::Dispatcher;
@@ -34,7 +32,7 @@ pub(super) async fn run(
 ) -> HttpReply {
     let caller = match auth.check_default(request.headers()) {
         Ok(caller) => caller,
-        Err(refused) => return refused_reply(refused),
+        Err(refused) => return auth.refuse(refused, upgrading.address()).await,
     };
     let routes = dispatcher.registry().routes();
     let Some(workflow) = routes.workflow(name).cloned() else {
@@ -70,5 +68,5 @@ pub(super) async fn run(
     start.trace_parent = header_text(&head.headers, "traceparent");
     let Outcome { id, result, timing } = dispatcher.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(room, &id, result, timing)
+    result_reply(room, &id, result, timing, auth.audience(&caller))
 }

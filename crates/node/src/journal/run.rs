@@ -436,7 +436,7 @@ impl Dispatcher {
             topic: TopicName::new(to.topic.as_str()).ok()?,
             correlation_data: to.correlation_data.clone(),
             depth: pending.depth,
-            requester: None,
+            requester: to.requester.as_ref().map(record::ClientRecord::client),
         };
         let message = answer.message(result, self.max_message_bytes())?;
         Some(Outgoing::new(name, pending.depth.saturating_add(1), to.requester.clone(), &message))

@@ -401,3 +401,71 @@ async fn a_reload_takes_subscriptions_and_users_away_but_no_connections() {
     ada.publish("b", "still").await;
     assert_eq!(ada.message().await.payload, "still");
 }
+
+/// The answer to a CONNECT of MQTT 3.1.1 from an address of this machine: 0, or why not.
+async fn connack(node: &TestNode, from: [u8; 4], client_id: &str, user: &str, password: &str) -> u8 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let mut stream = in_time(socket.connect(node.addresses.mqtt)).await.unwrap();
+    let text = |text: &str| [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat();
+    let credentials = [text(client_id), text(user), text(password)].concat();
+    let body = [text("MQTT"), vec![4, 0b1100_0010, 0, 60], credentials].concat();
+    stream.write_all(&[vec![0x10, body.len() as u8], body].concat()).await.unwrap();
+    let mut answer = [0; 4];
+    in_time(stream.read_exact(&mut answer)).await.unwrap();
+    answer[3]
+}
+
+async fn add_user(node: &mut TestNode, name: &str) {
+    let request =
+        edgefaas_node::control::proto::AddUserRequest { name: name.into(), password: format!("{name}'s") };
+    node.control.add_user(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn wrong_passwords_cost_time_where_they_come_from() {
+    let mut node = TestNode::start().await;
+    add_user(&mut node, "ada").await;
+    add_user(&mut node, "bob").await;
+    let (here, there) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    let begun = std::time::Instant::now();
+    for _ in 0..3 {
+        assert_eq!(connack(&node, here, "a", "ada", "wrong").await, 4);
+    }
+    // 0.1, 0.2 and 0.4 s.
+    assert!(begun.elapsed().as_millis() >= 700, "{:?}", begun.elapsed());
+    let fourth = connack(&node, here, "a", "ada", "wrong");
+    tokio::pin!(fourth);
+    // 0.8 s, in which others are let in: she herself from elsewhere, and others from there.
+    let others = async {
+        assert_eq!(connack(&node, there, "b", "ada", "ada's").await, 0);
+        assert_eq!(connack(&node, here, "c", "bob", "bob's").await, 0);
+    };
+    let (fourth, ()) = tokio::join!(fourth, others);
+    assert_eq!(fourth, 4);
+    assert_eq!(connack(&node, here, "a", "ada", "ada's").await, 0);
+
+    let begun = std::time::Instant::now();
+    for _ in 0..3 {
+        let request = Request::get("/metrics").header("authorization", "Bearer wrong");
+        let answer =
+            crate::support::send(node.addresses.control, request.body(Full::default()).unwrap()).await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    }
+    assert!(begun.elapsed().as_millis() >= 700, "{:?}", begun.elapsed());
+    assert_eq!(node.metrics().await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_client_id_belongs_to_the_user_that_rules_give_it_to() {
+    let rules = "[[allow]]\nuser = \"*\"\nclient_ids = [\"sensor-%u-*\"]\nsubscribe = [\"#\"]\n";
+    let mut node = TestNode::start_with(|config| with_acl(config, rules)).await;
+    add_user(&mut node, "ada").await;
+    add_user(&mut node, "bob").await;
+    let here = [127, 0, 0, 1];
+    assert_eq!(connack(&node, here, "sensor-ada-1", "ada", "ada's").await, 0);
+    assert_eq!(connack(&node, here, "sensor-ada-1", "bob", "bob's").await, 5);
+    assert_eq!(connack(&node, here, "anything", "bob", "bob's").await, 5);
+    assert_eq!(connack(&node, here, "sensor-bob-1", "bob", "bob's").await, 0);
+}

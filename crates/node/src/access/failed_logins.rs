@@ -1,0 +1,123 @@
+//! Failed logins: each one more from an address for the same user is answered later.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::shares::network_of;
+
+/// How long the first failure is held back; each further one twice as long.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// The longest: shorter than clients and the broker wait for a CONNECT to be answered.
+const LONGEST_DELAY: Duration = Duration::from_secs(4);
+/// Failures are forgotten when there was no further one for so long.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// Pairs of address and user that are remembered, 48 bytes each.
+const MAX_REMEMBERED: usize = 8192;
+
+/// Failures by address (IPv6: network of 64 bits) and user.
+#[derive(Debug, Default)]
+pub struct FailedLogins(Mutex<HashMap<Key, Failures>>);
+
+/// A digest: names may be long.
+type Key = [u8; 16];
+
+#[derive(Debug, Clone, Copy)]
+struct Failures {
+    count: u32,
+    /// When the last one is answered.
+    answered: Instant,
+}
+
+/// The answer to an earlier failed login of the same user from the same address is still held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an earlier login of this user from this address failed; try again later")]
+pub struct TooSoon;
+
+impl FailedLogins {
+    /// Whether a login may be tried: one at a time, where one has failed.
+    ///
+    /// # Errors
+    /// [`TooSoon`], whatever the password is.
+    pub fn check(&self, address: IpAddr, user: &str) -> Result<(), TooSoon> {
+        let failures = self.0.lock();
+        match failures.get(&key(address, user)) {
+            Some(failures) if Instant::now() < failures.answered => Err(TooSoon),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a failure, and says how long its answer is to be held back.
+    pub fn failed(&self, address: IpAddr, user: &str) -> Duration {
+        let (now, key) = (Instant::now(), key(address, user));
+        let mut all = self.0.lock();
+        if all.len() >= MAX_REMEMBERED && !all.contains_key(&key) {
+            all.retain(|_, failures| now.saturating_duration_since(failures.answered) < FORGOTTEN_AFTER);
+            let oldest = all.iter().min_by_key(|(_, failures)| failures.answered).map(|(key, _)| *key);
+            if let Some(oldest) = oldest.filter(|_| all.len() >= MAX_REMEMBERED) {
+                all.remove(&oldest);
+            }
+        }
+        let failures = all.entry(key).or_insert(Failures { count: 0, answered: now });
+        if now.saturating_duration_since(failures.answered) >= FORGOTTEN_AFTER {
+            failures.count = 0;
+        }
+        failures.count = failures.count.saturating_add(1);
+        let delay = FIRST_DELAY.saturating_mul(1 << (failures.count - 1).min(16)).min(LONGEST_DELAY);
+        failures.answered = failures.answered.max(now + delay);
+        delay
+    }
+
+    /// Forgets the failures: the user knows the password.
+    pub fn succeeded(&self, address: IpAddr, user: &str) {
+        let mut all = self.0.lock();
+        if !all.is_empty() {
+            all.remove(&key(address, user));
+        }
+    }
+}
+
+fn key(address: IpAddr, user: &str) -> Key {
+    let mut hasher = blake3::Hasher::new();
+    match network_of(address) {
+        IpAddr::V4(address) => hasher.update(&address.octets()),
+        IpAddr::V6(address) => hasher.update(&address.octets()),
+    };
+    let mut key = Key::default();
+    hasher.update(user.as_bytes()).finalize_xof().fill(&mut key);
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn each_failure_takes_longer_and_is_its_address_and_users_own() {
+        let failed = FailedLogins::default();
+        assert_eq!(failed.check(HERE, "ada"), Ok(()));
+        let delays: Vec<u128> = (0..8).map(|_| failed.failed(HERE, "ada").as_millis()).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 4000, 4000]);
+        assert_eq!(failed.check(HERE, "ada"), Err(TooSoon));
+        assert_eq!(failed.check(HERE, "bob"), Ok(()));
+        assert_eq!(failed.check("10.0.0.1".parse().unwrap(), "ada"), Ok(()));
+        failed.succeeded(HERE, "ada");
+        assert_eq!(failed.check(HERE, "ada"), Ok(()));
+        assert_eq!(failed.failed(HERE, "ada"), FIRST_DELAY);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_oldest_goes_first() {
+        let failed = FailedLogins::default();
+        for number in 0..MAX_REMEMBERED + 10 {
+            failed.failed(HERE, &number.to_string());
+        }
+        assert_eq!(failed.0.lock().len(), MAX_REMEMBERED);
+        assert_eq!(failed.check(HERE, "0"), Ok(()));
+        assert_eq!(failed.failed(HERE, &(MAX_REMEMBERED + 9).to_string()), FIRST_DELAY * 2);
+    }
+}
