@@ -18,6 +18,7 @@ use super::root::Charge;
 use super::{INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
+use crate::registry::LiveWorkflow;
 use crate::store::{Batch, CommitError};
 use crate::trace::new_trace_parent;
 
