@@ -15,7 +15,8 @@ const MIN_MASKED_BYTES: usize = 4;
 /// What is shown instead of a value.
 const MASK: &str = "***";
 
-/// Between app and name in a key of the store. Neither can have it.
+/// Between app and name in a key of the store. Neither can have it. A key that begins with it has no app; one without it is of
+/// an earlier version, in which secrets belonged to the node.
 const SEPARATOR: char = '/';
 
 /// The secrets of all apps, in memory and in the store, whose folder only its owner can read.
@@ -30,7 +31,9 @@ pub struct Secrets {
 struct Values {
     /// By app, then by name.
     of_apps: BTreeMap<String, BTreeMap<String, String>>,
-    /// By name: set by a version in which secrets belonged to the node, and named by no app since. No function sees them.
+    /// By name: set by an earlier version, before it is known which apps name them.
+    of_node: BTreeMap<String, String>,
+    /// By name: set by an earlier version, and named by no app when this one started first. No function sees them.
     unassigned: BTreeMap<String, String>,
 }
 
@@ -91,55 +94,56 @@ impl Secrets {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let (key, value) = (text(&key), text(&value));
             match key.split_once(SEPARATOR) {
+                Some(("", name)) => drop(values.unassigned.insert(name.to_owned(), value)),
                 Some((app, name)) => values.insert(app, name, value),
-                None => drop(values.unassigned.insert(key, value)),
+                None => drop(values.of_node.insert(key, value)),
             }
         }
         Ok(Self { store, values: RwLock::new(values), changing: tokio::sync::Mutex::default() })
     }
 
-    /// Gives secrets of an earlier version, which belonged to the node, to each app that names them. Those that no app names
-    /// are kept, and seen by no function. What cannot be written, for a full disk, is done again at the next start.
+    /// Gives secrets of an earlier version, which belonged to the node, to each app that names them. The others belong to no app
+    /// from then on: an app that is deployed later does not get one by naming it. What cannot be written, for a full disk, is
+    /// done again at the next start.
     pub async fn assign(&self, apps: &[SecretName]) {
         let _changing = self.changing.lock().await;
-        let unassigned = self.values.read().unassigned.clone();
-        for (name, value) in unassigned {
+        let of_node = std::mem::take(&mut self.values.write().of_node);
+        for (name, value) in of_node {
             let apps: Vec<&str> = apps
                 .iter()
                 .filter(|secret| secret.name == name)
                 .filter_map(|secret| secret.app.as_deref())
                 .collect();
-            if apps.is_empty() {
+            let space = &self.store.spaces().secrets;
+            let mut batch = Batch::default();
+            {
+                let mut values = self.values.write();
+                for app in &apps {
+                    if !values.has(app, &name) {
+                        batch.put(space, key(app, &name), value.as_str());
+                        values.insert(app, &name, value.clone());
+                    }
+                }
+                if apps.is_empty() {
+                    batch.put(space, key("", &name), value.as_str());
+                    values.unassigned.insert(name.clone(), value);
+                }
+            }
+            batch.delete(space, name.as_str());
+            if let Err(error) = self.commit(&name, batch).await {
+                tracing::warn!(secret = name, %error, "a secret of the whole node could not be moved");
+            } else if apps.is_empty() {
                 tracing::warn!(
                     secret = name,
                     "no app names this secret, which was set for the whole node; set it with `edgefaas secrets set --app APP`, \
                      or remove it with `edgefaas secrets rm --unassigned`"
                 );
-                continue;
-            }
-            let mut batch = Batch::default();
-            let lacks = |app: &&&str| !self.values.read().has(app, &name);
-            for app in apps.iter().filter(lacks) {
-                batch.put(&self.store.spaces().secrets, key(app, &name), value.as_str());
-            }
-            batch.delete(&self.store.spaces().secrets, name.as_str());
-            let committed = self.commit(&name, batch).await;
-            let mut values = self.values.write();
-            for app in &apps {
-                if !values.has(app, &name) {
-                    values.insert(app, &name, value.clone());
-                }
-            }
-            values.unassigned.remove(&name);
-            match committed {
-                Ok(()) => tracing::info!(
+            } else {
+                tracing::info!(
                     secret = name,
                     ?apps,
                     "a secret of the whole node belongs to the apps that name it now"
-                ),
-                Err(error) => {
-                    tracing::warn!(secret = name, %error, "a secret of the whole node could not be moved")
-                }
+                );
             }
         }
     }
@@ -185,7 +189,7 @@ impl Secrets {
         let _changing = self.changing.lock().await;
         let (is_set, key) = match app {
             Some(app) => (self.values.read().has(app, name), key(app, name)),
-            None => (self.values.read().unassigned.contains_key(name), name.clone()),
+            None => (self.values.read().unassigned.contains_key(name), key("", name)),
         };
         if !is_set {
             return Err(SecretError::Unknown { secret: secret.clone() });
@@ -290,11 +294,14 @@ mod tests {
         let secrets = Secrets::open(store.clone()).unwrap();
         assert_eq!(secrets.get("shop", "key"), None, "before it is known who names it");
         secrets.assign(&[named("shop", "key"), named("pump", "key"), named("shop", "own")]).await;
-        for secrets in [&secrets, &Secrets::open(store).unwrap()] {
+        let reopened = Secrets::open(store).unwrap();
+        reopened.assign(&[named("thief", "key"), named("thief", "lost")]).await;
+        for secrets in [&secrets, &reopened] {
             assert_eq!(secrets.get("shop", "key").as_deref(), Some("old"));
             assert_eq!(secrets.get("pump", "key").as_deref(), Some("old"));
             assert_eq!(secrets.get("shop", "own").as_deref(), Some("new"), "what is its own stays");
             assert_eq!(secrets.get("thief", "key"), None);
+            assert_eq!(secrets.get("thief", "lost"), None, "it came later");
             let lost = SecretName { app: None, name: "lost".into() };
             let all = [named("pump", "key"), named("shop", "key"), named("shop", "own"), lost];
             assert_eq!(secrets.names(None), all);

@@ -16,7 +16,7 @@ const RETAINED: usize = 3;
 /// A data directory with secrets, retained messages, and a queue that was flushed to tables in part.
 fn populate(data: &Path) {
     let node = Running::start(data, &[]);
-    node.tell(&["secrets", "set", "first"], "one");
+    node.tell(&["secrets", "set", "first", "--app", "shop"], "one");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let port = node.mqtt_port.parse().unwrap();
     runtime.block_on(async {
@@ -30,7 +30,7 @@ fn populate(data: &Path) {
             publisher.publish("queue/a", false, payload, None).await;
         }
     });
-    node.tell(&["secrets", "set", "second"], "two");
+    node.tell(&["secrets", "set", "second", "--app", "shop"], "two");
     assert_eq!(node.terminate(), Some(0));
     let spaces = data.join("store/keyspaces");
     let has_tables = std::fs::read_dir(spaces).unwrap().filter(|space| {
@@ -210,7 +210,7 @@ fn a_store_without_a_manifest_is_taken_over_and_a_missing_folder_is_not() {
     copy(&data, &old);
     let before: Vec<_> = manifests.iter().map(|path| std::fs::read(path).unwrap()).collect();
     let node = start(&old, &[]).unwrap();
-    node.tell(&["secrets", "set", "third"], "three");
+    node.tell(&["secrets", "set", "third", "--app", "shop"], "three");
     node.kill();
     for (path, bytes) in manifests.iter().zip(before) {
         std::fs::write(old.join(path.strip_prefix(&data).unwrap()), bytes).unwrap();
