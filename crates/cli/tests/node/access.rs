@@ -579,7 +579,7 @@ fn beyond_loopback_only_callers_with_a_name_see_why_a_function_failed() {
     let options = ["--config", &config, "--http", &wide, "--mqtt", &wide, "--control", any];
     let node = Running::start_at(&home.path("data"), &options);
     node.ok(&["deploy", &home.text("app")]);
-    let url = format!("{}/f", node.http.trim_end_matches('/'));
+    let url = format!("{}/f", node.word("http").trim_end_matches('/'));
     let curl = |extra: &[&str]| {
         let mut command = Command::new("curl");
         let output = command.args(["-sk", "--noproxy", "*", &url]).args(extra).output().unwrap();
