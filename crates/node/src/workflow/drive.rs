@@ -7,14 +7,16 @@ use std::time::Instant;
 
 use edgefaas_broker::{Message, Ticket};
 use edgefaas_isolates::Reply;
+use edgefaas_workflow::event::is_large;
 use edgefaas_workflow::instance::{Action, Instance, Outgoing};
-use edgefaas_workflow::{Environment, Event, Status, WorkflowError};
+use edgefaas_workflow::{Event, Status, WorkflowError};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::actions::Asked;
 use super::root::Charge;
+use super::turn::Paused;
 use super::{INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
@@ -170,6 +172,10 @@ impl Dispatcher {
                 running.state.lock().waiter = Some(waiter);
                 self.spawn_drive(running, Queued::now(Event::Start));
                 match result.await {
+                    Ok(Ok(output)) if is_large(&output) => {
+                        let text = tokio::task::spawn_blocking(move || output.to_string()).await;
+                        text.map(Reply::Json).map_err(|_| InvocationError::Draining)
+                    }
                     Ok(Ok(output)) => Ok(Reply::Json(output.to_string())),
                     Ok(Err(error)) => Err(InvocationError::Workflow {
                         workflow: workflow.name.to_string(),
@@ -207,56 +213,83 @@ impl Dispatcher {
         }
     }
 
+    /// Tells an instance of an event. While a long turn of it goes on elsewhere, the event waits for that.
     pub(super) async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
-        let actions = self.advance(running, &mut running.state.lock(), queued.event, None);
-        let asked = self.perform(running, actions, true);
+        let turn = {
+            let mut state = running.state.lock();
+            if state.busy {
+                state.queue_up([queued]);
+                return None;
+            }
+            let turn = self.begin_turn(running, &mut state, queued.event, None);
+            state.busy = turn.is_err();
+            turn
+        };
+        match turn {
+            Ok(actions) => {
+                let asked = self.perform(running, actions, true);
+                if self.ended_when_stored(running).await { asked } else { None }
+            }
+            // Boxed: few turns are long.
+            Err(paused) => Box::pin(self.step_elsewhere(running, paused)).await,
+        }
+    }
+
+    /// Ends a turn that is long, and tells the instance of what came meanwhile.
+    async fn step_elsewhere(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        paused: Box<Paused>,
+    ) -> Option<Asked> {
+        let mut inline: Option<Asked> = None;
+        let (mut turn, mut waiting) = (Err(paused), Vec::new().into_iter());
+        loop {
+            let actions = match turn {
+                Ok(actions) => actions,
+                Err(paused) => match self.finish_turn(running, paused).await {
+                    Some(actions) => actions,
+                    None => {
+                        self.forget(running);
+                        return None;
+                    }
+                },
+            };
+            if let Some(asked) = self.perform(running, actions, true)
+                && let Some(before) = inline.replace(asked)
+            {
+                self.spawn_asked(running, before);
+            }
+            if !self.ended_when_stored(running).await {
+                return None;
+            }
+            let mut state = running.state.lock();
+            if waiting.as_slice().is_empty() {
+                waiting = std::mem::take(&mut state.queue).into_iter();
+            }
+            let Some(Queued { event, .. }) = waiting.next() else {
+                state.busy = false;
+                return inline;
+            };
+            turn = self.begin_turn(running, &mut state, event, None);
+        }
+    }
+
+    /// Tells the end of an instance, if that has come, once its messages have been stored. False if they cannot be: the
+    /// instance is gone.
+    async fn ended_when_stored(self: &Arc<Self>, running: &Arc<Running>) -> bool {
         let published = {
             let state = running.state.lock();
             state.published.filter(|_| state.instance.status().is_ended())
         };
-        // Its end is told when its messages have been stored.
         if let Some(ticket) = published
             && let Err(error) = self.broker().durable(ticket).await
         {
             tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
             self.forget(running);
-            return None;
+            return false;
         }
         self.ended_if(running);
-        asked
-    }
-
-    /// Advances an instance, its lock held; at the times that its journal has, where it has one.
-    fn advance(
-        &self,
-        running: &Running,
-        state: &mut RunState,
-        event: Event,
-        times_ms: Option<(u64, u64)>,
-    ) -> Vec<Action> {
-        let coordinator = self.coordinator();
-        if let Event::Ended { frame, .. } = &event {
-            state.calls.retain(|(call, _)| call != frame);
-            state.children.retain(|(child, _)| child != frame);
-        }
-        let program = &running.workflow.program;
-        let secrets = self.secrets_of(&running.workflow);
-        let (now_ms, unix_ms) =
-            times_ms.unwrap_or_else(|| (coordinator.time.now_ms(), coordinator.clock.now_unix_ms()));
-        let environment = Environment {
-            now_ms,
-            unix_ms,
-            secrets: &secrets,
-            runtime: &coordinator.runtime,
-            observed: running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name),
-        };
-        let is_refusal = matches!(event, Event::Refuse { .. });
-        let actions = state.instance.advance(program, event, &environment);
-        if is_refusal {
-            state.refusal = Refusal::Told { steps: state.instance.steps() };
-        }
-        self.settle(running, state);
-        actions
+        true
     }
 
     /// Timers and counts after something has happened.
@@ -341,29 +374,33 @@ impl Dispatcher {
             let mut outgoing = Vec::new();
             // What they hold of the budgets is held until it is on the disk.
             let mut charges = Vec::new();
-            let actions = {
-                let mut state = running.state.lock();
-                let mut actions = Vec::new();
-                for Queued { event, effects, inbox, charge } in queued {
-                    charges.extend(charge);
-                    let times_ms = self.log_event(
-                        running,
-                        &mut state,
-                        &event,
-                        inbox.map(|(number, _)| number),
-                        &mut batch,
-                    );
-                    if let Some(StepEffects { batch: changes, source, messages }) = effects {
-                        batch.append(changes);
-                        outgoing.extend(self.put_outgoing(
-                            &mut batch,
-                            &source,
-                            running.depth + 1,
-                            &messages,
-                        ));
-                    }
-                    actions.extend(self.advance(running, &mut state, event, Some(times_ms)));
+            let mut actions = Vec::new();
+            for Queued { event, effects, inbox, charge } in queued {
+                charges.extend(charge);
+                let turn = {
+                    let mut state = running.state.lock();
+                    let number = inbox.map(|(number, _)| number);
+                    let times_ms = self.log_event(running, &mut state, &event, number, &mut batch);
+                    self.begin_turn(running, &mut state, event, Some(times_ms))
+                };
+                if let Some(StepEffects { batch: changes, source, messages }) = effects {
+                    batch.append(changes);
+                    outgoing.extend(self.put_outgoing(&mut batch, &source, running.depth + 1, &messages));
                 }
+                match turn {
+                    Ok(more) => actions.extend(more),
+                    // Boxed: few turns are long.
+                    Err(paused) => match Box::pin(self.finish_turn(running, paused)).await {
+                        Some(more) => actions.extend(more),
+                        None => {
+                            self.forget(running);
+                            return None;
+                        }
+                    },
+                }
+            }
+            {
+                let mut state = running.state.lock();
                 let published: Vec<Message> = self.messages_of(running, &mut actions);
                 outgoing.extend(self.put_outgoing(
                     &mut batch,
@@ -372,8 +409,7 @@ impl Dispatcher {
                     &published,
                 ));
                 self.log_state(running, &mut state, &mut batch);
-                actions
-            };
+            }
             if let Err(error) = self.commit_step(batch).await {
                 // On the disk it is where it was, and goes on from there at the next start.
                 tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");

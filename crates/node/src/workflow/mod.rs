@@ -14,6 +14,7 @@
 //! an instance; [`lanes`] evaluates the filters of workflows that events start.
 
 mod actions;
+mod compute;
 pub(crate) mod drive;
 mod ending;
 mod events;
@@ -27,6 +28,7 @@ mod root;
 mod schedule;
 mod script;
 mod timers;
+mod turn;
 mod weight;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -94,6 +96,7 @@ pub struct Coordinator {
     interests: SharedInterests,
     timers: Timers,
     workers: Arc<Workers>,
+    compute: compute::Compute,
     clock: Clock,
     time: NodeTime,
     limits: WorkflowLimits,
@@ -281,6 +284,7 @@ impl Coordinator {
             interests: SharedInterests::default(),
             timers: Timers::default(),
             workers,
+            compute: compute::Compute::default(),
             clock,
             time,
             limits,

@@ -524,3 +524,60 @@ async fn a_filter_that_computes_delays_nobody_else() {
         }
     }
 }
+
+/// Each task of a workflow computes as long as one expression may, or its data grows: neither holds a thread that others
+/// need, nor a cancellation.
+#[tokio::test]
+async fn workflows_that_compute_hold_nobody_up() {
+    const EACH: usize = 4;
+    let mut node = TestNode::start().await;
+    let heavy = "do:\n  - a: { set: { n: '${ [range(100000)] | map(. + 1) | length }' } }\n  - b: { set: '${ . }', then: a }\n";
+    let grows = "do:\n  - a: { set: { n: '${ (.n // 0) + 1 }' }, export: { as: '{ l: (($context.l // []) + [\"0123456789\" * 100]) \
+                 }' }, then: b }\n  - b: { set: '${ . }', then: a }\n";
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.quick]\nmain = \"quick.js\"\n",
+        &[("quick", "export default () => 'here'")],
+        &[&flow("heavy", heavy), &flow("grows", grows), &flow("small", "do:\n  - a: { set: { x: 1 } }\n")],
+    )
+    .await;
+    let computing =
+        (0..EACH).flat_map(|_| [node.post("/workflows/heavy", "{}"), node.post("/workflows/grows", "{}")]);
+    let computing = futures_util::future::join_all(computing);
+    let mut control = node.control.clone();
+    let others = async {
+        loop {
+            let apps = control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+            if apps[0]
+                .workflows
+                .iter()
+                .find(|flow| flow.name == "heavy")
+                .is_some_and(|flow| flow.live == EACH as u64)
+            {
+                break;
+            }
+        }
+        for _ in 0..50 {
+            assert_eq!(node.post("/fn/quick", "").await.body().as_ref(), b"here");
+            assert_eq!(json(&node.post("/workflows/small", "{}").await), json!({"x": 1}));
+        }
+        let request = proto::ListInstancesRequest { workflow: "heavy".into(), limit: 1000 };
+        let instances = control.list_instances(request).await.unwrap().into_inner().instances;
+        assert_eq!(instances.len(), EACH, "they compute all the time");
+        for instance in instances {
+            let request = proto::ChangeInstanceRequest {
+                id: instance.id,
+                change: proto::change_instance_request::Change::Cancel.into(),
+            };
+            control.change_instance(request).await.expect("it is cancelled");
+        }
+    };
+    let (replies, ()) = tokio::join!(computing, others);
+    for (number, reply) in replies.iter().enumerate() {
+        match number % 2 {
+            0 => assert_eq!(reply.status().as_u16(), 499, "{:?}", reply.body()),
+            // The steps are used up, or the memory.
+            _ => assert!(matches!(reply.status().as_u16(), 500 | 503), "{:?}", reply.body()),
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod errors;
 mod events;
 mod examples;
 mod flow;
+mod growth;
 mod limits;
 mod loops;
 mod random;

@@ -318,6 +318,6 @@ impl Host {
     }
 }
 
-fn environment<'a>(now_ms: u64, secrets: &'a Value, runtime: &'a Value) -> Environment<'a> {
+pub fn environment<'a>(now_ms: u64, secrets: &'a Value, runtime: &'a Value) -> Environment<'a> {
     Environment { now_ms, unix_ms: START_UNIX_MS + now_ms, secrets, runtime, observed: true }
 }

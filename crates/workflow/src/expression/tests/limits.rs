@@ -312,6 +312,49 @@ fn large_regular_expressions() {
     }
 }
 
+/// As on a machine with many more threads than processors: most of the time each waits.
+#[test]
+fn a_busy_machine_counts_the_same() {
+    let run = |text: &'static str| {
+        let run = move || {
+            let before = spent();
+            let result = eval(text, &Value::Null);
+            (result, spent() - before)
+        };
+        let threads: Vec<_> = (0..16).map(|_| std::thread::spawn(run)).collect();
+        let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(all.iter().all(|one| *one == all[0]), "{text}: {all:?}");
+        all[0].clone()
+    };
+    let (result, steps) = run("[range(100000)] | map(. + 1) | add");
+    assert_eq!(result, Ok(json!(5_000_050_000_u64)));
+    assert!(steps > meter::STEPS / 4, "{steps} steps");
+    let (result, steps) = run("[repeat(1) | empty]");
+    assert_eq!(result, Err(guarded::of_stop(meter::Stop::Steps)));
+    assert!(steps <= meter::STEPS, "{steps} steps");
+}
+
+#[test]
+fn sorting_ends_with_the_steps() {
+    // Each comparison is of 8 MB; the list itself is short.
+    let texts = "(\"x\" * 8000000) as $a | (\"x\" * 8000000) as $b | [range(1000)]";
+    for by in ["sort_by", "group_by", "min_by", "unique_by"] {
+        let error = ends(&format!("{texts} | {by}(if . % 2 == 0 then $a else $b end)"), Value::Null);
+        assert!(matches!(error, EvalError::Budget { .. }), "{by}: {error:?}");
+    }
+    assert_eq!(eval("[3, 1, 2] | sort", &Value::Null), Ok(json!([1, 2, 3])));
+    assert_eq!(
+        eval("[{a: 2, b: 1}, {a: 1, b: 2}, {a: 2, b: 3}] | sort_by(.a, -.b)", &Value::Null),
+        Ok(json!([{"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": 2, "b": 1}]))
+    );
+    assert_eq!(eval("[3, 1, 4, 2] | group_by(. % 2)", &Value::Null), Ok(json!([[4, 2], [3, 1]])));
+    assert_eq!(
+        eval("[3, 1, 2] | [min, max, (min_by(-.)), (max_by(-.))]", &Value::Null),
+        Ok(json!([1, 3, 3, 1]))
+    );
+    assert_eq!(eval("[] | [min, max, sort, group_by(.)]", &Value::Null), Ok(json!([null, null, [], []])));
+}
+
 /// Whatever the text, parsing and evaluating end, without a panic.
 mod any_text {
     use proptest::prelude::*;

@@ -1,0 +1,131 @@
+//! Turns of instances: short ones where the event arrives, long ones on the threads for [computing](super::compute).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_workflow::instance::{Action, Instance};
+use edgefaas_workflow::{Environment, Event};
+use serde_json::Value;
+
+use super::compute::SLICE;
+use super::{Refusal, RunState, Running};
+use crate::dispatch::Dispatcher;
+
+/// How long an instance holds a worker.
+const WORKER_SLICE: Duration = Duration::from_millis(1);
+/// Tasks between two looks at the clock.
+const CLOCK_TASKS: u32 = 8;
+
+/// A turn that goes on elsewhere, with the instance itself.
+pub(super) struct Paused {
+    instance: Instance,
+    /// It was not told yet.
+    event: Option<Event>,
+    actions: Vec<Action>,
+    now_ms: u64,
+    unix_ms: u64,
+    secrets: Value,
+    runtime: Value,
+    observed: bool,
+    is_refusal: bool,
+}
+
+impl Dispatcher {
+    /// Begins a turn with an event, the instance's lock held; at the times that its journal has, where it has one.
+    ///
+    /// # Errors
+    /// The turn is longer than a moment: it goes on by [`finish_turn`](Self::finish_turn). Until then the instance is told
+    /// nothing else.
+    pub(super) fn begin_turn(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        event: Event,
+        times_ms: Option<(u64, u64)>,
+    ) -> Result<Vec<Action>, Box<Paused>> {
+        let coordinator = self.coordinator();
+        if let Event::Ended { frame, .. } = &event {
+            state.calls.retain(|(call, _)| call != frame);
+            state.children.retain(|(child, _)| child != frame);
+        }
+        let program = &running.workflow.program;
+        let secrets = self.secrets_of(&running.workflow);
+        let (now_ms, unix_ms) =
+            times_ms.unwrap_or_else(|| (coordinator.time.now_ms(), coordinator.clock.now_unix_ms()));
+        let observed = running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name);
+        let runtime = &coordinator.runtime;
+        let environment = Environment { now_ms, unix_ms, secrets: &secrets, runtime, observed };
+        let is_refusal = matches!(event, Event::Refuse { .. });
+        let (mut actions, mut later) = (Vec::new(), None);
+        // What goes on after a turn is known to be long.
+        if matches!(event, Event::Continue) || event.is_large() {
+            later = Some(event);
+        } else {
+            let started = Instant::now();
+            let mut tasks = 0;
+            actions = state.instance.begin(program, event, &environment, &mut |is_quick| {
+                tasks += 1;
+                is_quick && (tasks % CLOCK_TASKS != 0 || started.elapsed() < WORKER_SLICE)
+            });
+        }
+        if later.is_none() && !state.instance.is_paused() {
+            self.turn_ended(running, state, is_refusal);
+            return Ok(actions);
+        }
+        let stand_in = state.instance.stand_in();
+        let instance = std::mem::replace(&mut state.instance, stand_in);
+        self.settle(running, state);
+        let runtime = runtime.clone();
+        Err(Box::new(Paused {
+            instance,
+            event: later,
+            actions,
+            now_ms,
+            unix_ms,
+            secrets,
+            runtime,
+            observed,
+            is_refusal,
+        }))
+    }
+
+    /// Does the rest of a turn. None: the node stops, and the instance is gone.
+    pub(super) async fn finish_turn(
+        &self,
+        running: &Arc<Running>,
+        paused: Box<Paused>,
+    ) -> Option<Vec<Action>> {
+        let program = running.workflow.program.clone();
+        let mut paused = Some(paused);
+        let turn = self.coordinator().compute.run(move || {
+            let mut turn = paused.take()?;
+            let Paused { now_ms, unix_ms, observed, .. } = *turn;
+            let environment =
+                Environment { now_ms, unix_ms, secrets: &turn.secrets, runtime: &turn.runtime, observed };
+            let started = Instant::now();
+            let goes_on = &mut |_| started.elapsed() < SLICE;
+            let more = match turn.event.take() {
+                Some(event) => turn.instance.begin(&program, event, &environment, goes_on),
+                None => turn.instance.resume(&program, &environment, goes_on),
+            };
+            turn.actions.extend(more);
+            if turn.instance.is_paused() {
+                paused = Some(turn);
+                return None;
+            }
+            Some(turn)
+        });
+        let Paused { instance, actions, is_refusal, .. } = *turn.await?;
+        let mut state = running.state.lock();
+        state.instance = instance;
+        self.turn_ended(running, &mut state, is_refusal);
+        Some(actions)
+    }
+
+    fn turn_ended(&self, running: &Running, state: &mut RunState, is_refusal: bool) {
+        if is_refusal {
+            state.refusal = Refusal::Told { steps: state.instance.steps() };
+        }
+        self.settle(running, state);
+    }
+}
