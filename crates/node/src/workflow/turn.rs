@@ -103,7 +103,7 @@ impl Dispatcher {
             let environment =
                 Environment { now_ms, unix_ms, secrets: &turn.secrets, runtime: &turn.runtime, observed };
             let started = Instant::now();
-            let goes_on = &mut |_| started.elapsed() < SLICE;
+            let goes_on = &mut |_: bool| started.elapsed() < SLICE;
             let more = match turn.event.take() {
                 Some(event) => turn.instance.begin(&program, event, &environment, goes_on),
                 None => turn.instance.resume(&program, &environment, goes_on),

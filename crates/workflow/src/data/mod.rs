@@ -195,6 +195,29 @@ impl Data {
         }
     }
 
+    /// True if both are the same JSON text: 1 is not 1.0, and fields have an order.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Bool(left), Self::Bool(right)) => left == right,
+            (Self::Num(Num::Int(left)), Self::Num(Num::Int(right))) => left == right,
+            (Self::Num(Num::Float(left)), Self::Num(Num::Float(right))) => {
+                left.to_bits() == right.to_bits()
+            }
+            (Self::Str(left), Self::Str(right)) => left == right,
+            (Self::Arr(left), Self::Arr(right)) => {
+                let mut pairs = left.items.iter().zip(right.items.iter());
+                left.len() == right.len() && pairs.all(|(left, right)| left.is_same(right))
+            }
+            (Self::Obj(left), Self::Obj(right)) => {
+                let mut pairs = left.fields.iter().zip(right.fields.iter());
+                left.fields.len() == right.fields.len()
+                    && pairs.all(|(left, right)| left.0 == right.0 && left.1.is_same(right.1))
+            }
+            _ => false,
+        }
+    }
+
     /// The value with numbers as JSON has them: NaN and infinite ones become null, whole ones beyond 64 bits lose digits.
     pub(crate) fn exact(self) -> Self {
         if !self.extent().inexact {

@@ -438,6 +438,26 @@ impl Instance {
         Some(frame)
     }
 
+    /// What frames have in common is shared again, as it was before it was written.
+    fn share_data(&mut self) {
+        let ids: Vec<FrameId> = self.frames.keys().copied().collect();
+        for id in ids {
+            let parent = self.frames.get(&id).and_then(|frame| self.frames.get(&frame.parent?));
+            let around =
+                parent.map_or([Data::Null, Data::Null], |frame| [frame.input.clone(), frame.raw.clone()]);
+            let Some(frame) = self.frames.get_mut(&id) else { continue };
+            let all = [&around[0], &around[1], &self.input, &self.context];
+            for value in [&mut frame.raw, &mut frame.input] {
+                if let Some(same) = all.into_iter().find(|known| known.is_same(value)) {
+                    *value = same.clone();
+                }
+            }
+            if frame.input.is_same(&frame.raw) {
+                frame.input = frame.raw.clone();
+            }
+        }
+    }
+
     /// A frame holds more than before.
     fn hold(&mut self, id: FrameId, bytes: u64) {
         if let Some(frame) = self.frames.get_mut(&id) {
@@ -626,6 +646,7 @@ impl Instance {
             return Err("it is of another definition".to_owned());
         }
         instance.calls = instance.frames.values().filter(|frame| frame.is_call()).count() as u32;
+        instance.share_data();
         let held: Vec<(FrameId, u64)> =
             instance.frames.iter().map(|(id, frame)| (*id, instance.bytes_of(frame))).collect();
         for (id, bytes) in held {
