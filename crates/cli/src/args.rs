@@ -101,6 +101,9 @@ pub enum Command {
     /// Deployed code on stdin, what it is compiled to on stdout; what a node starts to deploy a function
     #[command(name = COMPILE, hide = true)]
     Compile(Compile),
+    /// Workflows on stdin; what a node starts before it compiles them itself
+    #[command(name = DRY_RUN, hide = true)]
+    DryRun(DryRun),
     /// All modules that a file imports on stdout; what `build`, `deploy` and `dev` start for a JavaScript function
     #[command(name = COLLECT, hide = true)]
     Collect(Collect),
@@ -122,6 +125,9 @@ pub struct StoreCheck {
 /// The name of the command that compiles in a child process.
 pub const COMPILE: &str = "compile-stdio";
 
+/// The name of the command that compiles workflows in a child process.
+pub const DRY_RUN: &str = "dry-run-stdio";
+
 /// The name of the command that parses modules in a child process.
 pub const COLLECT: &str = "collect-stdio";
 
@@ -135,6 +141,12 @@ pub struct Compile {
     pub compile_memory_bytes: u64,
     /// What is done
     pub task: CompileTask,
+}
+
+#[derive(Debug, Args)]
+pub struct DryRun {
+    /// The memory that it may use, in bytes
+    pub memory_bytes: u64,
 }
 
 #[derive(Debug, Args)]

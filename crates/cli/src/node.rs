@@ -10,6 +10,7 @@ use edgefaas_isolates::Compiler;
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
+use edgefaas_node::registry::dry_run_memory_bytes;
 use edgefaas_node::{Node, Platform};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
@@ -61,7 +62,10 @@ fn is_taken(address: SocketAddr) -> bool {
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     let platform = Platform::system();
     let compiler = compiler(&config, &platform)?;
-    let platform = Platform { compiler, ..platform };
+    let memory_bytes = dry_run_memory_bytes(&platform.machine);
+    let arguments = vec![args::DRY_RUN.to_owned(), memory_bytes.to_string()];
+    let dry_run = Some(ChildCompiler { program: this_program()?, arguments, memory_bytes });
+    let platform = Platform { compiler, dry_run, ..platform };
     Node::build(config, platform).await.context("the node cannot start")
 }
 

@@ -242,6 +242,7 @@ impl Node {
             metrics.clone(),
             clock.clone(),
             memory_limits,
+            platform.dry_run.clone(),
         )?);
         secrets.assign(&named_secrets(&registry)).await;
         let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{Compiler, Machine, ProcessMemory};
 
 /// The outside of a node: its clock, the way it compiles, and the machine.
@@ -12,6 +13,9 @@ pub struct Platform {
     pub clock: Clock,
     /// Where WebAssembly becomes native code.
     pub compiler: Compiler,
+    /// Where workflows are compiled first, whose compiler must not use up the node: a child that calls
+    /// [`dry_run_workflows`](crate::registry::dry_run_workflows). Nowhere without.
+    pub dry_run: Option<ChildCompiler>,
     /// What isolates are sized to.
     pub machine: Machine,
     /// The memory that everything is sized to.
@@ -24,6 +28,7 @@ impl Platform {
         Self {
             clock: Clock::system(),
             compiler: Compiler::InProcess,
+            dry_run: None,
             machine: Machine::probe(),
             memory: ProcessMemory::find(),
         }

@@ -1,11 +1,12 @@
-//! `edgefaas compile-stdio` and `collect-stdio`, hidden: the child processes that parse and compile what others wrote.
+//! `edgefaas compile-stdio`, `dry-run-stdio` and `collect-stdio`, hidden: the child processes that parse and compile what others wrote.
 
 use std::process::ExitCode;
 
-use edgefaas_isolates::compile::{ProcessLimits, Task, collect_stdio, compile_stdio};
+use edgefaas_isolates::compile::{ProcessLimits, Task, collect_stdio, compile_stdio, dry_run_stdio};
 use edgefaas_isolates::engine::PoolConfig;
+use edgefaas_node::registry::{DRY_RUN_STACK_BYTES, dry_run_workflows};
 
-use crate::args::{Collect, Compile, CompileTask};
+use crate::args::{Collect, Compile, CompileTask, DryRun};
 
 pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
     let memory_bytes = args.compile_memory_bytes;
@@ -30,4 +31,9 @@ pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
 pub fn collect(args: &Collect) -> anyhow::Result<ExitCode> {
     ProcessLimits { memory_bytes: args.memory_bytes }.apply()?;
     Ok(collect_stdio(&args.entry, &args.root, args.memory_bytes))
+}
+
+pub fn dry_run(args: &DryRun) -> anyhow::Result<ExitCode> {
+    ProcessLimits { memory_bytes: args.memory_bytes }.apply()?;
+    Ok(dry_run_stdio(DRY_RUN_STACK_BYTES, dry_run_workflows))
 }

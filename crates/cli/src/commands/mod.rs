@@ -50,6 +50,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Store(args) => store::run(&args, &global),
         Command::Status => as_client(status::run(&global)),
         Command::Compile(args) => return compile::compile(&args),
+        Command::DryRun(args) => return compile::dry_run(&args),
         Command::Collect(args) => return compile::collect(&args),
         Command::Secrets(args) => as_client(secrets::run(&args, &global)),
         Command::Queues(args) => as_client(queues::run(&args, &global)),

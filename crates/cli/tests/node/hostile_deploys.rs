@@ -168,6 +168,63 @@ fn other_javascript_that_would_use_up_the_node_is_refused() {
 }
 
 #[test]
+fn workflows_and_manifests_that_would_use_up_the_node_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let bench = Bench::new(home.path());
+    let workflow = |text: &str| {
+        bench.send(proto::DeployRequest {
+            manifest: "app = \"w\"\n[workflows]\nfiles = [\"w.yaml\"]\n".to_owned(),
+            workflows: vec![proto::WorkflowFile { file: "w.yaml".to_owned(), text: text.to_owned() }],
+            ..Default::default()
+        })
+    };
+    let task = |task: &str| {
+        format!(
+            "document: {{dsl: '1.0.0', namespace: test, name: w, version: '1.0.0'}}\ndo:\n  - a: {{set: {{}}, {task}}}\n"
+        )
+    };
+    workflow(&task("if: .a")).unwrap();
+    let laughs = (1..30).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}, *a{0}]\n", n - 1)).collect::<String>();
+    let patterns = "{pattern: '\\w{50}'}, ".repeat(20_000);
+    for (what, text) in [
+        ("lists", "[".repeat(900_000)),
+        ("mappings", "{a: ".repeat(200_000)),
+        ("blocks", "- ".repeat(400_000)),
+        ("keys", "? ".repeat(400_000)),
+        ("aliases", format!("a0: &a0 [x]\n{laughs}")),
+        ("brackets of jq", task(&format!("if: '{}1{}'", "(".repeat(30_000), ")".repeat(30_000)))),
+        ("signs of jq", task(&format!("if: '{}1'", "-".repeat(30_000)))),
+        ("branches of jq", task(&format!("if: '{}1{}'", "if 1 then ".repeat(3_000), " end".repeat(3_000)))),
+        (
+            "schemas",
+            task(&format!(
+                "input: {{schema: {{document: {}true{}}}}}",
+                "{not: ".repeat(5_000),
+                "}".repeat(5_000)
+            )),
+        ),
+    ] {
+        bench.still_well(what, workflow(&text));
+    }
+    // Each is small enough for its library.
+    let bomb = task(&format!("input: {{schema: {{document: {{anyOf: [{patterns}]}}}}}}"));
+    let said = bench.still_well("regular expressions", workflow(&bomb));
+    assert!(said.contains("w.yaml: the workflow takes more memory to compile than"), "{said}");
+
+    let manifest = |text: String| bench.send(proto::DeployRequest { manifest: text, ..Default::default() });
+    for (what, text) in [
+        ("arrays", format!("app = {}", "[".repeat(500_000))),
+        ("tables", format!("app = {}", "{a=".repeat(300_000))),
+        ("names", format!("{}a = 1", "a.".repeat(500_000))),
+        ("headers", "[a.a.a.a.a.a.a.a]\n".repeat(50_000)),
+        ("mistakes in one line", format!("app = [{}]", "?,".repeat(500_000))),
+        ("a long text", format!("app = \"{}\"", "a".repeat(60 << 20))),
+    ] {
+        bench.still_well(what, manifest(text));
+    }
+}
+
+#[test]
 fn webassembly_that_would_use_up_the_node_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let bench = Bench::new(home.path());

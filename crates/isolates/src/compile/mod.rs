@@ -20,7 +20,7 @@ use crate::assets::PlainAsset;
 
 pub(crate) use child::{Input, run};
 pub(crate) use process::{CompiledComponent, ComponentTask, Parsing};
-pub use process::{ProcessLimits, collect_stdio, compile_stdio};
+pub use process::{ProcessLimits, collect_stdio, compile_stdio, dry_run_stdio};
 
 /// Where deployed code is parsed and compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,24 @@ impl Compiler {
 }
 
 impl ChildCompiler {
+    /// Lets a child, whose arguments are complete, look at `content` and forget it: see [`dry_run_stdio`]. Blocks.
+    ///
+    /// # Errors
+    /// The child died of it, or took too long.
+    pub fn dry_run(&self, content: Vec<u8>, time_limit: Duration) -> Result<(), CompileError> {
+        let (program, memory_bytes) = (&self.program, self.memory_bytes);
+        let arguments = self.arguments.iter().map(Into::into).collect();
+        run(Input {
+            program,
+            arguments,
+            stdin: content.into(),
+            time_limit,
+            memory_bytes,
+            max_output_bytes: 0,
+        })
+        .map(drop)
+    }
+
     /// Gives a child its task and takes its result. Blocks.
     pub(crate) fn exchange<T: DeserializeOwned>(
         &self,

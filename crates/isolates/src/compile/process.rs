@@ -155,6 +155,16 @@ pub fn collect_stdio(entry: &std::path::Path, root: &std::path::Path, memory_byt
     stdio(|_| encode(&js::gather(entry, root, Parsing::in_child(memory_bytes))))
 }
 
+/// The process that looks at content from stdin, on a thread with a stack of `stack_bytes`, before its parent does the same with
+/// more. `look` gets the content and what to tell the file that it begins with; what it finds wrong is for the parent to find again.
+pub fn dry_run_stdio(stack_bytes: usize, look: impl FnOnce(&[u8], fn(&str)) + Send) -> ExitCode {
+    stdio(|input| {
+        let parsing = Parsing { stack_bytes, report: report_progress };
+        parsing.run(|| look(&input, parsing.report))?;
+        Ok(Vec::new())
+    })
+}
+
 fn stdio(work: impl FnOnce(Vec<u8>) -> Result<Vec<u8>, String>) -> ExitCode {
     // A panic on any thread is the end, with the code by which the parent knows it.
     let hook = std::panic::take_hook();

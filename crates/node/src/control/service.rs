@@ -466,6 +466,7 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::UnknownAsset { .. }
         | DeployError::WrongKind { .. }
         | DeployError::Workflow(_)
+        | DeployError::DryRun(_)
         | DeployError::UnknownWorkflow { .. }
         | DeployError::Calls { .. }
         | DeployError::TooMuchMemory { .. }

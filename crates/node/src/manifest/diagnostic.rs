@@ -5,6 +5,8 @@ use std::ops::Range;
 
 /// More problems than this are counted, not shown.
 const SHOWN: usize = 20;
+/// More than these are not even counted: each costs a look at the whole text, which may be one line of a megabyte.
+const MAX_PROBLEMS: usize = 100;
 /// A longer source line is cut around the place of the problem.
 const FRAME_COLUMNS: usize = 100;
 
@@ -43,7 +45,9 @@ pub(super) struct Problems(Vec<(Range<usize>, String, Option<String>)>);
 
 impl Problems {
     pub(super) fn add(&mut self, span: &Range<usize>, message: String, help: Option<String>) {
-        self.0.push((span.clone(), message, help));
+        if self.0.len() < MAX_PROBLEMS {
+            self.0.push((span.clone(), message, help));
+        }
     }
 
     /// The error, or nothing if there are no problems.

@@ -1,5 +1,6 @@
 //! Which functions there are: deployed as apps, kept as immutable revisions, looked up in a snapshot.
 
+mod dry_run;
 mod live;
 mod records;
 mod routes;
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
 use tokio::sync::{Mutex, watch};
 
+pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
 pub use live::{LiveApp, LiveFunction};
 pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
 pub use workflow::{LiveWorkflow, WorkflowError};
@@ -81,6 +84,9 @@ pub enum DeployError {
     /// A workflow is no good.
     #[error(transparent)]
     Workflow(#[from] WorkflowError),
+    /// A workflow would use up the node.
+    #[error(transparent)]
+    DryRun(#[from] DryRunError),
     /// A file of a workflow that the manifest does not name.
     #[error("the deploy has a workflow `{}` that no pattern in `workflows` of the manifest covers", file.escape_debug())]
     UnknownWorkflow {
@@ -164,6 +170,23 @@ pub struct Deployed {
     pub warnings: Vec<String>,
 }
 
+type Workflows = BTreeMap<String, String>;
+
+/// Compiles the workflows of a deploy where that holds up nobody.
+async fn compile_workflows(
+    manifest: Manifest,
+    texts: Workflows,
+) -> Result<(Manifest, Workflows, Vec<Arc<LiveWorkflow>>), DeployError> {
+    let compile = move || {
+        let workflows = workflow::compile_all(&manifest, &texts)?;
+        Ok((manifest, texts, workflows))
+    };
+    match tokio::task::spawn_blocking(compile).await {
+        Ok(compiled) => compiled,
+        Err(error) => Err(DryRunError::Ended(error.to_string()).into()),
+    }
+}
+
 /// What is deployed.
 #[derive(Default)]
 pub struct Deploy {
@@ -216,6 +239,8 @@ pub struct Registry {
     metrics: Arc<Metrics>,
     clock: Clock,
     memory_limits: FunctionMemoryLimits,
+    /// Where workflows are compiled first.
+    dry_run: Option<ChildCompiler>,
     routes: ArcSwap<Routes>,
     changes: watch::Sender<u64>,
     // Deploys happen one after another.
@@ -232,6 +257,7 @@ impl Registry {
         metrics: Arc<Metrics>,
         clock: Clock,
         memory_limits: FunctionMemoryLimits,
+        dry_run: Option<ChildCompiler>,
     ) -> Result<Self, StoreError> {
         let mut apps = BTreeMap::new();
         for entry in store.spaces().apps.iter() {
@@ -248,7 +274,18 @@ impl Registry {
         let (changes, _) = watch::channel(0);
         let routes = ArcSwap::from_pointee(routes);
         let changing = Mutex::new(());
-        Ok(Self { store, isolates, logs, metrics, clock, memory_limits, routes, changes, changing })
+        Ok(Self {
+            store,
+            isolates,
+            logs,
+            metrics,
+            clock,
+            memory_limits,
+            dry_run,
+            routes,
+            changes,
+            changing,
+        })
     }
 
     /// The snapshot of now.
@@ -309,11 +346,12 @@ impl Registry {
     /// error nothing has changed. Invocations that run finish on the revision they started on.
     pub async fn deploy(&self, deploy: Deploy) -> Result<Deployed, DeployError> {
         let Deploy { manifest: manifest_text, sources, assets, workflows, strict } = deploy;
-        let mut manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
+        let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
         check_sources(&manifest, &sources)?;
         check_assets(&manifest, &assets)?;
         check_workflow_files(&manifest, &workflows)?;
-        let live_workflows = workflow::compile_all(&manifest, &workflows)?;
+        dry_run::look(self.dry_run.as_ref(), &workflows).await?;
+        let (mut manifest, workflows, live_workflows) = compile_workflows(manifest, workflows).await?;
         let asset_bytes: usize = assets.values().map(Bytes::len).sum();
         for (name, function) in &manifest.functions {
             let wanted_bytes = function.limits.memory_bytes.saturating_add(asset_bytes);

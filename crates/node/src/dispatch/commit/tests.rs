@@ -62,7 +62,7 @@ struct Parts {
 
 impl Parts {
     fn open(data_dir: &std::path::Path, hooks: Hooks, is_held: bool) -> Self {
-        let Platform { clock, compiler, machine, memory } = Platform::system();
+        let Platform { clock, compiler, machine, memory, dry_run } = Platform::system();
         let config = NodeConfig::default();
         let plan = Arc::new(config.memory_plan(memory.limit()));
         let store = Arc::new(Store::open(&StoreOptions::small(data_dir), clock.clone()).unwrap());
@@ -79,6 +79,7 @@ impl Parts {
             Arc::new(Metrics::default()),
             clock.clone(),
             FunctionMemoryLimits { max_bytes: 1 << 20, largest_bytes: 1 << 20 },
+            dry_run,
         );
         let workers = Arc::new(Workers::start(1).unwrap());
         let keep =
