@@ -63,16 +63,24 @@ pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Problem> {
     Ok((respond_async || key.is_some()).then_some(Wanted { respond_async, key }))
 }
 
+/// Who reads a reply.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    /// The connection it goes to.
+    pub outflow: &'a Arc<Outflow>,
+    /// What may be in it.
+    pub audience: Audience,
+}
+
 /// Accepts an invocation; then tells where its outcome will be, or waits for it.
 pub(super) async fn accept(
     dispatcher: &Arc<Dispatcher>,
     function: Arc<LiveFunction>,
     invocation: Invocation,
-    outflow: &Arc<Outflow>,
     wanted: Wanted,
     auth: HttpAuth,
     caller: &Caller,
-    audience: Audience,
+    reader: Reader<'_>,
 ) -> HttpReply {
     let key = wanted.key.map(|key| {
         let key = digest(&[b"http", function.name.as_bytes(), &caller_digest(caller, &invocation), &key]);
@@ -104,12 +112,12 @@ pub(super) async fn accept(
             reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
             reply
         }
-        Ok(Accepted::As(id)) => await_outcome(dispatcher, outflow, id, wait, audience).await,
+        Ok(Accepted::As(id)) => await_outcome(dispatcher, id, wait, reader).await,
         Ok(Accepted::Conflict) => {
             let detail = "this `Idempotency-Key` came with another request before; use a new one for each";
             problem_reply(&Problem::new(422, "Idempotency key used before", detail))
         }
-        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(audience)),
+        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(reader.audience)),
     }
 }
 
@@ -159,15 +167,14 @@ pub(super) async fn poll(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
-    lookup_reply(dispatcher, outflow, id, lookup, auth.audience(&caller))
+    lookup_reply(dispatcher, id, lookup, Reader { outflow, audience: auth.audience(&caller) })
 }
 
 async fn await_outcome(
     dispatcher: &Arc<Dispatcher>,
-    outflow: &Arc<Outflow>,
     id: Ulid,
     wait: Duration,
-    audience: Audience,
+    reader: Reader<'_>,
 ) -> HttpReply {
     let ended = dispatcher.journal().ended(id);
     let claimed = dispatcher.journal().is_claimed(id);
@@ -176,7 +183,7 @@ async fn await_outcome(
         // On its way to the disk: whoever brings it there tells when it has failed to.
         Ok(Lookup::Unknown) if claimed => {}
         Ok(Lookup::Unknown) => return not_accepted(),
-        Ok(lookup) => return lookup_reply(dispatcher, outflow, id, lookup, audience),
+        Ok(lookup) => return lookup_reply(dispatcher, id, lookup, reader),
         Err(error) => return store_problem(&error),
     }
     if tokio::time::timeout(wait, ended).await.is_err() {
@@ -185,7 +192,7 @@ async fn await_outcome(
     }
     match dispatcher.journal().lookup(id) {
         Ok(Lookup::Unknown) => not_accepted(),
-        Ok(lookup) => lookup_reply(dispatcher, outflow, id, lookup, audience),
+        Ok(lookup) => lookup_reply(dispatcher, id, lookup, reader),
         Err(error) => store_problem(&error),
     }
 }
@@ -195,20 +202,14 @@ fn not_accepted() -> HttpReply {
     problem_reply(&Problem::new(503, "Not accepted", detail))
 }
 
-fn lookup_reply(
-    dispatcher: &Dispatcher,
-    outflow: &Arc<Outflow>,
-    id: Ulid,
-    lookup: Lookup,
-    audience: Audience,
-) -> HttpReply {
+fn lookup_reply(dispatcher: &Dispatcher, id: Ulid, lookup: Lookup, reader: Reader<'_>) -> HttpReply {
     match lookup {
         Lookup::Pending(_) => pending_reply(id),
         Lookup::Done(_, outcome) => {
             let (result, timing) = outcome.into_result(id);
             // It is kept, and may be asked for again: there is nothing to reserve before.
-            let room = dispatcher.replies().unreserved(outflow);
-            result_reply(room, &id.to_string(), result, timing, audience)
+            let room = dispatcher.replies().unreserved(reader.outflow);
+            result_reply(room, &id.to_string(), result, timing, reader.audience)
         }
         Lookup::Gone => {
             let detail = "the outcome of this invocation is not kept any more, if there was one";

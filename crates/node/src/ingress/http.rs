@@ -188,9 +188,9 @@ async fn handle(
     invocation.trace_parent = trace_parent;
     let audience = auth.audience(&caller);
     if let Some(durable) = durable {
-        let accepted = durable_http::accept(
-            dispatcher, function, invocation, outflow, durable, wanted, &caller, audience,
-        );
+        let reader = durable_http::Reader { outflow, audience };
+        let accepted =
+            durable_http::accept(dispatcher, function, invocation, durable, wanted, &caller, reader);
         return accepted.await;
     }
     let room = match reserve(dispatcher, outflow, &function, &invocation).await {

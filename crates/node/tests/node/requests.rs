@@ -81,7 +81,11 @@ async fn a_client_that_has_sent_everything_may_close_its_side() {
     }";
     node.deploy_one("f", "", source).await;
     for (address, request, expected) in [
-        (node.addresses.http, "POST /fn/f HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc", "did abc"),
+        (
+            node.addresses.http,
+            "POST /fn/f HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc",
+            "did abc",
+        ),
         (node.addresses.control, "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", "200 OK"),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -93,7 +97,10 @@ async fn a_client_that_has_sent_everything_may_close_its_side() {
     }
     // What is not complete has no answer.
     let mut stream = TcpStream::connect(node.addresses.http).await.unwrap();
-    stream.write_all(b"POST /fn/f HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nab").await.unwrap();
+    stream
+        .write_all(b"POST /fn/f HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nab")
+        .await
+        .unwrap();
     stream.shutdown().await.unwrap();
     let mut answer = String::new();
     let _ = in_time(stream.read_to_string(&mut answer)).await;
