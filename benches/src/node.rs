@@ -86,6 +86,13 @@ impl Node {
         Self::start_as(&words, binary, data_dir, "", "error")
     }
 
+    /// Starts a node in a control group: it joins by writing its number to `procs`.
+    pub fn start_in(binary: &Path, data_dir: &Path, procs: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(procs).arg(binary);
+        Self::start_command(command, &["run"], data_dir, "", "error")
+    }
+
     fn start_logging(binary: &Path, data_dir: &Path, settings: &str, log: &str) -> anyhow::Result<Self> {
         Self::start_as(&["run"], binary, data_dir, settings, log)
     }
@@ -97,10 +104,19 @@ impl Node {
         settings: &str,
         log: &str,
     ) -> anyhow::Result<Self> {
+        Self::start_command(Command::new(binary), words, data_dir, settings, log)
+    }
+
+    fn start_command(
+        mut command: Command,
+        words: &[&str],
+        data_dir: &Path,
+        settings: &str,
+        log: &str,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("node.toml");
         std::fs::write(&file, settings)?;
-        let mut command = Command::new(binary);
         command.args(words).arg("--config").arg(&file);
         command.args(["-o", "json", "--data-dir"]).arg(data_dir).env("RUST_LOG", log);
         for listener in ["--http", "--mqtt", "--control"] {
