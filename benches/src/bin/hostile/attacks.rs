@@ -252,9 +252,8 @@ fn disk(target: &Target, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()>
     client.disconnect()?;
     while connection.recv_timeout(Duration::from_secs(1)).is_ok_and(|event| event.is_ok()) {}
     let (writer, mut answers) = session(target, "fills");
+    let filling = &AtomicBool::new(true);
     std::thread::scope(|threads| {
-        let filling = AtomicBool::new(true);
-        let filling = &filling;
         threads.spawn(move || {
             let message = vec![b'x'; MESSAGE_BYTES];
             while filling.load(Relaxed) && !stop.load(Relaxed) {

@@ -48,7 +48,8 @@ impl Group {
     /// No memory controller can be written to: run it as root.
     pub fn new(limit_bytes: u64) -> anyhow::Result<Self> {
         for controller in CONTROLLERS {
-            let folder = Path::new(controller.root).join(format!("edgefaas-hostile-{}", std::process::id()));
+            let folder =
+                Path::new(controller.root).join(format!("edgefaas-hostile-{}", std::process::id()));
             if !Path::new(controller.root).is_dir() || fs::create_dir(&folder).is_err() {
                 continue;
             }

@@ -80,8 +80,7 @@ fn mqtt_round_trips(target: &Target, until: Instant) -> anyhow::Result<(Vec<f64>
     client.subscribe("healthy/echo")?;
     let packet = mqtt::publish("healthy/echo", &[b'x'; mqtt::PAYLOAD_BYTES]);
     while Instant::now() < until {
-        failed +=
-            timed(&mut times, || client.send(&packet).is_ok() && client.publishes(|_, _| {}).is_ok());
+        failed += timed(&mut times, || client.send(&packet).is_ok() && client.publishes(|_, _| {}).is_ok());
     }
     Ok((times, failed))
 }
@@ -90,9 +89,10 @@ fn http_calls(target: &Target, until: Instant) -> (Vec<f64>, u64) {
     let (mut times, mut failed) = (Vec::new(), 0);
     let mut client = HttpClient::new(target.http);
     while Instant::now() < until {
-        failed += timed(&mut times, || {
-            matches!(client.post("/fn/small", b"hello"), Ok((200, body)) if body == b"hello")
-        });
+        failed += timed(
+            &mut times,
+            || matches!(client.post("/fn/small", b"hello"), Ok((200, body)) if body == b"hello"),
+        );
     }
     (times, failed)
 }
@@ -156,7 +156,9 @@ fn messages(target: &Target, until: Instant) -> anyhow::Result<Vec<u64>> {
                     sent.insert(id, number);
                     number += 1;
                 }
-                Ok(Ok(Event::Incoming(Incoming::PubAck(ack)))) => acknowledged.extend(sent.remove(&ack.pkid)),
+                Ok(Ok(Event::Incoming(Incoming::PubAck(ack)))) => {
+                    acknowledged.extend(sent.remove(&ack.pkid))
+                }
                 Ok(Err(error)) => return Err(error).context("the healthy MQTT client was cut off"),
                 _ => {}
             }
@@ -193,7 +195,8 @@ impl Ledger {
         let value = runtime.block_on(async {
             let request = GetRequest { app: APP.into(), object: "healthy".into(), ..GetRequest::default() };
             let object = connect(target).await?.get(authorized(target, request)).await?.into_inner();
-            let field = object.fields.iter().find(|field| field.name == "n").context("the counter is gone")?;
+            let field =
+                object.fields.iter().find(|field| field.name == "n").context("the counter is gone")?;
             anyhow::Ok(field.json.parse::<u64>()?)
         })?;
         let mut missing = self.messages.into_inner().map_err(|_| anyhow::anyhow!("a client panicked"))?;

@@ -84,12 +84,8 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
     let folder = tempfile::tempdir()?;
     app::write(folder.path())?;
     node.deploy_app(binary, disk.path(), folder.path())?;
-    let target = Target {
-        http: node.http,
-        mqtt: node.mqtt,
-        control: node.control,
-        token: token(disk.path())?,
-    };
+    let target =
+        Target { http: node.http, mqtt: node.mqtt, control: node.control, token: token(disk.path())? };
     let mut ledger = Ledger::open(&target)?;
     let names: Vec<&str> = attacks.iter().map(|attack| attack.name()).collect();
     let figures = [
