@@ -21,6 +21,7 @@ use crate::dev_file;
 use crate::exit::{Exit, Failure};
 use crate::known_nodes::KnownNodes;
 use crate::output;
+use crate::proof::{self, FoundIn, OnceConnector};
 use crate::tls::PinnedConnector;
 
 /// The largest message either side sends.
@@ -127,6 +128,24 @@ fn client(channel: Channel, bearer: Bearer) -> Client {
         .max_encoding_message_size(MESSAGE_BYTES)
 }
 
+/// Where the token of a call comes from.
+enum Token {
+    None,
+    /// The user gave it for this node, at `edgefaas login` or now.
+    Given(String),
+    /// The command found it on this machine.
+    Found(String, FoundIn),
+}
+
+impl Token {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Given(token) | Self::Found(token, _) => Some(token),
+        }
+    }
+}
+
 async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
     let dev = std::env::current_dir().ok().and_then(|folder| dev_file::find(&folder));
     // What a node on this machine that speaks TLS says about itself.
@@ -159,14 +178,15 @@ async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
             );
             return Err(Failure::new(Exit::Refused, message));
         }
-        (Some(token), _) => Some(token.clone()),
-        (None, Some(dev)) if dev_url.as_ref() == Some(&url) => Some(dev.token),
-        (None, _) if is_local || named || known.is_none() => {
-            local_token(url.is_loopback() || is_local, global.data_dir.as_deref())?
-        }
-        (None, _) => known.map(|known| known.token),
+        (Some(token), _) => Token::Given(token.clone()),
+        (None, Some(dev)) if dev_url.as_ref() == Some(&url) => Token::Found(dev.token, FoundIn::DevFile),
+        // Where a login pinned the certificate, the token of a data directory is not for the node that has it.
+        (None, _) => match known.filter(|_| !(is_local || named && local.is_some())) {
+            Some(known) => Token::Given(known.token),
+            None => local_token(url.is_loopback() || is_local, global.data_dir.as_deref())?,
+        },
     };
-    open(&url, token.as_deref(), pin).await
+    open(&url, &token, pin).await
 }
 
 /// Connects to the control API at `url`; by TLS only to the node whose certificate has the fingerprint `pin`.
@@ -175,22 +195,19 @@ pub async fn connect_to(
     token: Option<&str>,
     pin: Option<Fingerprint>,
 ) -> anyhow::Result<Client> {
-    let (channel, bearer) = open(url, token, pin).await?;
+    let token = token.map_or(Token::None, |token| Token::Given(token.to_owned()));
+    let (channel, bearer) = open(url, &token, pin).await?;
     Ok(client(channel, bearer))
 }
 
-async fn open(
-    url: &NodeUrl,
-    token: Option<&str>,
-    pin: Option<Fingerprint>,
-) -> anyhow::Result<(Channel, Bearer)> {
+async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow::Result<(Channel, Bearer)> {
     if url.secure && pin.is_none() {
         let message = format!(
             "the certificate of {url} is not known; run `edgefaas login {url}` once to see and to trust it"
         );
         return Err(Failure::new(Exit::Refused, message));
     }
-    if !url.secure && !url.is_loopback() && token.is_some() {
+    if !url.secure && !url.is_loopback() && token.text().is_some() {
         let message = format!(
             "{url} would send the token over the network for everyone to read; use https: \
              `edgefaas login https://{}:{}`",
@@ -198,7 +215,8 @@ async fn open(
         );
         return Err(Failure::new(Exit::Refused, message));
     }
-    let bearer = token.map(|token| format!("Bearer {token}").parse()).transpose().map_err(|_| {
+    let bearer = token.text().map(|token| format!("Bearer {token}").parse()).transpose();
+    let bearer = bearer.map_err(|_| {
         Failure::new(Exit::Usage, "the token has characters that a token cannot have; check --token")
     })?;
     // To tonic it is http in any case: the connector does the rest.
@@ -212,6 +230,14 @@ async fn open(
             (Some(seen), Some(pin)) if seen != pin => changed(url, seen, pin),
             _ => unreachable(url, &error),
         })?
+    } else if let Token::Found(token, found_in) = token {
+        let connector = OnceConnector::new(url);
+        let connected = endpoint.connect_with_connector(connector.clone()).await;
+        let mut channel = connected.map_err(|error| unreachable(url, &error))?;
+        proof::ask(&mut channel, &connector, url, token, found_in)
+            .await
+            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+        channel
     } else {
         endpoint.connect().await.map_err(|error| unreachable(url, &error))?
     };
@@ -266,7 +292,8 @@ pub fn unreachable(url: &NodeUrl, error: &dyn std::error::Error) -> anyhow::Erro
     Failure::new(Exit::Unreachable, message)
 }
 
-fn root_cause(error: &dyn std::error::Error) -> String {
+/// The message of the first error of a chain.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -281,15 +308,15 @@ fn local_endpoint(data_dir: Option<&Path>) -> Option<ControlEndpoint> {
 
 /// The token that a node on this machine wrote. A node elsewhere never gets to see it, unless a data
 /// directory is named.
-fn local_token(is_local: bool, data_dir: Option<&Path>) -> anyhow::Result<Option<String>> {
+fn local_token(is_local: bool, data_dir: Option<&Path>) -> anyhow::Result<Token> {
     if data_dir.is_none() && !is_local {
-        return Ok(None);
+        return Ok(Token::None);
     }
     let path = data_dir.map_or_else(default_data_dir, PathBuf::from).join("token");
     match std::fs::read_to_string(&path) {
-        Ok(token) => Ok(Some(token.trim().to_owned())),
+        Ok(token) => Ok(Token::Found(token.trim().to_owned(), FoundIn::File(path))),
         // The node says that it needs one, if there is a node at all.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Token::None),
         Err(error) => {
             let message = format!(
                 "the node's token {} cannot be read: {error}; run this as the node's user or give --token",
@@ -351,8 +378,8 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("token"), "secret\n").unwrap();
-        assert_eq!(local_token(false, Some(folder.path())).unwrap().as_deref(), Some("secret"));
-        assert_eq!(local_token(false, None).unwrap(), None);
+        assert_eq!(local_token(false, Some(folder.path())).unwrap().text(), Some("secret"));
+        assert_eq!(local_token(false, None).unwrap().text(), None);
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ mod known_nodes;
 mod node;
 mod output;
 mod progress;
+mod proof;
 mod templates;
 mod tls;
 mod watch;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use edgefaas_node::control::proto::control_server::{Control, ControlServer};
 use edgefaas_node::control::proto::{self, invoke_response::Outcome};
+use edgefaas_node::control::{Nonce, PROOF_HEADER, proof_of_token};
 use tokio::process::{Child, Command};
 use tokio_stream::Stream;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 
 const TOKEN: &str = "correct-horse";
@@ -323,6 +323,11 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
+        Self::proving(Some(TOKEN)).await
+    }
+
+    /// Takes [`TOKEN`], and proves that it has `proven`; an older node proves nothing.
+    async fn proving(proven: Option<&'static str>) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server::default();
@@ -333,11 +338,15 @@ impl Fixture {
             None => Err(Status::unauthenticated("no token")),
         };
         let control = ControlServer::with_interceptor(server.clone(), check);
-        tokio::spawn(
-            tonic::transport::Server::builder()
-                .add_service(control)
-                .serve_with_incoming(TcpListenerStream::new(listener)),
-        );
+        let mut routes = tonic::service::Routes::new(control).into_axum_router();
+        if let Some(token) = proven {
+            let prove = async move |uri: axum::http::Uri| {
+                let nonce = Nonce::from_path(uri.path()).unwrap();
+                [(PROOF_HEADER, proof_of_token(token, nonce, address))]
+            };
+            routes = routes.route("/proof/{nonce}", axum::routing::get(prove));
+        }
+        tokio::spawn(axum::serve(listener, routes).into_future());
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("data")).unwrap();
         std::fs::write(folder.path().join("data/token"), format!("{TOKEN}\n")).unwrap();
@@ -399,6 +408,40 @@ async fn the_token_is_found_given_or_missed() {
     let mut command = fixture.command(&["list"]);
     command.env("EDGEFAAS_DATA_DIR", &elsewhere).env("EDGEFAAS_TOKEN", TOKEN);
     assert_eq!(finish(command).await.0, 0);
+}
+
+#[tokio::test]
+async fn a_found_token_is_sent_only_after_a_proof() {
+    // Both fixtures take the token, so that sending it would succeed.
+    for (proven, words) in [(Some("another"), "is not the node of the token"), (None, "an older edgefaas")]
+    {
+        let fixture = Fixture::proving(proven).await;
+        let (code, stdout, stderr) = fixture.run(&["list"]).await;
+        assert_eq!((code, stdout.as_str()), (4, ""), "{stderr}");
+        assert!(stderr.contains(words) && stderr.contains("was not sent"), "{stderr}");
+        let folder = DevFolder::new(&fixture, TOKEN, 0o600);
+        let (code, _, stderr) = finish(folder.command(&fixture, &["list"])).await;
+        assert_eq!(code, 4, "{stderr}");
+        assert!(stderr.contains(words) && stderr.contains("dev.json"), "{stderr}");
+        assert_eq!(fixture.run(&["list", "--token", TOKEN]).await.0, 0, "but a token that is given");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_speaks_no_http_gets_no_token() {
+    let fixture = Fixture::start().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = listener.local_addr().unwrap().to_string();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut heard = [0; 24];
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut heard).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, b"220 hello\r\n").await.unwrap();
+    });
+    let (code, _, stderr) = fixture.run(&["list", "--node", &url]).await;
+    assert_eq!(code, 4, "{stderr}");
+    assert!(stderr.contains("gave no proof") && stderr.contains("was not sent"), "{stderr}");
+    server.await.unwrap();
 }
 
 /// `dev.json` as `edgefaas dev` writes it, below the fixture's folder.

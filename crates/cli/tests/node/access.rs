@@ -487,6 +487,13 @@ fn a_node_that_others_can_reach_is_logged_in_to() {
     let (code, stdout, stderr) = cli(&["login", &node.control, "--fingerprint", &fingerprint], &token);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("logged in"), "{stdout}");
+    // The token of a data directory is not for a node that a login made known.
+    let others = home.path("others");
+    std::fs::create_dir(&others).unwrap();
+    home.write("others/token", "wrong");
+    let (code, _, stderr) =
+        cli(&[&node_option(&["list"])[..], &["--data-dir", &home.text("others")]].concat(), "");
+    assert_eq!(code, Some(0), "{stderr}");
     let hello = home.text("hello.js");
     let deploy =
         [&["--node", node.control.strip_prefix("https://").unwrap(), "deploy"], &[hello.as_str()][..]];
@@ -611,4 +618,69 @@ fn beyond_loopback_only_callers_with_a_name_see_why_a_function_failed() {
     let stranger = answer(&host, None);
     assert!(stranger.contains("\"invocation\"") && !stranger.contains("customers"), "{stranger}");
     assert!(answer(&host, Some(("ada", "correct"))).contains("customers"));
+}
+
+/// Passes bytes on between clients at `at` and a node, which answers every question in the listener's place.
+fn pass_on(at: &str, node: &str) -> u16 {
+    let listener = std::net::TcpListener::bind(at).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let node = node.trim_start_matches("http://").to_owned();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, node) = (client.unwrap(), std::net::TcpStream::connect(&node).unwrap());
+            let ways = [(client.try_clone().unwrap(), node.try_clone().unwrap()), (node, client)];
+            for (mut from, mut to) in ways {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_found_token_goes_only_to_the_node_that_has_it() {
+    let home = tempfile::tempdir().unwrap();
+    let (own, other) = (home.path().join("own"), home.path().join("other"));
+    let node = Running::start(&own, &[]);
+    let list = |data: &Path, url: &str, more: &[&str]| {
+        let output = edgefaas(data).args(["list", "--node", url]).args(more).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, stderr) = list(&own, &node.control, &[]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let port = port_of(&node.control);
+
+    let another = Running::start(&other, &[]);
+    // Programs that let the node answer in their place: at another port, and at another address with its port.
+    let relay = pass_on("127.0.0.1:0", &node.control);
+    pass_on(&format!("127.0.0.2:{port}"), &node.control);
+    let elsewhere = [format!("http://127.0.0.1:{relay}"), format!("http://127.0.0.2:{port}")];
+    for url in elsewhere.iter().chain([&another.control]) {
+        let (code, stderr) = list(&own, url, &[]);
+        assert_eq!(code, Some(4), "{url}: {stderr}");
+        let token_file = own.join("token").display().to_string();
+        assert!(stderr.contains("was not sent") && stderr.contains(&token_file), "{url}: {stderr}");
+    }
+    // A token that is given is for the node that is named.
+    let token = std::fs::read_to_string(other.join("token")).unwrap();
+    for (url, token) in
+        [(&another.control, token), (&elsewhere[0], std::fs::read_to_string(own.join("token")).unwrap())]
+    {
+        let (code, stderr) = list(&own, url, &["--token", token.trim()]);
+        assert_eq!(code, Some(0), "{url}: {stderr}");
+    }
+    // A question is no way in.
+    let nonce = "0".repeat(64);
+    let ask = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(node.control.trim_start_matches("http://")).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+        std::io::read_to_string(stream).unwrap()
+    };
+    assert!(ask(&format!("/proof/{nonce}")).starts_with("HTTP/1.1 204"));
+    for path in ["/proof/", "/proof/00", "/proof/../metrics", "/metrics"] {
+        assert!(ask(path).starts_with("HTTP/1.1 401"), "{path}");
+    }
 }

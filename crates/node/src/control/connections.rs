@@ -41,9 +41,15 @@ pub(super) struct Visitor {
     known: CancellationToken,
     /// Where it comes from.
     pub(super) address: IpAddr,
+    /// Where it was accepted, if it does not speak TLS.
+    pub(super) plain_at: Option<SocketAddr>,
 }
 
 impl Visitor {
+    fn new(address: IpAddr, plain_at: Option<SocketAddr>) -> Self {
+        Self { known: CancellationToken::new(), address, plain_at }
+    }
+
     /// The connection has shown the token.
     pub(super) fn is_known(&self) {
         self.known.cancel();
@@ -136,13 +142,19 @@ async fn open(
     cancel: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
-    let Some(tls) = tls else { return talk(stream, peer.ip(), services, stranger, cancel).await };
+    let Some(tls) = tls else {
+        let visitor = Visitor::new(peer.ip(), stream.local_addr().ok());
+        return talk(stream, visitor, services, stranger, cancel).await;
+    };
     let shaken = tokio::select! {
         shaken = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)) => shaken,
         () = stranger.leaves.notified() => None,
     };
     match shaken {
-        Some(Ok(stream)) => Box::pin(talk(stream, peer.ip(), services, stranger, cancel)).await,
+        Some(Ok(stream)) => {
+            let visitor = Visitor::new(peer.ip(), None);
+            Box::pin(talk(stream, visitor, services, stranger, cancel)).await;
+        }
         Some(Err(error)) => tls::log_failure(Service::Control, peer, &error),
         None => {}
     }
@@ -157,14 +169,13 @@ async fn gives_way(stranger: &Option<Stranger>) {
 
 async fn talk<S>(
     stream: S,
-    address: IpAddr,
+    visitor: Visitor,
     services: Arc<Services>,
     stranger: Stranger,
     cancel: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let visitor = Visitor { known: CancellationToken::new(), address };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).half_close(true);
     builder

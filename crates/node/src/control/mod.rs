@@ -6,6 +6,7 @@ mod convert;
 mod endpoint;
 mod http;
 mod objects;
+mod proof;
 mod service;
 
 use std::convert::Infallible;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::http::header::AUTHORIZATION;
-use ::http::{Request, Response};
+use ::http::{Method, Request, Response};
 use axum::Router;
 use axum::body::Body;
 
@@ -34,6 +35,7 @@ pub use auth::{TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
 pub use connections::MAX_CONNECTIONS;
 pub use endpoint::ControlEndpoint;
+pub use proof::{Nonce, PROOF_HEADER, is_proof, proof as proof_of_token};
 
 use crate::access::{AccessControl, FailedLogins};
 use crate::bridge::Bridges;
@@ -153,13 +155,17 @@ pub async fn serve(
     let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
     let guard = Guard::new(&parts.token);
     let failed = FailedLogins::default();
-    let services = Services { guard, failed, objects: objects::service(parts, cancel.clone()), routes };
+    let token = parts.token.clone();
+    let services =
+        Services { guard, token, failed, objects: objects::service(parts, cancel.clone()), routes };
     connections::serve(listener, tls, Arc::new(services), cancel, grace).await;
 }
 
 /// Everything that answers on the port, for whoever has the token.
 struct Services {
     guard: Guard,
+    /// To prove it to a client that holds it too.
+    token: String,
     failed: FailedLogins,
     /// Beside the routes, which cost as much as a small change of an object.
     objects: ObjectsServer<ObjectsService>,
@@ -178,16 +184,19 @@ impl Services {
         let checked = match request {
             Ok(request) => match self.guard.check(&request, visitor) {
                 Ok(()) => Ok(request),
-                Err(refusal) => {
-                    let has_token = request.headers().contains_key(AUTHORIZATION);
-                    delay = has_token.then(|| self.failed.failed(visitor.address, ""));
-                    Err(refusal)
-                }
+                Err(refusal) => match self.prove(&request, visitor) {
+                    Some(proof) => Err(Box::new(proof)),
+                    None => {
+                        let has_token = request.headers().contains_key(AUTHORIZATION);
+                        delay = has_token.then(|| self.failed.failed(visitor.address, ""));
+                        Err(refusal)
+                    }
+                },
             },
             Err(problem) => Err(Box::new(auth::bad_request(&problem))),
         };
         let answer = match checked {
-            Err(refusal) => Answer::Refused(refusal),
+            Err(answer) => Answer::Ready(answer),
             Ok(request) if request.uri().path().starts_with(OBJECTS_PATH) => {
                 Answer::Objects(self.objects.clone().call(request))
             }
@@ -195,22 +204,30 @@ impl Services {
         };
         async move {
             match answer {
-                Answer::Refused(refusal) => {
+                Answer::Ready(answer) => {
                     if let Some(delay) = delay {
                         tokio::time::sleep(delay).await;
                     }
-                    Ok(refusal.map(Either::Right))
+                    Ok(answer.map(Either::Right))
                 }
                 Answer::Objects(answer) => Ok(answer.await?.map(Either::Left)),
                 Answer::Routes(answer) => Ok(answer.await?.map(Either::Right)),
             }
         }
     }
+
+    /// The answer to the question of a client that has not shown the token.
+    fn prove<B>(&self, request: &Request<B>, visitor: &Visitor) -> Option<Response<Body>> {
+        let asks = request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);
+        let at = visitor.plain_at.filter(|_| asks)?;
+        proof::answer(request.uri().path(), &self.token, at)
+    }
 }
 
 /// Who answers a request.
 enum Answer {
-    Refused(Box<Response<Body>>),
+    /// A refusal, or a proof.
+    Ready(Box<Response<Body>>),
     Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
     Routes(Pin<Box<<Router as Service<Request<Incoming>>>::Future>>),
 }

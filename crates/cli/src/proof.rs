@@ -1,0 +1,159 @@
+//! A token that a command found on this machine is sent only to the node that has it, over the connection on which the node
+//! proved that.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use edgefaas_node::control::{Nonce, PROOF_HEADER, is_proof};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, StatusCode, Uri};
+use tonic::transport::Channel;
+
+use crate::client::{CONNECT_TIMEOUT, NodeUrl};
+
+/// Where a found token was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundIn {
+    /// The token file of a data directory.
+    File(PathBuf),
+    /// The file of `edgefaas dev` in a folder of the app.
+    DevFile,
+}
+
+impl std::fmt::Display for FoundIn {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(out, "{}", path.display()),
+            Self::DevFile => out.write_str("`dev.json` of `edgefaas dev`"),
+        }
+    }
+}
+
+/// The program at the node's address did not prove that it is the node of the token.
+#[derive(Debug, thiserror::Error)]
+pub enum Unproven {
+    /// It gave no answer.
+    #[error(
+        "the program at {url} gave no proof that it is the node of the token in {found_in} ({reason}), and the token was not sent; \
+         name the node with --node URL"
+    )]
+    NoAnswer {
+        /// Where it listens.
+        url: NodeUrl,
+        /// Where the token was found.
+        found_in: FoundIn,
+        /// Why there is no answer.
+        reason: String,
+    },
+    /// It knows no proofs.
+    #[error(
+        "the program at {url} answered {status} where it had to prove that it is the node of the token in {found_in}, and the token \
+         was not sent; an older edgefaas gives no proof: restart the node with this version, or give the token with --token \
+         if you trust that program"
+    )]
+    NoProof {
+        /// Where it listens.
+        url: NodeUrl,
+        /// Where the token was found.
+        found_in: FoundIn,
+        /// What it answered.
+        status: StatusCode,
+    },
+    /// Its proof is that of another token, or of a node at another address.
+    #[error(
+        "the program at {url} is not the node of the token in {found_in}, and the token was not sent; name that node with --node \
+         URL, or the data directory of this one with --data-dir; through a forwarded port, give the token with --token"
+    )]
+    WrongProof {
+        /// Where it listens.
+        url: NodeUrl,
+        /// Where the token was found.
+        found_in: FoundIn,
+    },
+}
+
+/// Connects once, without TLS: a second connection might lead to a program that proved nothing.
+#[derive(Clone)]
+pub struct OnceConnector {
+    host: Arc<str>,
+    port: u16,
+    peer: Arc<OnceLock<SocketAddr>>,
+}
+
+impl OnceConnector {
+    /// For the node at `url`.
+    pub fn new(url: &NodeUrl) -> Self {
+        let host = url.host.trim_matches(['[', ']']).into();
+        Self { host, port: url.port, peer: Arc::default() }
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        if self.peer.get().is_some() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the node closed the connection"));
+        }
+        let stream = TcpStream::connect((&*self.host, self.port)).await?;
+        stream.set_nodelay(true)?;
+        self.peer
+            .set(stream.peer_addr()?)
+            .map_err(|_| io::Error::from(io::ErrorKind::ConnectionAborted))?;
+        Ok(stream)
+    }
+}
+
+impl Service<Uri> for OnceConnector {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    // There is one node to go to, whatever the URI of a request.
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { connector.connect().await.map(TokioIo::new) })
+    }
+}
+
+/// Asks the program at the other end of `channel`, which `connector` connected, to prove that it is the node with `token`. The
+/// question says nothing about the token.
+///
+/// # Errors
+/// There is no such proof within [`CONNECT_TIMEOUT`].
+pub async fn ask(
+    channel: &mut Channel,
+    connector: &OnceConnector,
+    url: &NodeUrl,
+    token: &str,
+    found_in: &FoundIn,
+) -> Result<(), Unproven> {
+    let silent =
+        |reason: String| Unproven::NoAnswer { url: url.clone(), found_in: found_in.clone(), reason };
+    let Some(peer) = connector.peer.get() else { return Err(silent("not connected".to_owned())) };
+    let nonce = Nonce::random();
+    let request = Request::get(format!("http://{}:{}{}", url.host, url.port, nonce.path()))
+        .body(tonic::body::Body::empty())
+        .map_err(|error| silent(error.to_string()))?;
+    let answer = async {
+        std::future::poll_fn(|context| channel.poll_ready(context)).await?;
+        channel.call(request).await
+    };
+    let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
+    let answer = answer
+        .map_err(|_| silent(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())))?
+        .map_err(|error| silent(crate::client::root_cause(&error)))?;
+    match answer.headers().get(PROOF_HEADER) {
+        Some(proof) if proof.to_str().is_ok_and(|proof| is_proof(proof, token, nonce, *peer)) => Ok(()),
+        Some(_) => Err(Unproven::WrongProof { url: url.clone(), found_in: found_in.clone() }),
+        None => {
+            Err(Unproven::NoProof { url: url.clone(), found_in: found_in.clone(), status: answer.status() })
+        }
+    }
+}
