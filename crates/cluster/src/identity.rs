@@ -37,14 +37,6 @@ pub enum IdentityError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Others than its owner may read the file.
-    #[error("the node's identity {path} can be read by others (mode {mode:o}); run `chmod 600 {path}`")]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
     /// The file cannot be read or written.
     #[error("the node's identity {path} cannot be {action}: {source}; check the folder's rights and space")]
     Io {
@@ -83,7 +75,8 @@ impl Identity {
     }
 
     /// Reads the identity from a file, or makes one and writes it there: whole or not at all, readable by
-    /// the owner only. Of two processes that do so at once both get the same identity.
+    /// the owner only. Of two processes that do so at once both get the same identity. The caller checks that no other user can
+    /// read a file that is there already.
     pub fn load_or_create(path: &Path) -> Result<Self, IdentityError> {
         if let Some(identity) = load(path)? {
             return Ok(identity);
@@ -115,25 +108,7 @@ fn load(path: &Path) -> Result<Option<Identity>, IdentityError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(path, "read", error)),
     };
-    check_mode(path)?;
     read(&bytes).map(Some).map_err(|reason| IdentityError::Damaged { path: path.to_owned(), reason })
-}
-
-#[cfg(unix)]
-fn check_mode(path: &Path) -> Result<(), IdentityError> {
-    use std::os::unix::fs::PermissionsExt;
-
-    let metadata = std::fs::metadata(path).map_err(|error| io_error(path, "read", error))?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(IdentityError::Exposed { path: path.to_owned(), mode });
-    }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn check_mode(_: &Path) -> Result<(), IdentityError> {
-    Ok(())
 }
 
 /// Writes a new file; the temporary one beside it has mode 0600 from its creation.
@@ -220,8 +195,6 @@ mod tests {
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
 
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(matches!(Identity::load_or_create(&path), Err(IdentityError::Exposed { mode: 0o640, .. })));
         let missing = folder.path().join("no/such/folder");
         assert!(matches!(
             Identity::load_or_create(&missing),

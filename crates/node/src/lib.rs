@@ -23,6 +23,7 @@ pub mod objects;
 pub mod outgoing;
 pub mod platform;
 mod pressure;
+pub mod private_files;
 pub mod problem;
 pub mod registry;
 pub mod secrets;

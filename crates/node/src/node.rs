@@ -18,20 +18,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
 use crate::bridge::{Bridges, ViaHook};
-use crate::cluster::{Cluster, ClusterError, ClusterOptions, Recoveries};
+use crate::cluster::{Cluster, ClusterError, ClusterFiles, ClusterOptions, Recoveries};
 use crate::config::{self, ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
+use crate::ingress::gateway_auth::{GatewayAuth, HTTP_TOKEN_FILE};
 use crate::ingress::mqtt::CoordinationHook;
 use crate::ingress::socket::GatewaySocket;
 use crate::ingress::websocket::{Upgrading, WebSocketGateway};
-use crate::ingress::{cron, gateway_auth::GatewayAuth, http, object_change};
+use crate::ingress::{cron, http, object_change};
 use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::pressure;
+use crate::private_files::{self, ExposedFiles};
 use crate::registry::{FunctionMemoryLimits, Registry};
 use crate::secrets::{SecretName, Secrets};
 use crate::shares::{Share, Shares};
@@ -43,6 +45,8 @@ use crate::trace::{TraceLimits, Traces};
 use crate::trace_export;
 use crate::workflow::{Coordinator, run_schedules, run_timers};
 
+/// The key that authenticates compiled code.
+const CACHE_KEY_FILE: &str = "cache-key";
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
 /// How long to leave a listener alone that can't accept, when the process is out of files, say.
@@ -121,6 +125,9 @@ pub enum BuildError {
     /// Users, rules or keys are no good.
     #[error(transparent)]
     Access(#[from] PolicyError),
+    /// Other users can read keys.
+    #[error(transparent)]
+    Exposed(#[from] ExposedFiles),
     /// Certificates are no good.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -197,6 +204,7 @@ impl Node {
         let started = Instant::now();
         config.check()?;
         let lock = DirLock::take(&config.data_dir)?;
+        private_files::check(files_with_keys(&config))?;
         let policy = Policy::load(&config.access, &config.data_dir)?;
         check_credentials(&config, &policy)?;
         let listeners = Listeners {
@@ -747,6 +755,17 @@ fn max_message_bytes(config: &NodeConfig) -> usize {
     (config.broker.max_packet.as_u64() as usize).saturating_sub(PACKET_OVERHEAD_BYTES)
 }
 
+/// The files whose content no other user may read: the node's own ones and the private keys that the configuration names.
+fn files_with_keys(config: &NodeConfig) -> impl Iterator<Item = PathBuf> {
+    let own = [control::TOKEN_FILE, HTTP_TOKEN_FILE, tls::KEY_FILE, CACHE_KEY_FILE];
+    let own = own.map(|name| config.data_dir.join(name));
+    let of_bridges = config.bridges.iter().filter_map(|bridge| bridge.key.clone());
+    own.into_iter()
+        .chain(ClusterFiles::new(&config.data_dir).keys())
+        .chain(config.tls.key.clone())
+        .chain(of_bridges)
+}
+
 /// The folder for compiled code and the key that says it was compiled here.
 fn code_cache(config: &NodeConfig) -> Result<CacheFolder, BuildError> {
     let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
@@ -754,7 +773,7 @@ fn code_cache(config: &NodeConfig) -> Result<CacheFolder, BuildError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
     let max_bytes = config.isolates.code_cache.as_u64();
     // Beside the store and not in the cache, which may lie where others write.
-    let file = config.data_dir.join("cache-key");
+    let file = config.data_dir.join(CACHE_KEY_FILE);
     if let Some(key) = std::fs::read(&file).ok().and_then(|key| key.try_into().ok()) {
         return Ok(CacheFolder { path, key, max_bytes });
     }

@@ -26,11 +26,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::access::replace_file;
+use crate::private_files::{self, ExposedFiles};
 use crate::shares::Shares;
 
 /// The node's own certificate and key, if no others are configured.
 const CERTIFICATE_FILE: &str = "tls-cert.pem";
-const KEY_FILE: &str = "tls-key.pem";
+pub(crate) const KEY_FILE: &str = "tls-key.pem";
 /// How long a client may take to shake hands.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handshakes at a time, for each service; further connections are closed.
@@ -88,6 +89,9 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Other users can read the key.
+    #[error("tls.key: {0}")]
+    Exposed(#[from] ExposedFiles),
     /// The node's own certificate can't be made.
     #[error("the node's own certificate {path} cannot be made: {reason}")]
     Make {
@@ -243,6 +247,7 @@ impl Certificates {
             (Some(cert), Some(key)) => (cert.clone(), key.clone()),
             _ => own_certificate(data_dir, addresses)?,
         };
+        private_files::check([&key])?;
         let chain = certificates("cert", &cert)?;
         let fingerprint = Fingerprint::of(&chain[0]);
         let private_key = PrivateKeyDer::from_pem_file(&key).map_err(|error| TlsError::File {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -338,6 +339,8 @@ fn tls_with_client_certificates_and_new_ones_by_reload() {
     let put = |name: &str, (cert, key): (String, String)| {
         home.write(&format!("{name}.pem"), cert);
         home.write(&format!("{name}.key"), key);
+        let closed = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(home.path(&format!("{name}.key")), closed).unwrap();
     };
     home.write("ca.pem", ours.issuer.pem());
     put("server", ours.sign("server", true));

@@ -57,7 +57,7 @@ fn check_contents(node: &Running, context: &str) {
 }
 
 /// What the node says if it does not start.
-fn start(data: &Path, options: &[&str]) -> Result<Running, String> {
+pub fn start(data: &Path, options: &[&str]) -> Result<Running, String> {
     let any = "127.0.0.1:0";
     let log = data.with_extension("stderr");
     let mut child = edgefaas(data)

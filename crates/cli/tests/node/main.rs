@@ -19,6 +19,7 @@ mod examples;
 mod frameworks;
 mod hostile_deploys;
 mod isolation;
+mod key_files;
 mod kill;
 mod load;
 mod memory;

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -137,7 +136,6 @@ fn a_cluster_survives_a_power_cut_of_all_its_nodes() {
             expected.extend(acks.iter().filter(|(sent, _)| *sent <= at).map(|(_, number)| *number));
             let copy = home.path().join(format!("cut-{number}-{node}"));
             recording.restore(at, &copy, &mut random, unsynced);
-            close_keys(&copy);
             let listen = format!("127.0.0.1:{}", ports[node]);
             nodes.push(Running::start(&copy, &["--p2p", &listen]));
         }
@@ -237,14 +235,6 @@ fn load_and_kill(mut nodes: Vec<Traced>) -> Vec<Recording> {
         Recording::read(&std::fs::read_to_string(&node.trace).expect("the trace"), &node.data)
     };
     nodes.iter().map(read).collect()
-}
-
-/// A recording knows no modes, and a node takes no key that others can read.
-fn close_keys(copy: &Path) {
-    for file in std::fs::read_dir(copy.join("cluster")).expect("its cluster") {
-        let path = file.expect("a file").path();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("its mode is set");
-    }
 }
 
 /// Waits until all nodes have the same objects, and gives how many bytes that is.

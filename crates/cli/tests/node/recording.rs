@@ -11,6 +11,7 @@
 //! Not in the model: sectors that are torn, disks that lie about syncs, bits that rot.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::load::Random;
@@ -188,6 +189,8 @@ impl Recording {
             // Not one write: what is zero at the end stays a hole, as in the original.
             let end = content.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
             std::fs::write(&path, &content[..end]).unwrap();
+            // A recording knows no modes, and a node takes no keys that others can read.
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
             std::fs::File::options()
                 .write(true)
                 .open(&path)

@@ -52,7 +52,7 @@ impl ClusterFiles {
     /// Who this node is; drawn at the first time.
     pub fn identity(&self) -> Result<Identity, FilesError> {
         self.make_folder()?;
-        Ok(Identity::load_or_create(&self.folder.join("node.key"))?)
+        Ok(Identity::load_or_create(&self.identity_path())?)
     }
 
     /// What the node knows of its cluster; none if it is in none.
@@ -82,6 +82,15 @@ impl ClusterFiles {
     /// Where the key of the cluster is: whoever has it says who belongs to the cluster.
     fn key_path(&self) -> PathBuf {
         self.folder.join("cluster.key")
+    }
+
+    fn identity_path(&self) -> PathBuf {
+        self.folder.join("node.key")
+    }
+
+    /// The files with keys: of the node, and of the cluster where it made one.
+    pub(crate) fn keys(&self) -> [PathBuf; 2] {
+        [self.identity_path(), self.key_path()]
     }
 
     fn members_path(&self) -> PathBuf {

@@ -31,7 +31,7 @@ use self::auth::Guard;
 use self::connections::Visitor;
 use self::objects::ObjectsService;
 use self::objects_proto::objects_server::ObjectsServer;
-pub use auth::{TokenError, admin_token};
+pub use auth::{TOKEN_FILE, TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
 pub use connections::MAX_CONNECTIONS;
 pub use endpoint::ControlEndpoint;

@@ -17,7 +17,7 @@ use crate::problem::{Audience, Problem};
 use crate::registry::LiveFunction;
 
 /// The file in the data directory with the token that only calls functions.
-const HTTP_TOKEN_FILE: &str = "http-token";
+pub(crate) const HTTP_TOKEN_FILE: &str = "http-token";
 
 const NODE_TOKEN: &str = "the node's token (the file `http-token` in its data directory)";
 

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -182,7 +183,9 @@ pub fn config(dir: &Path) -> NodeConfig {
     // What one node has compiled is authentic for the others.
     let key = dir.join("cache-key");
     if !key.exists() {
-        std::fs::write(key, [7; 32]).expect("the folder can be written to");
+        std::fs::write(&key, [7; 32]).expect("the folder can be written to");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))
+            .expect("its mode can be set");
     }
     let any = |_| SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = NodeConfig {
