@@ -71,7 +71,8 @@ fn parameters(function: &ItemFn) -> Result<Vec<&Type>, Error> {
     let signature = &function.sig;
     let wrong =
         |what: &str, at: &dyn quote::ToTokens| Error::new_spanned(at, format!("{what}: {EXPECTED}"));
-    if signature.constness.is_some() || signature.unsafety.is_some() || signature.abi.is_some() {
+    let is_safe = matches!(signature.safety, syn::Safety::Default);
+    if signature.constness.is_some() || !is_safe || signature.abi.is_some() {
         return Err(wrong("the node can't call a const, unsafe or extern function", signature));
     }
     if !signature.generics.params.is_empty() {
