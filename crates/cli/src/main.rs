@@ -10,6 +10,7 @@ mod exit;
 mod hints;
 mod input;
 mod known_nodes;
+mod log;
 mod node;
 mod output;
 mod progress;

@@ -15,9 +15,8 @@ use edgefaas_node::{Node, Platform};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{self, Format, Listen};
+use crate::args::{self, Listen};
 use crate::exit::{Exit, Failure};
-use crate::output;
 
 /// The settings of the file, and above them those of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
@@ -143,23 +142,6 @@ pub fn reload_on_hangup(access: Arc<AccessControl>) -> anyhow::Result<()> {
         }
     });
     Ok(())
-}
-
-/// Diagnostics of the node itself go to stderr; `RUST_LOG` chooses which.
-pub fn start_tracing(default: &str, format: Format) {
-    use tracing_subscriber::EnvFilter;
-    // What a library says of itself is of no use to whoever runs a node.
-    let default = format!("{default},libp2p_swarm=warn");
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(console::colors_enabled_stderr())
-        .with_target(false);
-    // The only reason to fail is that a subscriber is there already.
-    let _ = match format {
-        Format::Json => builder.json().with_writer(std::io::stderr).try_init(),
-        Format::Table => builder.with_writer(|| output::Diagnostics).try_init(),
-    };
 }
 
 #[cfg(test)]

@@ -2,9 +2,6 @@
 
 use std::path::Path;
 
-/// Ends after this long, in seconds: calls of functions and workflows that compute without end.
-pub const TIMEOUT_S: u64 = 2;
-
 const MANIFEST: &str = r#"app = "hostile"
 
 [functions.small]

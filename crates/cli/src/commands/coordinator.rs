@@ -7,6 +7,7 @@ use edgefaas_node::bridge::config::{BridgeQoS, BridgeSection, BridgeVersion, Dir
 use super::run::serve;
 use crate::args::{Coordinator, Global};
 use crate::exit::{Exit, Failure};
+use crate::log;
 use crate::node;
 
 /// Time without a packet after which the broker is asked whether it is still there.
@@ -14,7 +15,7 @@ const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// A node whose messages come from another broker, and go there.
 pub async fn run(args: &Coordinator, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
+    let _log = log::start("info,fjall=warn,lsm_tree=warn", global.output);
     node::raise_open_files();
     let mut config = node::config(&args.listen, global.data_dir.clone())?;
     if args.listen.mqtt.is_none() {

@@ -17,13 +17,14 @@ use crate::commands::run::announce_ready;
 use crate::dev_file::{self, DevNode};
 use crate::exit;
 use crate::hints::hints;
+use crate::log;
 use crate::node;
 use crate::output;
 use crate::watch::{RecursiveMode, Watch};
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     // The functions' own lines come over the control API.
-    node::start_tracing("warn,edgefaas::function=off", global.output);
+    let _log = log::start("warn,edgefaas::function=off", global.output);
     let app = App::load(&args.app)?;
     let root = app.root.clone();
     node::raise_open_files();

@@ -7,11 +7,12 @@ use edgefaas_node::config::NodeConfig;
 use serde_json::json;
 
 use crate::args::{Format, Global, Run};
+use crate::log;
 use crate::node;
 use crate::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
-    node::start_tracing("info,fjall=warn,lsm_tree=warn", global.output);
+    let _log = log::start("info,fjall=warn,lsm_tree=warn", global.output);
     node::raise_open_files();
     let mut config = node::config(&args.listen, global.data_dir.clone())?;
     config.store.accept_loss = args.accept_loss;

@@ -12,6 +12,7 @@ mod clusters;
 mod components;
 mod crash;
 mod damage;
+mod diagnostics;
 mod disk;
 mod durable;
 mod encrypted;

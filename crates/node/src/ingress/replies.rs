@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,7 +50,22 @@ pub struct NoRoom {
 
 /// How large the replies of a function are: the largest of late. 0 is unknown.
 #[derive(Debug, Default)]
-pub struct ReplySize(AtomicUsize);
+pub struct ReplySize {
+    known: AtomicUsize,
+    /// A call runs whose reply tells the size first.
+    probing: Arc<AtomicBool>,
+}
+
+/// The call whose reply tells the size of a function's replies. It reserves what the function may reply at most; the calls
+/// beside it reserve nothing, so that a function whose first calls do not end takes no room from others.
+#[derive(Debug)]
+struct Probe(Arc<AtomicBool>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
@@ -64,17 +79,22 @@ enum Expected {
 impl ReplySize {
     /// A reply had so many bytes.
     pub fn learn(&self, bytes: usize) {
-        let known = self.0.load(Relaxed);
+        let known = self.known.load(Relaxed);
         // A large one counts for some time: others like it are on their way, perhaps.
         let faded = known.saturating_sub(1) / 4 * 3;
         let learned = bytes.max(faded) + 1;
         if learned != known {
-            self.0.store(learned, Relaxed);
+            self.known.store(learned, Relaxed);
         }
     }
 
+    fn probe(&self) -> Option<Probe> {
+        let is_first = !self.probing.swap(true, Relaxed);
+        is_first.then(|| Probe(self.probing.clone()))
+    }
+
     fn expected(&self, limit_bytes: usize) -> Expected {
-        match self.0.load(Relaxed) {
+        match self.known.load(Relaxed) {
             0 => Expected::Unknown(limit_bytes),
             known if known - 1 <= SMALL_REPLY_BYTES => Expected::Small,
             known => Expected::Bytes((known - 1).min(limit_bytes)),
@@ -133,6 +153,7 @@ pub struct Reservation {
     budget: ReplyBudget,
     outflow: Arc<Outflow>,
     number: Option<u64>,
+    _probe: Option<Probe>,
 }
 
 impl ReplyBudget {
@@ -157,7 +178,15 @@ impl ReplyBudget {
     ) -> Result<Reservation, NoRoom> {
         match size.expected(limit_bytes) {
             Expected::Small => Ok(self.unreserved(outflow)),
-            Expected::Bytes(bytes) | Expected::Unknown(bytes) => self.reserve_now(outflow, bytes),
+            Expected::Bytes(bytes) => self.reserve_now(outflow, bytes),
+            Expected::Unknown(bytes) => match size.probe() {
+                None => Ok(self.unreserved(outflow)),
+                probe => {
+                    let mut reservation = self.reserve_now(outflow, bytes)?;
+                    reservation._probe = probe;
+                    Ok(reservation)
+                }
+            },
         }
     }
 
@@ -173,12 +202,17 @@ impl ReplyBudget {
             replies.remove(number);
             return Err(self.no_room());
         }
-        Ok(Reservation { budget: self.clone(), outflow: outflow.clone(), number: Some(number) })
+        Ok(Reservation {
+            budget: self.clone(),
+            outflow: outflow.clone(),
+            number: Some(number),
+            _probe: None,
+        })
     }
 
     /// No room yet, for a reply whose size only comes to be known.
     pub fn unreserved(&self, outflow: &Arc<Outflow>) -> Reservation {
-        Reservation { budget: self.clone(), outflow: outflow.clone(), number: None }
+        Reservation { budget: self.clone(), outflow: outflow.clone(), number: None, _probe: None }
     }
 
     /// Room for a reply of a function, before it runs; waits for some seconds.
@@ -458,8 +492,12 @@ mod tests {
         let waits = Waits { unknown: Duration::from_millis(20), all: Duration::from_millis(200) };
         let budget = ReplyBudget::with(MAX, waits);
         let (unknown, outflow) = (ReplySize::default(), connection("127.0.0.1"));
+        let first = budget.reserve(&outflow, &unknown, LARGE).unwrap();
+        assert!(first.number.is_some());
+        assert!(budget.reserve(&outflow, &unknown, LARGE).unwrap().number.is_none());
+        drop(first);
         let mut running = Vec::new();
-        while let Ok(reservation) = budget.reserve(&outflow, &unknown, LARGE) {
+        while let Ok(reservation) = budget.reserve(&outflow, &known(LARGE), LARGE) {
             running.push(reservation);
         }
         assert_eq!(running.len(), 7);

@@ -214,6 +214,7 @@ struct RunState {
     /// Its part of the root's budget.
     charge: Charge,
     refusal: Refusal,
+    pace: Pace,
     /// It counts as running.
     counted: bool,
     due_ms: Option<u64>,
@@ -241,6 +242,15 @@ enum Refusal {
     Told { steps: u64 },
 }
 
+/// How long the last turn of an instance took, which is what the next one is expected to take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Pace {
+    /// No longer than an instance may hold a worker.
+    #[default]
+    Quick,
+    Slow,
+}
+
 impl RunState {
     fn new(instance: Instance, charge: Charge) -> Self {
         Self {
@@ -252,6 +262,7 @@ impl RunState {
             busy: false,
             charge,
             refusal: Refusal::default(),
+            pace: Pace::default(),
             counted: false,
             due_ms: None,
             log: journal::Log::default(),

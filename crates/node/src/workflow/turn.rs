@@ -8,11 +8,11 @@ use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
 use super::compute::SLICE;
-use super::{Refusal, RunState, Running};
+use super::{Pace, Refusal, RunState, Running};
 use crate::dispatch::Dispatcher;
 
 /// How long an instance holds a worker.
-const WORKER_SLICE: Duration = Duration::from_millis(1);
+pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);
 /// Tasks between two looks at the clock.
 const CLOCK_TASKS: u32 = 8;
 
@@ -28,6 +28,30 @@ pub(super) struct Paused {
     runtime: Value,
     observed: bool,
     is_refusal: bool,
+    /// How long it has computed on the threads for that.
+    computed: Duration,
+}
+
+fn pace_of(turn: Duration) -> Pace {
+    if turn > WORKER_SLICE { Pace::Slow } else { Pace::Quick }
+}
+
+/// Whoever tells instances of many events lets others have the worker after [`WORKER_SLICE`].
+pub(super) struct Courtesy(Instant);
+
+impl Courtesy {
+    /// It has the worker from now on.
+    pub fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Lets others have it, if it is time to.
+    pub async fn show(&mut self) {
+        if self.0.elapsed() >= WORKER_SLICE {
+            tokio::task::yield_now().await;
+            self.0 = Instant::now();
+        }
+    }
 }
 
 impl Dispatcher {
@@ -58,7 +82,7 @@ impl Dispatcher {
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
         // What goes on after a turn is known to be long.
-        if matches!(event, Event::Continue) || event.is_large() {
+        if matches!(event, Event::Continue) || event.is_large() || state.pace == Pace::Slow {
             later = Some(event);
         } else {
             let started = Instant::now();
@@ -67,6 +91,8 @@ impl Dispatcher {
                 tasks += 1;
                 is_quick && (tasks % CLOCK_TASKS != 0 || started.elapsed() < WORKER_SLICE)
             });
+            // Filters of a message are not cut into slices.
+            state.pace = pace_of(started.elapsed());
         }
         if later.is_none() && !state.instance.is_paused() {
             self.turn_ended(running, state, is_refusal);
@@ -86,6 +112,7 @@ impl Dispatcher {
             runtime,
             observed,
             is_refusal,
+            computed: Duration::ZERO,
         }))
     }
 
@@ -109,15 +136,17 @@ impl Dispatcher {
                 None => turn.instance.resume(&program, &environment, goes_on),
             };
             turn.actions.extend(more);
+            turn.computed += started.elapsed();
             if turn.instance.is_paused() {
                 paused = Some(turn);
                 return None;
             }
             Some(turn)
         });
-        let Paused { instance, actions, is_refusal, .. } = *turn.await?;
+        let Paused { instance, actions, is_refusal, computed, .. } = *turn.await?;
         let mut state = running.state.lock();
         state.instance = instance;
+        state.pace = pace_of(computed);
         self.turn_ended(running, &mut state, is_refusal);
         Some(actions)
     }

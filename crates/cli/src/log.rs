@@ -1,0 +1,125 @@
+//! The node's own diagnostics on stderr. A thread writes them: a reader of stderr may be slow, or stop, and no connection or
+//! function is to wait for it.
+
+use std::io::{self, Write};
+use std::sync::{Arc, OnceLock};
+
+use serde_json::json;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::args::Format;
+use crate::output;
+
+/// Events that wait to be written; the thread counts those that find no room.
+const WAITING_EVENTS: usize = 2048;
+/// A larger event is not written: all that wait have to fit into the memory of a small machine.
+const MAX_EVENT_BYTES: usize = 16 << 10;
+
+/// The thread that writes. When this is dropped, what waits is written, for a second at most.
+#[must_use = "what waits is written when it is dropped"]
+pub struct Log {
+    _thread: WorkerGuard,
+}
+
+/// Starts to write diagnostics; `RUST_LOG` chooses which, else `default`.
+pub fn start(default: &str, format: Format) -> Log {
+    // What a library says of itself is of no use to whoever runs a node.
+    let default = format!("{default},libp2p_swarm=warn");
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let lost = Arc::<OnceLock<ErrorCounter>>::default();
+    let stderr = Stderr { format, lost: lost.clone(), reported: 0 };
+    let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_EVENTS);
+    let (queue, thread) = queue.thread_name("log").finish(stderr);
+    let _ = lost.set(queue.error_counter());
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(console::colors_enabled_stderr())
+        .with_target(false)
+        .with_writer(Bounded { queue, format });
+    // The only reason to fail is that a subscriber is there already.
+    let _ = match format {
+        Format::Json => builder.json().try_init(),
+        Format::Table => builder.try_init(),
+    };
+    Log { _thread: thread }
+}
+
+/// Takes events of up to [`MAX_EVENT_BYTES`].
+#[derive(Clone)]
+struct Bounded {
+    queue: NonBlocking,
+    format: Format,
+}
+
+impl<'a> MakeWriter<'a> for Bounded {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Write for Bounded {
+    /// Takes one whole event, as `tracing_subscriber` writes it.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        if event.len() > MAX_EVENT_BYTES {
+            let text = format!(
+                "a line of {} bytes is left out; `edgefaas logs` has those of functions",
+                event.len()
+            );
+            self.queue.write_all(note(self.format, &text).as_bytes())?;
+        } else {
+            self.queue.write_all(event)?;
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What the thread writes to.
+struct Stderr {
+    format: Format,
+    lost: Arc<OnceLock<ErrorCounter>>,
+    /// Lost events that were reported.
+    reported: usize,
+}
+
+impl Stderr {
+    fn write_event(&self, event: &[u8]) -> io::Result<()> {
+        match self.format {
+            Format::Json => io::stderr().lock().write_all(event),
+            Format::Table => output::Diagnostics.write_all(event),
+        }
+    }
+}
+
+impl Write for Stderr {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let lost = self.lost.get().map_or(0, ErrorCounter::dropped_lines);
+        if lost > self.reported {
+            let text =
+                format!("{} lines are left out: stderr is not read fast enough", lost - self.reported);
+            self.reported = lost;
+            self.write_event(note(self.format, &text).as_bytes())?;
+        }
+        self.write_event(event)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// An event about the diagnostics themselves.
+fn note(format: Format, text: &str) -> String {
+    match format {
+        Format::Json => format!("{}\n", json!({ "level": "WARN", "fields": { "message": text } })),
+        Format::Table => format!(" WARN {text}\n"),
+    }
+}
