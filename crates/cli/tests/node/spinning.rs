@@ -118,3 +118,47 @@ fn callers_that_compute_do_not_stop_their_callees() {
         }
     });
 }
+
+/// The order shows it: a listener whose filter computes for each of many messages is still at it when others are answered.
+#[test]
+fn a_filter_that_computes_holds_up_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("node.toml");
+    std::fs::write(&config, "workers = 1\n").unwrap();
+    let node = Running::start(&home.path().join("data"), &["--config", config.to_str().unwrap()]);
+    let app = home.path().join("app");
+    std::fs::create_dir(&app).unwrap();
+    let manifest =
+        "app = \"filters\"\n[functions.small]\nmain = \"small.js\"\n[workflows]\nfiles = [\"*.yaml\"]\n";
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    std::fs::write(app.join("small.js"), "export default (event) => event.text();\n").unwrap();
+    let workflow = "document: { dsl: '1.0.3', namespace: test, name: slow, version: '1.0.0' }\n\
+        do:\n  - hear:\n      listen:\n        to:\n          any:\n\
+        \x20           - with: { type: mqtt.publish, subject: slow/end }\n\
+        \x20           - with: { type: mqtt.publish, subject: slow/t, data: '${ [range(20000)] | length == 0 }' }\n";
+    std::fs::write(app.join("slow.yaml"), workflow).unwrap();
+    node.ok(&["deploy", app.to_str().unwrap()]);
+
+    let mut instance = TcpStream::connect(&node.http).unwrap();
+    instance
+        .write_all(b"POST /workflows/slow HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
+        .unwrap();
+    instance.set_nonblocking(true).unwrap();
+    while !node.ok(&["workflow", "list", "slow"]).contains("waiting") {}
+    let publish = |topic: &str, lines: String| {
+        let mut client = std::process::Command::new("mosquitto_pub")
+            .args(["-p", &node.mqtt_port, "-q", "1", "-t", topic, "-l"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        client.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        assert!(client.wait().unwrap().success());
+    };
+    publish("slow/t", "1\n".repeat(500));
+    publish("slow/end", "1\n".to_owned());
+    for _ in 0..20 {
+        assert_eq!(node.http("POST", "/fn/small", "hello"), (200, "hello".to_owned()));
+    }
+    let listens = matches!(instance.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
+    assert!(listens, "its filter had not seen all messages when others were answered");
+}
