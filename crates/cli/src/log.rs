@@ -1,5 +1,5 @@
-//! The node's own diagnostics on stderr. A thread writes them: a reader of stderr may be slow, or stop, and no connection or
-//! function is to wait for it.
+//! Diagnostics of the node on stderr. A separate thread writes them, so that no connection or function waits for a slow reader of
+//! stderr.
 
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,7 @@ pub struct Log {
 
 /// Starts to write diagnostics; `RUST_LOG` chooses which, else `default`.
 pub fn start(default: &str, format: Format) -> Log {
-    // What a library says of itself is of no use to whoever runs a node.
+    // Messages of libraries about themselves do not help an operator.
     let default = format!("{default},libp2p_swarm=warn");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let lost = Arc::<OnceLock<ErrorCounter>>::default();

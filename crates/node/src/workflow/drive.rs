@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::actions::Asked;
 use super::root::Charge;
-use super::turn::{Courtesy, Paused};
+use super::turn::{Paused, YieldTimer};
 use super::{INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
@@ -243,9 +243,9 @@ impl Dispatcher {
     ) -> Option<Asked> {
         let mut inline: Option<Asked> = None;
         let (mut turn, mut waiting) = (Err(paused), Vec::new().into_iter());
-        let mut courtesy = Courtesy::new();
+        let mut timer = YieldTimer::start();
         loop {
-            courtesy.show().await;
+            timer.yield_if_due().await;
             let actions = match turn {
                 Ok(actions) => actions,
                 Err(paused) => match self.finish_turn(running, paused).await {
@@ -377,9 +377,9 @@ impl Dispatcher {
             // What they hold of the budgets is held until it is on the disk.
             let mut charges = Vec::new();
             let mut actions = Vec::new();
-            let mut courtesy = Courtesy::new();
+            let mut timer = YieldTimer::start();
             for Queued { event, effects, inbox, charge } in queued {
-                courtesy.show().await;
+                timer.yield_if_due().await;
                 charges.extend(charge);
                 let turn = {
                     let mut state = running.state.lock();

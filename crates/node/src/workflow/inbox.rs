@@ -13,7 +13,7 @@ use edgefaas_isolates::LogLevel;
 
 use super::drive::Queued;
 use super::root::{Charge, OverBudget};
-use super::turn::Courtesy;
+use super::turn::YieldTimer;
 use super::{Coordinator, Running};
 use crate::dispatch::Dispatcher;
 use crate::registry::LiveWorkflow;
@@ -137,9 +137,9 @@ impl Dispatcher {
                     self.spawn_asked(running, asked);
                 }
             } else {
-                let mut courtesy = Courtesy::new();
+                let mut timer = YieldTimer::start();
                 for queued in arrivals {
-                    courtesy.show().await;
+                    timer.yield_if_due().await;
                     if let Some(asked) = self.step(running, queued).await {
                         self.spawn_asked(running, asked);
                     }

@@ -36,17 +36,17 @@ fn pace_of(turn: Duration) -> Pace {
     if turn > WORKER_SLICE { Pace::Slow } else { Pace::Quick }
 }
 
-/// Whoever tells instances of many events lets others have the worker after [`WORKER_SLICE`].
-pub(super) struct Courtesy(Instant);
+/// Yields the worker every [`WORKER_SLICE`] in a task that processes many events.
+pub(super) struct YieldTimer(Instant);
 
-impl Courtesy {
-    /// It has the worker from now on.
-    pub fn new() -> Self {
+impl YieldTimer {
+    /// The task has the worker from now on.
+    pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Lets others have it, if it is time to.
-    pub async fn show(&mut self) {
+    /// Yields if the task has had the worker for [`WORKER_SLICE`].
+    pub async fn yield_if_due(&mut self) {
         if self.0.elapsed() >= WORKER_SLICE {
             tokio::task::yield_now().await;
             self.0 = Instant::now();
