@@ -88,6 +88,7 @@ pub struct Journal {
     full: AtomicBool,
     /// Bytes that the open group may take before the store is full.
     room: AtomicUsize,
+    stalled: AtomicBool,
     behind: AtomicBool,
 }
 
@@ -153,6 +154,7 @@ impl Journal {
             progress: watch::Sender::new(Progress { stored: 0, failed: None }),
             full: AtomicBool::new(false),
             room: AtomicUsize::new(usize::MAX),
+            stalled: AtomicBool::new(false),
             behind: AtomicBool::new(false),
         })
     }
@@ -214,6 +216,20 @@ impl Journal {
     pub fn set_room(&self, bytes: usize) {
         self.room.store(bytes, Ordering::Relaxed);
         self.set_full(bytes == 0);
+    }
+
+    /// Says whether nothing can be written at the moment, deletions included: the open group waits for space.
+    pub fn set_stalled(&self, stalled: bool) {
+        self.stalled.store(stalled, Ordering::Relaxed);
+    }
+
+    /// Whether deletions are to be refused as well. Asks the store to look again.
+    pub(crate) fn is_stalled(self: &Arc<Self>) -> bool {
+        let stalled = self.stalled.load(Ordering::Relaxed);
+        if stalled {
+            self.storage.wake(self);
+        }
+        stalled
     }
 
     /// Bytes in the open group.

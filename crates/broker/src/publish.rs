@@ -101,7 +101,7 @@ impl Shared {
             return false;
         }
         let no_store = self.journal.is_full();
-        if no_store && message.retain() && !message.payload().is_empty() {
+        if no_store && message.retain() && (!message.payload().is_empty() || self.journal.is_stalled()) {
             return true;
         }
         if !no_store && self.config.when_queue_full == WhenQueueFull::DropOldest {

@@ -229,6 +229,14 @@ pub enum InvocationError {
         /// Why.
         error: CommitError,
     },
+    /// A durable invocation could not be stored; the function has not run.
+    #[error("the invocation of `{function}` is not accepted, and does not run: {error}")]
+    NotStored {
+        /// The function.
+        function: String,
+        /// Why.
+        error: CommitError,
+    },
 }
 
 impl InvocationError {
@@ -255,8 +263,9 @@ impl InvocationError {
             Self::Run { .. } => 500,
             Self::Workflow { error, .. } if (400..=599).contains(&error.status) => error.status,
             Self::Workflow { .. } => 500,
-            Self::Commit { error: CommitError::DiskFull { .. }, .. } => 507,
-            Self::Commit { .. } => 500,
+            Self::Commit { error: CommitError::DiskFull { .. }, .. }
+            | Self::NotStored { error: CommitError::DiskFull { .. }, .. } => 507,
+            Self::Commit { .. } | Self::NotStored { .. } => 500,
         }
     }
 
@@ -290,8 +299,10 @@ impl InvocationError {
                 RunError::Internal(_) => "Internal error",
             },
             Self::Workflow { .. } => "Workflow faulted",
-            Self::Commit { error: CommitError::DiskFull { .. }, .. } => "Disk full",
+            Self::Commit { error: CommitError::DiskFull { .. }, .. }
+            | Self::NotStored { error: CommitError::DiskFull { .. }, .. } => "Disk full",
             Self::Commit { .. } => "Commit failed",
+            Self::NotStored { .. } => "Not accepted",
         }
     }
 
@@ -328,7 +339,7 @@ impl InvocationError {
             Self::Run { error: RunError::OutOfMemory { .. }, .. } => "out_of_memory",
             Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",
             Self::Run { error: RunError::Trapped { .. }, .. } => "trap",
-            Self::Commit { .. } => "commit",
+            Self::Commit { .. } | Self::NotStored { .. } => "commit",
             Self::Cancelled { .. } => "cancelled",
             Self::QueueFull { .. }
             | Self::DroppedFromQueue { .. }

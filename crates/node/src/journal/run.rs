@@ -73,7 +73,7 @@ impl Dispatcher {
         mut durable: Durable,
         key: Option<(Digest, Digest)>,
     ) -> Result<Accepted, InvocationError> {
-        let failed = |error| InvocationError::Commit { function: function.name.to_string(), error };
+        let failed = |error| InvocationError::NotStored { function: function.name.to_string(), error };
         let id = Ulid::from_string(&invocation.id).unwrap_or_default();
         // Until it is on the disk it is there twice: as it came, and as it is to be written.
         let bytes = self.take_event_bytes(2 * invocation.event.body.len());
@@ -118,7 +118,7 @@ impl Dispatcher {
         }
         let committed = self.store().committer().commit(batch, Durability::Synced).await;
         committed
-            .map_err(|error| InvocationError::Commit { function: function.name.to_string(), error })?;
+            .map_err(|error| InvocationError::NotStored { function: function.name.to_string(), error })?;
         self.run_accepted(function, acceptance, None);
         Ok(())
     }
@@ -613,7 +613,9 @@ fn fate(error: &InvocationError) -> Fate {
         | E::Commit { error: CommitError::DiskFull { .. }, .. } => Fate::Wait(OVERLOADED_WAIT),
         // A deploy may bring one that runs.
         E::NotRunnable { .. } => Fate::Wait(NOT_RUNNABLE_WAIT),
-        E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } => Fate::StoreFailed,
+        E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } | E::NotStored { .. } => {
+            Fate::StoreFailed
+        }
         E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => Fate::Hopeless,
         E::Run { .. }
         | E::Workflow { .. }

@@ -617,12 +617,27 @@ impl Writer {
         added <= removed && !self.fields.grow(&batch.fields)
     }
 
+    /// Measures the free space, for other programs use the disk as well.
+    pub(super) fn watch_disk(&mut self) {
+        match self.journal.journal.get().and_then(Weak::upgrade) {
+            Some(journal) => drop(self.offer_room(&journal)),
+            None => drop(self.disk.room_bytes()),
+        }
+    }
+
+    /// Tells the broker how many bytes more it may store; `None` if there is no room for what waits already.
+    fn offer_room(&mut self, journal: &Journal) -> Option<u64> {
+        let room = self.disk.room_after(journal.waiting_bytes() as u64);
+        journal.set_stalled(room.is_none());
+        journal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        room
+    }
+
     /// Adds what the broker has to store to `writes`. It is not refused for want of space: the broker knows how much more
     /// it may take. If the disk has not even room for it as it is, it waits.
     fn take_journal(&mut self, writes: &mut Vec<Write>, open: bool) -> Option<JournalGroup> {
         let journal = self.journal.journal.get()?.upgrade()?;
-        let room = self.disk.room_after(journal.waiting_bytes() as u64);
-        journal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        let room = self.offer_room(&journal);
         if open && room.is_none() {
             return None;
         }

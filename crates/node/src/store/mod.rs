@@ -302,6 +302,9 @@ impl Store {
     }
 }
 
+/// A file of the data directory that a node writes after its first store.
+const LATER_FILE: &str = "http-token";
+
 /// Looks through the store's files before the engine does, and accepts a loss if that is wanted.
 fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper, StoreError> {
     let failed =
@@ -318,6 +321,13 @@ fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper,
         tracing::warn!(
             "the store has no manifest (it is from an earlier version, or both copies are gone): it is taken as it is, and what may \
              be missing is not known"
+        );
+    }
+    if known.is_none() && !inspection.exists && options.data_dir.join(LATER_FILE).exists() {
+        tracing::warn!(
+            data_dir = %options.data_dir.display(),
+            "the data directory was in use before, but it has no store: the node starts empty; if that is a mistake, stop the node \
+             and restore `store` and `store.manifest` from a backup"
         );
     }
     let mut exists = inspection.exists;

@@ -19,6 +19,8 @@ use super::commit::Writer;
 use super::keeper::{Keeper, Moment};
 use super::rotate;
 
+/// Between two looks at the free space, which other programs use as well.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two passes while the disk stays full.
 const RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(5);
@@ -92,14 +94,13 @@ fn run(
     let mut upkeep = Upkeep { folder, retry: RETRY, commits: None };
     let mut due: Option<Instant> = None;
     loop {
-        let received = match due {
-            Some(due) => signalled.recv_timeout(due.saturating_duration_since(Instant::now())),
-            None => signalled.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
+        let wait = due.map_or(WATCH_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
+        let received = signalled.recv_timeout(wait.min(WATCH_INTERVAL));
         if received == Err(RecvTimeoutError::Disconnected) || chores.is_stopped() {
             return;
         }
         let Some(writer) = writer.upgrade() else { return };
+        writer.lock().watch_disk();
         let rotates = chores.rotate.swap(false, Ordering::AcqRel);
         let is_asked = chores.reclaim.swap(false, Ordering::AcqRel);
         let reclaims = is_asked || due.is_some_and(|due| due <= Instant::now());
