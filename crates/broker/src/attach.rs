@@ -360,7 +360,7 @@ impl Shared {
         let change = Change {
             space: Space::State,
             key: stored::session_key(&mailbox.client_id),
-            value: Some(stored::encode(&record)),
+            value: Some(stored::encode(&record).into()),
         };
         self.journal.begin().append(change, false);
     }
@@ -378,7 +378,7 @@ impl Shared {
             let change = Change {
                 space: Space::State,
                 key: stored::subscription_key(session, subscription.filter.as_str()),
-                value: Some(stored::encode(&record)),
+                value: Some(stored::encode(&record).into()),
             };
             self.journal.begin().append(change, true)
         });

@@ -157,7 +157,7 @@ impl<'a> Publishing<'a> {
     /// itself stores. PUBACK and PUBREC wait until it is as durable as the store's policy says. Nothing is stored when
     /// a later hook rejects or blocks the message.
     pub fn record(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
-        self.effects.changes.push(Change { space: Space::Hook, key, value });
+        self.effects.changes.push(Change { space: Space::Hook, key, value: value.map(Bytes::from) });
     }
 
     /// Has `then` called as soon as what this message [records](Self::record) is on its way to the store, with the

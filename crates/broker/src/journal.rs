@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
@@ -41,8 +42,8 @@ pub struct Change {
     pub space: Space,
     /// The key.
     pub key: Vec<u8>,
-    /// The value to put; `None` deletes the entry.
-    pub value: Option<Vec<u8>>,
+    /// The value to put; `None` deletes the entry. Entries of one message for many sessions share theirs.
+    pub value: Option<Bytes>,
 }
 
 /// A moment in the order of all changes: what was appended up to it.
@@ -107,7 +108,12 @@ struct Open {
     number: u64,
     /// With whether somebody waits until they are on the disk; `None` for those that were taken back.
     changes: Vec<Option<(Change, bool)>>,
+    /// What they take on the disk.
     bytes: usize,
+    /// What they take in memory, where a value that is shared counts once.
+    memory_bytes: usize,
+    /// Address and length of the last value.
+    last_value: (usize, usize),
     /// Positions in `changes` of entries that the store does not have.
     fresh: HashMap<Vec<u8>, usize>,
 }
@@ -145,7 +151,14 @@ pub(crate) struct Transaction<'a> {
 
 impl Journal {
     pub(crate) fn new(storage: Arc<dyn Storage>, max_bytes: usize) -> Arc<Journal> {
-        let open = Open { number: 1, changes: Vec::new(), bytes: 0, fresh: HashMap::new() };
+        let open = Open {
+            number: 1,
+            changes: Vec::new(),
+            bytes: 0,
+            memory_bytes: 0,
+            last_value: (0, 0),
+            fresh: HashMap::new(),
+        };
         Arc::new(Journal {
             storage,
             max_bytes,
@@ -170,7 +183,7 @@ impl Journal {
         }
         let number = open.number;
         open.number += 1;
-        open.bytes = 0;
+        (open.bytes, open.memory_bytes, open.last_value) = (0, 0, (0, 0));
         self.behind.store(false, Ordering::Relaxed);
         open.fresh.clear();
         let changes = std::mem::take(&mut open.changes);
@@ -276,7 +289,7 @@ impl Journal {
 
     /// Whether so much waits that nothing new to keep is to be taken from anybody.
     pub(crate) fn is_far_behind(&self) -> bool {
-        self.is_behind() && self.open.lock().bytes > self.max_bytes
+        self.is_behind() && self.open.lock().memory_bytes > self.max_bytes
     }
 
     /// Waits until what was appended up to `ticket` is stored.
@@ -304,8 +317,14 @@ impl Transaction<'_> {
         self.boundary.get_or_insert_with(|| journal.boundary.read_recursive());
         let mut open = self.journal.open.lock();
         self.wake |= open.changes.is_empty();
-        open.bytes += change.key.len() + change.value.as_ref().map_or(0, Vec::len);
-        if open.bytes > self.journal.max_bytes / BEHIND_SHARE {
+        let value = change.value.as_ref().map_or((0, 0), |value| (value.as_ptr() as usize, value.len()));
+        open.bytes += change.key.len() + value.1;
+        open.memory_bytes += size_of::<Change>() + 2 * change.key.len();
+        if value != open.last_value {
+            open.memory_bytes += value.1;
+            open.last_value = value;
+        }
+        if open.memory_bytes > self.journal.max_bytes / BEHIND_SHARE {
             self.journal.behind.store(true, Ordering::Relaxed);
         }
         if open.bytes > self.journal.room.load(Ordering::Relaxed) && change.value.is_some() {
@@ -386,7 +405,7 @@ fn store_all(journal: &Journal, entries: &Mutex<Entries>) {
                 Some(value) => {
                     // As a store on a disk has it.
                     assert!(key.len() <= 65_535, "a key of {} bytes", key.len());
-                    entries.insert((space, key), value)
+                    entries.insert((space, key), value.into())
                 }
                 None => entries.remove(&(space, key)),
             };

@@ -20,8 +20,10 @@ use crate::stored::{
 };
 use crate::topic::TopicFilter;
 
-/// Entries read at a time.
+/// Entries read at a time, at most; fewer where they are large.
 const PAGE: usize = 1024;
+const FIRST_PAGE: usize = 16;
+const PAGE_BYTES: usize = 1 << 20;
 
 /// A session while it is being put together.
 struct Loading {
@@ -134,11 +136,14 @@ impl Shared {
         mut found: impl FnMut(&Entry) -> bool,
     ) -> Result<(), StorageError> {
         let mut from = from.to_vec();
+        let mut entries = FIRST_PAGE;
         loop {
-            let page = self.journal.storage().scan(space, &from, PAGE)?;
-            if !page.iter().all(&mut found) || page.len() < PAGE {
+            let page = self.journal.storage().scan(space, &from, entries)?;
+            if !page.iter().all(&mut found) || page.len() < entries {
                 return Ok(());
             }
+            let bytes: usize = page.iter().map(|(key, value)| key.len() + value.len()).sum();
+            entries = (PAGE_BYTES / (bytes / page.len()).max(1)).clamp(1, PAGE).min(2 * entries);
             if let Some((last, _)) = page.last() {
                 from.clone_from(last);
                 from.push(0);

@@ -10,10 +10,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::journal::{Entry, Progress, Transaction};
-use crate::message::Message;
 use crate::monitor::Figures;
 use crate::outbox::{
-    Bounds, Dated, Delivery, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck,
+    Bounds, Copies, Dated, Delivery, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck,
 };
 use crate::stored::Moment;
 use crate::wire::Encoder;
@@ -104,13 +103,13 @@ impl Mailbox {
     pub(crate) fn push(
         &self,
         dated: Dated<'_>,
-        owned: &mut Option<Message>,
+        copies: &mut Copies,
         delivery: &Delivery,
         figures: &Arc<Figures>,
         now: &Moment,
         transaction: &mut Transaction<'_>,
     ) -> Pushed {
-        let pushed = self.outbox.lock().push(dated, owned, delivery, figures, now, transaction);
+        let pushed = self.outbox.lock().push(dated, copies, delivery, figures, now, transaction);
         if let Pushed::Accepted { wake: true, .. } | Pushed::Over { wake: true } = pushed {
             self.wake.notify_one();
         }

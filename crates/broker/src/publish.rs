@@ -11,7 +11,7 @@ use crate::journal::{Change, Space, Ticket, Transaction};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
 use crate::monitor::Figures;
-use crate::outbox::{Dated, Delivery, Pushed};
+use crate::outbox::{Copies, Dated, Delivery, Pushed};
 use crate::retained::{Refused, Retained};
 use crate::stored::{self, MessageRecord, Moment, RetainedRecord};
 use crate::subscriptions::{Entry, Subscriber};
@@ -184,7 +184,7 @@ impl Shared {
         }
         let value = is_kept.then(|| {
             let message = MessageRecord::of(message);
-            stored::encode(&RetainedRecord { message, received_unix_ms: now.unix_ms })
+            stored::encode(&RetainedRecord { message, received_unix_ms: now.unix_ms }).into()
         });
         let key = stored::retained_key(message.topic().as_str());
         // Appended under the lock: changes of one topic are stored in their order.
@@ -205,11 +205,11 @@ impl Shared {
     ) -> Routed {
         let mut routed = Routed::default();
         let mut delivered = 0;
-        let mut owned = None;
+        let mut copies = Copies::default();
         let dated = Dated { message, received: now.instant };
         // Says whether the subscriber has it, or may still get it.
         let mut deliver = |mailbox: &Arc<Mailbox>, delivery: Delivery, figures: &Arc<Figures>| match mailbox
-            .push(dated, &mut owned, &delivery, figures, now, transaction)
+            .push(dated, &mut copies, &delivery, figures, now, transaction)
         {
             Pushed::Accepted { pressure, .. } => {
                 delivered += 1;
@@ -223,7 +223,7 @@ impl Shared {
                 match &mut waiting {
                     Some(waiting) => waiting.push(Waiting {
                         mailbox: mailbox.clone(),
-                        message: Some((owned.get_or_insert_with(|| message.clone()).clone(), delivery)),
+                        message: Some((copies.message(message), delivery)),
                         figures: figures.clone(),
                         received: now.instant,
                     }),

@@ -685,6 +685,8 @@ fn store_options(config: &NodeConfig, plan: &MemoryPlan) -> StoreOptions {
         data_dir: config.data_dir.clone(),
         sync_interval: config.store.sync_interval,
         reserve_bytes: config.store.reserve.map(|reserve| reserve.as_u64()),
+        // A start reads all of it into memory.
+        journal_bytes: plan.limit.bytes / 8,
         cache_bytes: plan.block_bytes,
         objects_cache_bytes: plan.field_bytes,
         broker_sync: config.broker.sync,

@@ -29,7 +29,7 @@ use crate::hook::Hold;
 use crate::journal::{Entry, Progress, Space, StorageError};
 use crate::limits::Bucket;
 use crate::message::Message;
-use crate::outbox::{Dated, Delivery, Loss, Page, Pushed};
+use crate::outbox::{Copies, Dated, Delivery, Loss, Page, Pushed};
 use crate::session::{Answer, End, Reply, Session};
 use crate::sessions::Replay;
 use crate::stored::{self, Moment};
@@ -535,7 +535,14 @@ where
                     return false;
                 }
                 let mut transaction = self.shared.journal.begin();
-                match mailbox.push(dated, &mut None, &delivery, &next.figures, now, &mut transaction) {
+                match mailbox.push(
+                    dated,
+                    &mut Copies::default(),
+                    &delivery,
+                    &next.figures,
+                    now,
+                    &mut transaction,
+                ) {
                     Pushed::Accepted { .. } | Pushed::Over { .. } => {
                         self.shared.counters.messages_out.add(1);
                     }
@@ -565,7 +572,8 @@ where
             let dated = Dated { message, received: next.received };
             let (shared, figures) = (self.shared, &next.figures);
             let mut transaction = shared.journal.begin();
-            match next.mailbox.push(dated, &mut None, delivery, figures, now, &mut transaction) {
+            match next.mailbox.push(dated, &mut Copies::default(), delivery, figures, now, &mut transaction)
+            {
                 Pushed::Accepted { .. } | Pushed::Over { .. } => shared.counters.messages_out.add(1),
                 Pushed::Skipped => {}
                 Pushed::Full => return Some(room),
@@ -639,7 +647,7 @@ where
                         let dated = Dated { message, received: waiting.received };
                         match waiting.mailbox.push(
                             dated,
-                            &mut None,
+                            &mut Copies::default(),
                             delivery,
                             figures,
                             now,

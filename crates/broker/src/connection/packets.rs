@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::acks::Gate;
@@ -110,7 +111,7 @@ where
             (Some(session), Answer::PubRec(packet_id)) => vec![Change {
                 space: Space::State,
                 key: stored::incoming_key(session, packet_id.get()),
-                value: Some(Vec::new()),
+                value: Some(Bytes::new()),
             }],
             _ => Vec::new(),
         };

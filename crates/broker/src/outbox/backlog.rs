@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::{Delivery, PAGE_MESSAGES, Slot, Totals, Waiting};
 use crate::journal::{Change, Progress, Space, Ticket, Transaction};
 use crate::monitor::Figures;
@@ -91,12 +93,7 @@ impl Backlog {
     }
 
     /// Stores a new message.
-    pub(super) fn add(
-        &mut self,
-        number: u64,
-        record: Vec<u8>,
-        transaction: &mut Transaction<'_>,
-    ) -> Ticket {
+    pub(super) fn add(&mut self, number: u64, record: Bytes, transaction: &mut Transaction<'_>) -> Ticket {
         let key = stored::queue_key(self.session, number);
         let ticket = transaction.append_fresh(Change { space: Space::Queue, key, value: Some(record) });
         self.ticket = Some(ticket);
@@ -106,7 +103,7 @@ impl Backlog {
     pub(super) fn change(
         &mut self,
         number: u64,
-        value: Option<Vec<u8>>,
+        value: Option<Bytes>,
         awaited: bool,
         transaction: &mut Transaction<'_>,
     ) -> Ticket {
@@ -128,7 +125,7 @@ impl Backlog {
         if self.marked != number {
             self.marked = number;
             let (key, value) = (stored::mark_key(self.session), stored::encode(&number));
-            transaction.append(Change { space: Space::State, key, value: Some(value) }, false);
+            transaction.append(Change { space: Space::State, key, value: Some(value.into()) }, false);
         }
     }
 
@@ -271,6 +268,18 @@ impl Backlog {
             0 => Err(()),
             readable => Ok(usize::try_from(readable).unwrap_or(usize::MAX).min(PAGE_MESSAGES)),
         }
+    }
+
+    /// How many of the first `messages` in the store have at most `bytes` together; one at least.
+    pub(super) fn within(&self, messages: usize, bytes: usize) -> usize {
+        let mut left = bytes as u64;
+        let fits = self.spilled.iter().take(messages).take_while(|spilled| {
+            let weight = u64::from(spilled.weight);
+            let fits = weight <= left;
+            left = left.saturating_sub(weight);
+            fits
+        });
+        fits.count().max(1)
     }
 
     /// A fetched record as a slot; `None` if it can't be used.

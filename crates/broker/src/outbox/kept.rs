@@ -101,7 +101,7 @@ impl Outbox {
     pub(super) fn push_stored(
         &mut self,
         dated: Dated<'_>,
-        owned: &mut Option<Message>,
+        copies: &mut Copies,
         delivery: &Delivery,
         figures: &Arc<Figures>,
         now: &Moment,
@@ -140,7 +140,7 @@ impl Outbox {
         let Some(stored) = &mut self.stored else { return Pushed::Lost(Loss::Closed) };
         let number = first + in_memory as u64 + stored.spilled.len() as u64;
         let received_unix_ms = now.unix_ms_of(dated.received);
-        let record = stored::encode(&QueueRecord::of(dated.message, delivery, received_unix_ms));
+        let record = copies.record(dated.message, delivery, received_unix_ms);
         let ticket = stored.add(number, record, transaction);
         let room = in_memory - self.sent < MEMORY_MESSAGES && self.memory_bytes < MEMORY_BYTES;
         let Some(link) = self.link.as_mut().filter(|_| stored.spilled.is_empty() && room) else {
@@ -170,7 +170,7 @@ impl Outbox {
             };
         }
         stored.weigh(weight as i64);
-        let message = owned.get_or_insert_with(|| dated.message.clone()).clone();
+        let message = copies.message(dated.message);
         let after = (delivery.qos == QoS::ExactlyOnce).then_some(ticket);
         self.wait(message, dated.received, delivery.clone(), figures.clone(), after);
         // It learns that it waits for the store.

@@ -25,7 +25,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use self::backlog::Backlog;
 pub(crate) use self::link::MayRead;
@@ -113,6 +113,33 @@ pub(crate) struct Delivery {
 pub(crate) struct Dated<'a> {
     pub message: &'a Message,
     pub received: Instant,
+}
+
+/// What the subscribers of one message share.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    message: Option<Message>,
+    /// The stored form, for one way of delivery.
+    record: Option<(Delivery, Bytes)>,
+}
+
+impl Copies {
+    /// A copy of the message to keep.
+    pub(crate) fn message(&mut self, message: &Message) -> Message {
+        self.message.get_or_insert_with(|| message.clone()).clone()
+    }
+
+    fn record(&mut self, message: &Message, delivery: &Delivery, received_unix_ms: u64) -> Bytes {
+        match &self.record {
+            Some((same, record)) if same == delivery => record.clone(),
+            _ => {
+                let record =
+                    Bytes::from(stored::encode(&QueueRecord::of(message, delivery, received_unix_ms)));
+                self.record = Some((delivery.clone(), record.clone()));
+                record
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,12 +282,12 @@ impl Outbox {
         waiting
     }
 
-    /// Encodes a message, or queues it. `owned` is shared by all subscribers of one message: the first that has to keep
-    /// it makes the copy.
+    /// Encodes a message, or queues it. `copies` are shared by all subscribers of one message: the first that has to keep
+    /// it makes them.
     pub(crate) fn push(
         &mut self,
         dated: Dated<'_>,
-        owned: &mut Option<Message>,
+        copies: &mut Copies,
         delivery: &Delivery,
         figures: &Arc<Figures>,
         now: &Moment,
@@ -282,7 +309,7 @@ impl Outbox {
             };
         }
         if self.stored.is_some() {
-            return self.push_stored(dated, owned, delivery, figures, now, transaction);
+            return self.push_stored(dated, copies, delivery, figures, now, transaction);
         }
         let is_full = self.is_full(weight);
         let Some(link) = &mut self.link else { return Pushed::Lost(Loss::Closed) };
@@ -295,7 +322,7 @@ impl Outbox {
         }
         let wake = link.buffer.is_empty();
         if self.sent < self.slots.len() || self.open >= link.window || self.sent >= LARGEST_SPAN {
-            let message = owned.get_or_insert_with(|| dated.message.clone()).clone();
+            let message = copies.message(dated.message);
             self.wait(message, dated.received, delivery.clone(), figures.clone(), None);
             return Pushed::Accepted { wake: false, pressure: self.is_pressed() };
         }
@@ -349,6 +376,7 @@ impl Outbox {
             if room && !stored.spilled.is_empty() && !stored.fetching {
                 match stored.readable(from, progress) {
                     Ok(messages) => {
+                        let messages = stored.within(messages, MEMORY_BYTES);
                         stored.fetching = true;
                         taken.page = Some(Page { session: stored.session, from, messages });
                     }
@@ -426,7 +454,8 @@ impl Outbox {
                 let number = self.first + at as u64;
                 let released = || Some(stored::encode(&QueueRecord::Released));
                 let stored = self.stored.as_mut();
-                let ticket = stored.map(|stored| stored.change(number, released(), true, transaction));
+                let ticket = stored
+                    .map(|stored| stored.change(number, released().map(Bytes::from), true, transaction));
                 Ok(Release::Send(ticket))
             }
         }

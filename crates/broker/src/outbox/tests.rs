@@ -64,7 +64,7 @@ impl Disk {
             let changes = std::mem::take(&mut group.changes).into_iter();
             for Change { key, value, .. } in changes.filter(|change| change.space == Space::Queue) {
                 match value {
-                    Some(value) => self.0.lock().insert(key, value),
+                    Some(value) => self.0.lock().insert(key, value.into()),
                     None => self.0.lock().remove(&key),
                 };
             }
@@ -195,7 +195,14 @@ impl World {
         let delivery = Delivery { qos, retain: false, identifiers: Vec::new() };
         let dated = Dated { message: &message, received: self.now.instant };
         let mut transaction = self.journal.begin();
-        self.outbox.push(dated, &mut None, &delivery, &self.figures, &self.now, &mut transaction)
+        self.outbox.push(
+            dated,
+            &mut Copies::default(),
+            &delivery,
+            &self.figures,
+            &self.now,
+            &mut transaction,
+        )
     }
 
     fn take(&mut self) -> BytesMut {
@@ -407,8 +414,14 @@ fn all_subscribers_together_have_a_bound() {
     for outbox in &mut outboxes {
         for _ in 0..100 {
             let mut transaction = journal.begin();
-            let pushed =
-                outbox.push(dated, &mut None, &delivery, &world.figures, &world.now, &mut transaction);
+            let pushed = outbox.push(
+                dated,
+                &mut Copies::default(),
+                &delivery,
+                &world.figures,
+                &world.now,
+                &mut transaction,
+            );
             accepted += usize::from(matches!(pushed, Pushed::Accepted { .. }));
         }
     }

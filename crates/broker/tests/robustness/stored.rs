@@ -27,7 +27,8 @@ pub fn run(input: &[u8]) {
     within_time(async {
         let storage = Arc::new(MemoryStorage::default());
         let writer = Broker::open(config(0), Hooks::default(), storage.clone()).expect("an empty store");
-        let change = |(space, key, value)| Change { space, key, value: Some(value) };
+        let change =
+            |(space, key, value): (_, _, Vec<u8>)| Change { space, key, value: Some(value.into()) };
         if let Some(ticket) = writer.record(entries.into_iter().map(change).collect()) {
             writer.durable(ticket).await.expect("it is stored");
         }
@@ -86,8 +87,11 @@ fn stored() -> &'static Entries {
             let broker =
                 Broker::open(config(0), Hooks::default(), storage.clone()).expect("an empty store");
             drive(&broker, &BEFORE[1..]).await;
-            let ticket =
-                broker.record(vec![Change { space: Space::Hook, key: vec![0], value: Some(vec![0]) }]);
+            let ticket = broker.record(vec![Change {
+                space: Space::Hook,
+                key: vec![0],
+                value: Some(vec![0].into()),
+            }]);
             broker.durable(ticket.expect("a change")).await.expect("all of it is stored");
         });
         let scan = |space| {

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use bytes::Bytes;
 use edgefaas_broker::{Broker, Change, Space, Storage, StorageError};
 
 use super::config::BridgeSection;
@@ -39,7 +40,7 @@ pub fn filter(bridge: &str, filter: &str, subscribed: bool) -> Change {
 
 fn change(tag: u8, bridge: &str, rest: &[u8], there: bool) -> Change {
     let key = [&[tag], bridge.as_bytes(), &[0], rest].concat();
-    Change { space: Space::Hook, key, value: there.then(Vec::new) }
+    Change { space: Space::Hook, key, value: there.then(Bytes::new) }
 }
 
 /// What was recorded, by bridge. What is of bridges that are gone is deleted.

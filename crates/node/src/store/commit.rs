@@ -12,9 +12,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use edgefaas_broker::{Group as JournalGroup, Journal, Space};
 use edgefaas_crdt::{FieldDelta, Operation};
-use fjall::{Database, Keyspace, PersistMode};
+use fjall::{Database, Keyspace, PersistMode, UserValue};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -61,14 +62,15 @@ pub struct Batch {
 
 #[derive(Clone)]
 enum Write {
-    Put(Keyspace, Vec<u8>, Vec<u8>),
+    /// A value that many entries share is in memory once, in the engine too.
+    Put(Keyspace, Vec<u8>, UserValue),
     Delete(Keyspace, Vec<u8>),
 }
 
 impl Batch {
     /// Puts a value.
     pub fn put(&mut self, space: &Keyspace, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
-        self.writes.push(Write::Put(space.clone(), key.into(), value.into()));
+        self.writes.push(Write::Put(space.clone(), key.into(), UserValue::from(value.into())));
     }
 
     /// Deletes a value.
@@ -280,6 +282,8 @@ pub(super) struct CommitterOptions {
     pub sync_interval: Duration,
     /// Free space that is kept; `None` for a share of the disk.
     pub reserve_bytes: Option<u64>,
+    /// How long the engine's journal may be, in bytes.
+    pub journal_bytes: u64,
 }
 
 impl Committer {
@@ -294,6 +298,7 @@ impl Committer {
         let disk = DiskSpace::new(
             &options.folder,
             options.reserve_bytes,
+            options.journal_bytes,
             options.database.clone(),
             options.all.clone(),
             chores.clone(),
@@ -644,11 +649,22 @@ impl Writer {
         let mut group = journal.take();
         let changes = group.as_mut().map(|group| std::mem::take(&mut group.changes)).unwrap_or_default();
         let sizes =
-            changes.iter().map(|change| change.key.len() + change.value.as_ref().map_or(0, Vec::len));
+            changes.iter().map(|change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len));
         let bytes = sizes.sum::<usize>() as u64 + ENTRY_BYTES * changes.len() as u64;
         self.disk.accept(bytes);
         let deleted = changes.iter().filter(|change| change.value.is_none()).count();
         self.disk.deleted(deleted as u64);
+        let mut last: Option<(Bytes, UserValue)> = None;
+        let mut shared = |value: Bytes| match &last {
+            Some((same, shared)) if same.as_ptr() == value.as_ptr() && same.len() == value.len() => {
+                shared.clone()
+            }
+            _ => {
+                let shared = UserValue::from(&value[..]);
+                last = Some((value, shared.clone()));
+                shared
+            }
+        };
         writes.extend(changes.into_iter().map(|change| {
             let space = match change.space {
                 Space::State => &self.spaces.state,
@@ -656,7 +672,7 @@ impl Writer {
                 Space::Hook => &self.spaces.hook,
             };
             match change.value {
-                Some(value) => Write::Put(space.clone(), change.key, value),
+                Some(value) => Write::Put(space.clone(), change.key, shared(value)),
                 None => Write::Delete(space.clone(), change.key),
             }
         }));

@@ -53,6 +53,8 @@ pub struct StoreOptions {
     pub sync_interval: Duration,
     /// Free space that only deletions may use, in bytes; `None` for a share of the disk.
     pub reserve_bytes: Option<u64>,
+    /// How long the engine's journal may be, in bytes; shorter on small disks.
+    pub journal_bytes: u64,
     /// Memory for the block cache, in bytes.
     pub cache_bytes: u64,
     /// Memory for fields of objects, in bytes.
@@ -71,6 +73,7 @@ impl StoreOptions {
             data_dir: data_dir.to_owned(),
             sync_interval: Duration::from_secs(3600),
             reserve_bytes: Some(0),
+            journal_bytes: u64::MAX,
             cache_bytes: 1 << 20,
             objects_cache_bytes: 1 << 20,
             broker_sync: JournalSync::Commit,
@@ -269,6 +272,7 @@ impl Store {
             keeper: keeper.clone(),
             sync_interval: options.sync_interval,
             reserve_bytes: options.reserve_bytes,
+            journal_bytes: options.journal_bytes,
         })
         .map_err(StoreError::Thread)?;
         Ok(Self { database, spaces, committer, objects, keeper, node_id })

@@ -120,6 +120,7 @@ impl DiskSpace {
     pub fn new(
         path: &Path,
         reserve_bytes: Option<u64>,
+        journal_bytes: u64,
         database: Database,
         spaces: Vec<Keyspace>,
         chores: Arc<Chores>,
@@ -129,7 +130,7 @@ impl DiskSpace {
             path: path.to_owned(),
             total_bytes,
             reserve_bytes: reserve_bytes.unwrap_or(default_reserve_bytes(total_bytes)),
-            journal_budget_bytes: journal_budget_bytes(total_bytes),
+            journal_budget_bytes: journal_budget_bytes(total_bytes, journal_bytes),
             database,
             spaces,
             chores,
@@ -317,8 +318,8 @@ fn default_reserve_bytes(total_bytes: u64) -> u64 {
 }
 
 /// `None` where the engine's own limit is small enough.
-fn journal_budget_bytes(total_bytes: u64) -> Option<u64> {
-    let budget = (total_bytes / JOURNAL_SHARE).max(MIN_JOURNAL_BYTES);
+fn journal_budget_bytes(total_bytes: u64, journal_bytes: u64) -> Option<u64> {
+    let budget = (total_bytes / JOURNAL_SHARE).min(journal_bytes).max(MIN_JOURNAL_BYTES);
     (budget < ENGINE_JOURNAL_BYTES).then_some(budget)
 }
 
@@ -332,8 +333,9 @@ mod tests {
         assert_eq!(default_reserve_bytes(mib(64)), mib(4));
         assert_eq!(default_reserve_bytes(mib(256)), mib(16));
         assert_eq!(default_reserve_bytes(mib(32 * 1024)), mib(64));
-        assert_eq!(journal_budget_bytes(mib(32)), Some(mib(4)));
-        assert_eq!(journal_budget_bytes(mib(256)), Some(mib(16)));
-        assert_eq!(journal_budget_bytes(mib(1024)), None, "the engine's own 64 MB");
+        assert_eq!(journal_budget_bytes(mib(32), u64::MAX), Some(mib(4)));
+        assert_eq!(journal_budget_bytes(mib(256), u64::MAX), Some(mib(16)));
+        assert_eq!(journal_budget_bytes(mib(1024), u64::MAX), None, "the engine's own 64 MB");
+        assert_eq!(journal_budget_bytes(mib(1024), mib(16)), Some(mib(16)), "on a machine with 128 MB");
     }
 }

@@ -243,7 +243,11 @@ impl Dispatcher {
             };
             if number.is_some() {
                 let entries = self.start_entries(&running, &mut running.state.lock());
-                let put = |(key, value)| Change { space: Space::Hook, key, value: Some(value) };
+                let put = |(key, value): (_, Vec<u8>)| Change {
+                    space: Space::Hook,
+                    key,
+                    value: Some(value.into()),
+                };
                 changes.extend(entries.into_iter().map(put));
             }
             started.push(running);
