@@ -11,9 +11,12 @@ use crate::progress::Step;
 
 pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    // Say that there is no node before a build that may take minutes.
+    // Say that there is no node before a build that may take minutes. The deploy has a connection of its own, since the node closes
+    // one that sends nothing for some seconds.
+    drop(client::connect(global).await?);
+    let request = deploy_request(&app, app.build().await?, args.strict)?;
     let mut client = client::connect(global).await?;
-    let response = deploy(&app, args.strict, &mut client).await?;
+    let response = send(&app, request, &mut client).await?;
     let deployed = response.app.unwrap_or_default();
     if global.output == Format::Json {
         return output::json(&json!({
@@ -42,6 +45,14 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
 /// Builds an app and makes it live.
 pub async fn deploy(app: &App, strict: bool, client: &mut Client) -> anyhow::Result<proto::DeployResponse> {
     let request = deploy_request(app, app.build().await?, strict)?;
+    send(app, request, client).await
+}
+
+async fn send(
+    app: &App,
+    request: proto::DeployRequest,
+    client: &mut Client,
+) -> anyhow::Result<proto::DeployResponse> {
     let _step = Step::start(format!("Deploying {}", app.manifest.app));
     let response = client.deploy(request).await.map_err(|status| client::failure(&status))?;
     Ok(response.into_inner())

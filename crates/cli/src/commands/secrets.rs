@@ -45,8 +45,10 @@ async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<(
         return Err(Failure::new(Exit::Usage, message));
     }
     let app = app_or_folder(app)?;
-    let mut client = client::connect(global).await?;
+    // Say that there is no node before the value is typed; the node closes a connection that sends nothing meanwhile.
+    drop(client::connect(global).await?);
     let value = input::secret(&format!("Value of {name}"), &format!("the value of {name}"))?;
+    let mut client = client::connect(global).await?;
     let request = proto::SetSecretRequest { name: name.to_owned(), value, app: app.clone() };
     client.set_secret(request).await.map_err(|status| client::failure(&status))?;
     done(json!({ "app": app, "name": name, "set": true }), &format!("{name} of {app} is set"), global)

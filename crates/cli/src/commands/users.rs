@@ -30,13 +30,15 @@ pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
         args::Users::Add { name } => {
             check_name(name)?;
             let mut keeper = keeper(global, true).await?;
-            keeper.add(name, input::new_password(name)?).await?;
+            let password = keeper.new_password(name, global).await?;
+            keeper.add(name, password).await?;
             done(name, true, &format!("{name} can connect"), global)
         }
         args::Users::Passwd { name } => {
             check_name(name)?;
             let mut keeper = keeper(global, false).await?;
-            keeper.set_password(name, input::new_password(name)?).await?;
+            let password = keeper.new_password(name, global).await?;
+            keeper.set_password(name, password).await?;
             done(name, true, &format!("{name} has a new password"), global)
         }
         args::Users::Rm { name } => {
@@ -49,6 +51,15 @@ pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
 }
 
 impl Keeper {
+    /// Asks for it. The node is connected to again, since it closes a connection that sends nothing meanwhile.
+    async fn new_password(&mut self, name: &str, global: &Global) -> anyhow::Result<String> {
+        let password = input::new_password(name)?;
+        if let Self::Node(client) = self {
+            **client = client::connect(global).await?;
+        }
+        Ok(password)
+    }
+
     async fn add(&mut self, name: &str, password: String) -> anyhow::Result<()> {
         match self {
             Self::Node(client) => {
