@@ -97,6 +97,8 @@ pub struct Journal {
 #[derive(Debug)]
 pub struct Group {
     number: u64,
+    /// Entries under keys that were never used before; `changes` has none of them.
+    pub fresh: Vec<Change>,
     /// In the order in which they happened: a later change of a key counts.
     pub changes: Vec<Change>,
     /// Somebody waits until they are on the disk. Without it, reaching the operating system is enough for now.
@@ -106,8 +108,8 @@ pub struct Group {
 #[derive(Debug)]
 struct Open {
     number: u64,
-    /// With whether somebody waits until they are on the disk; `None` for those that were taken back.
-    changes: Vec<Option<(Change, bool)>>,
+    /// `None` for those that were taken back.
+    changes: Vec<Option<Appended>>,
     /// What they take on the disk.
     bytes: usize,
     /// What they take in memory, where a value that is shared counts once.
@@ -116,6 +118,15 @@ struct Open {
     last_value: (usize, usize),
     /// Positions in `changes` of entries that the store does not have.
     fresh: HashMap<Vec<u8>, usize>,
+}
+
+#[derive(Debug)]
+struct Appended {
+    change: Change,
+    /// Somebody waits until it is on the disk.
+    awaited: bool,
+    /// Its key was never used before.
+    fresh: bool,
 }
 
 /// How far the store has got.
@@ -188,12 +199,12 @@ impl Journal {
         open.fresh.clear();
         let changes = std::mem::take(&mut open.changes);
         drop(open);
-        let mut awaited = false;
-        let changes = changes.into_iter().flatten().map(|(change, waits)| {
-            awaited |= waits;
-            change
-        });
-        Some(Group { number, changes: changes.collect(), awaited })
+        let mut group = Group { number, fresh: Vec::new(), changes: Vec::new(), awaited: false };
+        for Appended { change, awaited, fresh } in changes.into_iter().flatten() {
+            group.awaited |= awaited;
+            if fresh { group.fresh.push(change) } else { group.changes.push(change) }
+        }
+        Some(group)
     }
 
     /// The fate of a group that was taken. After a failure the store takes nothing any more: everything appended from
@@ -324,7 +335,7 @@ impl Transaction<'_> {
             open.memory_bytes += value.1;
             open.last_value = value;
         }
-        if open.memory_bytes > self.journal.max_bytes / BEHIND_SHARE {
+        if open.memory_bytes > self.journal.max_bytes / BEHIND_SHARE || open.bytes > self.journal.max_bytes {
             self.journal.behind.store(true, Ordering::Relaxed);
         }
         if open.bytes > self.journal.room.load(Ordering::Relaxed) && change.value.is_some() {
@@ -334,20 +345,20 @@ impl Transaction<'_> {
         if fresh {
             let at = open.changes.len();
             open.fresh.insert(change.key.clone(), at);
-            open.changes.push(Some((change, awaited)));
+            open.changes.push(Some(Appended { change, awaited, fresh }));
         } else if change.space == Space::Queue
             && let Some(&at) = open.fresh.get(&change.key)
         {
             // The store never hears of it, or of its last value only.
             match change.value {
-                Some(_) => open.changes[at] = Some((change, true)),
+                Some(_) => open.changes[at] = Some(Appended { change, awaited: true, fresh: true }),
                 None => {
                     open.fresh.remove(&change.key);
                     open.changes[at] = None;
                 }
             }
         } else {
-            open.changes.push(Some((change, awaited)));
+            open.changes.push(Some(Appended { change, awaited, fresh }));
         }
         self.ticket = Some(ticket);
         ticket
@@ -400,7 +411,8 @@ impl Default for MemoryStorage {
 fn store_all(journal: &Journal, entries: &Mutex<Entries>) {
     while let Some(mut group) = journal.take() {
         let mut entries = entries.lock();
-        for Change { space, key, value } in std::mem::take(&mut group.changes) {
+        let fresh = std::mem::take(&mut group.fresh);
+        for Change { space, key, value } in fresh.into_iter().chain(std::mem::take(&mut group.changes)) {
             match value {
                 Some(value) => {
                     // As a store on a disk has it.

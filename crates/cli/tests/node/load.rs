@@ -35,12 +35,12 @@ impl Connection {
     }
 
     fn send(&mut self, first_byte: u8, body: &[u8]) -> io::Result<()> {
-        assert!(body.len() < 16_384, "a length of two bytes at most");
-        let length = if body.len() < 128 {
-            vec![body.len() as u8]
-        } else {
-            vec![body.len() as u8 | 128, (body.len() >> 7) as u8]
-        };
+        let (mut length, mut left) = (Vec::new(), body.len());
+        while left >= 128 {
+            length.push(left as u8 | 128);
+            left >>= 7;
+        }
+        length.push(left as u8);
         self.stream.write_all(&[&[first_byte][..], &length, body].concat())
     }
 
@@ -119,7 +119,8 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
 }
 
-fn id_of(body: &[u8]) -> u16 {
+/// The packet identifier that a packet other than PUBLISH begins with.
+pub fn id_of(body: &[u8]) -> u16 {
     u16::from_be_bytes([body[0], body[1]])
 }
 

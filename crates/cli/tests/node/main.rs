@@ -5,6 +5,7 @@ mod access;
 mod answered;
 mod archives;
 mod assets;
+mod away;
 mod bridging;
 mod brokering;
 mod clients;

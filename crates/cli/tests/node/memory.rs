@@ -8,14 +8,14 @@ use crate::load::Connection;
 use crate::support::{Running, skipped};
 
 /// A control group with a memory limit, removed when it is dropped.
-struct Group {
+pub struct Group {
     folder: PathBuf,
     is_v2: bool,
 }
 
 impl Group {
     /// Below the group of this process; none if the machine has no memory controller or the process not the right.
-    fn make(name: &str, limit_bytes: u64) -> Option<Self> {
+    pub fn make(name: &str, limit_bytes: u64) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let group = |start: &str| {
             own.lines().find_map(|line| line.split_once(start).map(|(_, path)| path.to_owned()))
@@ -32,12 +32,12 @@ impl Group {
         Some(group)
     }
 
-    fn procs(&self) -> PathBuf {
+    pub fn procs(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
 
     /// Processes that the kernel killed because the limit was reached.
-    fn killed(&self) -> u64 {
+    pub fn killed(&self) -> u64 {
         let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = std::fs::read_to_string(self.folder.join(file)).expect("the group exists");
         let killed =

@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edgefaas_broker::{Group as JournalGroup, Journal, Space};
+use edgefaas_broker::{Change, Group as JournalGroup, Journal, Space};
 use edgefaas_crdt::{FieldDelta, Operation};
-use fjall::{Database, Keyspace, PersistMode, UserValue};
+use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, UserValue};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -23,6 +23,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::keeper::Keeper;
 use super::space::{DiskSpace, Purpose, SpaceReading, SpaceState};
+use super::unflushed::{self, Unflushed};
 use super::upkeep::{self, Chores};
 use crate::objects::{FieldChange, FieldKey, FieldRefused, FieldWriter, Objects};
 
@@ -65,6 +66,29 @@ enum Write {
     /// A value that many entries share is in memory once, in the engine too.
     Put(Keyspace, Vec<u8>, UserValue),
     Delete(Keyspace, Vec<u8>),
+}
+
+impl Write {
+    fn key(&self) -> &[u8] {
+        let (Self::Put(_, key, _) | Self::Delete(_, key)) = self;
+        key
+    }
+
+    /// What it takes, with what the engine adds to it.
+    fn size_bytes(&self) -> u64 {
+        let value_bytes = match self {
+            Self::Put(_, _, value) => value.len(),
+            Self::Delete(..) => 0,
+        };
+        ENTRY_BYTES + (self.key().len() + value_bytes) as u64
+    }
+
+    fn add_to(self, batch: &mut OwnedWriteBatch) {
+        match self {
+            Self::Put(space, key, value) => batch.insert(&space, key, value),
+            Self::Delete(space, key) => batch.remove(&space, key),
+        }
+    }
 }
 
 impl Batch {
@@ -111,18 +135,13 @@ impl Batch {
     }
 
     fn longest_key_bytes(&self) -> usize {
-        let keys = self.writes.iter().map(|write| match write {
-            Write::Put(_, key, _) | Write::Delete(_, key) => key.len(),
-        });
+        let keys = self.writes.iter().map(|write| write.key().len());
         let fields = self.fields.iter().map(|(key, _)| key.as_bytes().len());
         keys.chain(fields).max().unwrap_or(0)
     }
 
     fn size_bytes(&self) -> u64 {
-        let writes = self.writes.iter().map(|write| match write {
-            Write::Put(_, key, value) => ENTRY_BYTES + (key.len() + value.len()) as u64,
-            Write::Delete(_, key) => ENTRY_BYTES + key.len() as u64,
-        });
+        let writes = self.writes.iter().map(Write::size_bytes);
         let fields =
             self.fields.iter().map(|(key, change)| key.as_bytes().len() as u64 + change.size_bytes());
         writes.sum::<u64>() + fields.sum::<u64>()
@@ -182,6 +201,7 @@ pub struct Committer {
     upkeep: Mutex<Option<JoinHandle<()>>>,
     chores: Arc<Chores>,
     space: Arc<SpaceState>,
+    unflushed: Unflushed,
     failure: Arc<Mutex<Option<String>>>,
     counters: Arc<Counters>,
 }
@@ -304,6 +324,8 @@ impl Committer {
             chores.clone(),
         );
         let space = disk.state().clone();
+        let unflushed =
+            Unflushed::new(options.database.clone(), options.all.clone(), options.journal_bytes);
         let writer = Writer {
             fields: options.fields,
             database: options.database,
@@ -315,6 +337,7 @@ impl Committer {
             spaces: options.journal,
             sync_interval: options.sync_interval,
             disk,
+            unflushed: unflushed.clone(),
             unsynced_since: None,
             failure: failure.clone(),
             counters: counters.clone(),
@@ -330,7 +353,20 @@ impl Committer {
             .spawn(move || Writer::run(&shared, &runtime, inbox))?;
         let upkeep = upkeep::start(&writer, chores.clone(), signalled, (options.folder, options.keeper))?;
         let (thread, upkeep) = (Mutex::new(Some(thread)), Mutex::new(Some(upkeep)));
-        Ok(Self { writer, objects, jobs, small, journal, thread, upkeep, chores, space, failure, counters })
+        Ok(Self {
+            writer,
+            objects,
+            jobs,
+            small,
+            journal,
+            thread,
+            upkeep,
+            chores,
+            space,
+            unflushed,
+            failure,
+            counters,
+        })
     }
 
     /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
@@ -343,6 +379,7 @@ impl Committer {
         let bytes = batch.size_bytes();
         let is_small = durability == Durability::Written
             && bytes <= WRITTEN_HERE_BYTES
+            && !self.unflushed.is_over()
             && !FieldWriter::takes_long(&self.objects, &batch.fields);
         let job = Job::Commit(batch, durability, answer);
         match if is_small { self.small.add(job, bytes) } else { Err(job) } {
@@ -446,6 +483,7 @@ pub(super) struct Writer {
     spaces: JournalSpaces,
     sync_interval: Duration,
     disk: DiskSpace,
+    unflushed: Unflushed,
     /// When the oldest change was written that is not on the disk yet.
     unsynced_since: Option<Instant>,
     failure: Arc<Mutex<Option<String>>>,
@@ -502,6 +540,11 @@ impl Writer {
                 writer.sync();
             }
             small.thread_writes.store(false, Ordering::Relaxed);
+            let (unflushed, failure) = (writer.unflushed.clone(), writer.failure.clone());
+            drop(writer);
+            if open {
+                unflushed.settle(|| failure.lock().is_some() || small.is_closed());
+            }
         }
     }
 
@@ -522,7 +565,7 @@ impl Writer {
 
     /// Writes a group, with what the broker has to store if `with_journal`; false if it held the order to close.
     fn write(&mut self, group: impl Iterator<Item = Job>, with_journal: bool) -> bool {
-        let mut writes = Vec::new();
+        let (mut writes, mut fresh) = (Vec::new(), Vec::new());
         let mut answers = Vec::new();
         let mut durability = Durability::Written;
         let mut open = true;
@@ -552,7 +595,7 @@ impl Writer {
             }
         }
         self.fields.ask_for_shares();
-        let taken = if with_journal { self.take_journal(&mut writes, open) } else { None };
+        let taken = if with_journal { self.take_journal(&mut writes, &mut fresh, open) } else { None };
         if let Some(taken) = &taken
             && taken.awaited
             && self.spaces.sync == JournalSync::Commit
@@ -561,9 +604,9 @@ impl Writer {
         }
         // A group may have been taken back by the time it is its turn; whoever asked for a sync gets one.
         let now = Instant::now();
-        let has_writes = !writes.is_empty() || !open || self.fields.has_writes(now);
+        let has_writes = !writes.is_empty() || !fresh.is_empty() || !open || self.fields.has_writes(now);
         let outcome = match has_writes || durability == Durability::Synced {
-            true => self.commit(writes, !open, now, durability),
+            true => self.commit(fresh, writes, !open, now, durability),
             false => Ok(()),
         };
         match &outcome {
@@ -639,18 +682,26 @@ impl Writer {
     }
 
     /// Adds what the broker has to store to `writes`. It is not refused for want of space: the broker knows how much more
-    /// it may take. If the disk has not even room for it as it is, it waits.
-    fn take_journal(&mut self, writes: &mut Vec<Write>, open: bool) -> Option<JournalGroup> {
+    /// it may take. If the disk has not even room for it as it is, it waits. Entries under new keys are added to `fresh`.
+    fn take_journal(
+        &mut self,
+        writes: &mut Vec<Write>,
+        fresh: &mut Vec<Write>,
+        open: bool,
+    ) -> Option<JournalGroup> {
         let journal = self.journal.journal.get()?.upgrade()?;
         let room = self.offer_room(&journal);
         if open && room.is_none() {
             return None;
         }
         let mut group = journal.take();
-        let changes = group.as_mut().map(|group| std::mem::take(&mut group.changes)).unwrap_or_default();
-        let sizes =
-            changes.iter().map(|change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len));
-        let bytes = sizes.sum::<usize>() as u64 + ENTRY_BYTES * changes.len() as u64;
+        let (new, changes) = group
+            .as_mut()
+            .map(|group| (std::mem::take(&mut group.fresh), std::mem::take(&mut group.changes)))
+            .unwrap_or_default();
+        let sizes = new.iter().chain(&changes);
+        let sizes = sizes.map(|change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len));
+        let bytes = sizes.sum::<usize>() as u64 + ENTRY_BYTES * (new.len() + changes.len()) as u64;
         self.disk.accept(bytes);
         let deleted = changes.iter().filter(|change| change.value.is_none()).count();
         self.disk.deleted(deleted as u64);
@@ -665,7 +716,7 @@ impl Writer {
                 shared
             }
         };
-        writes.extend(changes.into_iter().map(|change| {
+        let mut write = |change: Change| {
             let space = match change.space {
                 Space::State => &self.spaces.state,
                 Space::Queue => &self.spaces.queue,
@@ -675,13 +726,16 @@ impl Writer {
                 Some(value) => Write::Put(space.clone(), change.key, shared(value)),
                 None => Write::Delete(space.clone(), change.key),
             }
-        }));
+        };
+        fresh.extend(new.into_iter().map(&mut write));
+        writes.extend(changes.into_iter().map(&mut write));
         group
     }
 
-    /// Writes all of it, and of the fields what cannot wait, or all that has changed.
+    /// Writes all of it, and of the fields what cannot wait, or all that has changed. `fresh`: under keys that were never used.
     fn commit(
         &mut self,
+        mut fresh: Vec<Write>,
         writes: Vec<Write>,
         all_fields: bool,
         now: Instant,
@@ -691,20 +745,50 @@ impl Writer {
             Durability::Written => PersistMode::Buffer,
             Durability::Synced => PersistMode::SyncData,
         };
+        let failed = |error: fjall::Error| CommitError::Failed(error.to_string());
+        let is_ahead = self.write_ahead(&mut fresh).map_err(failed)?;
         let mut batch = self.database.batch().durability(Some(mode));
-        for write in writes {
-            match write {
-                Write::Put(space, key, value) => batch.insert(&space, key, value),
-                Write::Delete(space, key) => batch.remove(&space, key),
-            }
+        for write in fresh.into_iter().chain(writes) {
+            write.add_to(&mut batch);
+        }
+        if is_ahead {
+            unflushed::finish(&mut batch, &self.meta);
         }
         self.fields.write(&mut batch, all_fields, now);
-        batch.commit().map_err(|error| CommitError::Failed(error.to_string()))?;
+        batch.commit().map_err(failed)?;
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         if durability == Durability::Synced {
             self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Writes all parts but the last of what is too large for one; false if it is not.
+    fn write_ahead(&self, fresh: &mut Vec<Write>) -> fjall::Result<bool> {
+        let part_bytes = self.unflushed.part_bytes();
+        if fresh.iter().map(Write::size_bytes).sum::<u64>() <= part_bytes {
+            return Ok(false);
+        }
+        let keys: Vec<_> = fresh.iter().map(Write::key).collect();
+        unflushed::announce(&self.database, &self.meta, &keys)?;
+        let mut writes = std::mem::take(fresh).into_iter().peekable();
+        while writes.peek().is_some() {
+            let mut bytes = 0;
+            fresh.extend(std::iter::from_fn(|| {
+                writes.next_if(|write| {
+                    bytes += write.size_bytes();
+                    bytes <= part_bytes || bytes == write.size_bytes()
+                })
+            }));
+            if writes.peek().is_none() {
+                break;
+            }
+            let mut batch = self.database.batch().durability(Some(PersistMode::Buffer));
+            fresh.drain(..).for_each(|write| write.add_to(&mut batch));
+            batch.commit()?;
+            self.unflushed.settle(|| false);
+        }
+        Ok(true)
     }
 
     /// The database and its key spaces, for upkeep; `None` when there is nothing more to do for them.

@@ -16,6 +16,7 @@ mod manifest;
 mod rotate;
 mod space;
 mod tail;
+mod unflushed;
 mod upkeep;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -250,6 +251,10 @@ impl Store {
             mqtt_queue: space("mqtt-queue").map_err(failed)?,
             invocations: space("invocations").map_err(failed)?,
         };
+        match unflushed::undo(&database, &spaces.meta, &spaces.mqtt_queue).map_err(failed)? {
+            0 => {}
+            entries => tracing::info!(entries, "a group of messages that was not stored as a whole was taken back"),
+        }
         let (node_id, incarnation) =
             incarnation::next(&database, &spaces.meta, clock.now_unix_ms()).map_err(failed)?;
         let replica = ReplicaId::new(node_id, incarnation);
