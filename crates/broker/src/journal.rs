@@ -335,7 +335,8 @@ impl Transaction<'_> {
             open.memory_bytes += value.1;
             open.last_value = value;
         }
-        if open.memory_bytes > self.journal.max_bytes / BEHIND_SHARE || open.bytes > self.journal.max_bytes {
+        if open.memory_bytes > self.journal.max_bytes / BEHIND_SHARE || open.bytes > self.journal.max_bytes
+        {
             self.journal.behind.store(true, Ordering::Relaxed);
         }
         if open.bytes > self.journal.room.load(Ordering::Relaxed) && change.value.is_some() {

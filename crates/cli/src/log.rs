@@ -1,6 +1,8 @@
 //! Diagnostics of the node on stderr. A separate thread writes them, so that no connection or function waits for a slow reader of
 //! stderr.
 
+mod limit;
+
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 
@@ -8,9 +10,13 @@ use serde_json::json;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::Format;
 use crate::output;
+
+use self::limit::Limit;
 
 /// Events that wait to be written; the thread counts those that find no room.
 const WAITING_EVENTS: usize = 2048;
@@ -33,15 +39,17 @@ pub fn start(default: &str, format: Format) -> Log {
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_EVENTS);
     let (queue, thread) = queue.thread_name("log").finish(stderr);
     let _ = lost.set(queue.error_counter());
+    let out = Bounded { queue, format };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(console::colors_enabled_stderr())
         .with_target(false)
-        .with_writer(Bounded { queue, format });
+        .with_writer(out.clone());
+    let limit = Limit::new(out);
     // The only reason to fail is that a subscriber is there already.
     let _ = match format {
-        Format::Json => builder.json().try_init(),
-        Format::Table => builder.try_init(),
+        Format::Json => builder.json().finish().with(limit).try_init(),
+        Format::Table => builder.finish().with(limit).try_init(),
     };
     Log { _thread: thread }
 }

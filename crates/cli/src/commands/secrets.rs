@@ -51,6 +51,10 @@ async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<(
     let mut client = client::connect(global).await?;
     let request = proto::SetSecretRequest { name: name.to_owned(), value, app: app.clone() };
     client.set_secret(request).await.map_err(|status| client::failure(&status))?;
+    let listed = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
+    if !listed.into_inner().apps.iter().any(|deployed| deployed.name == app) {
+        eprintln!("note: no app `{app}` is deployed yet; it will find the secret when it is");
+    }
     done(json!({ "app": app, "name": name, "set": true }), &format!("{name} of {app} is set"), global)
 }
 

@@ -83,7 +83,7 @@ fn a_message_for_many_clients_is_stored_for_all_or_for_none() {
     for id in 1..=MESSAGES {
         let mut publisher = Connection::open(&node.mqtt_port, "publisher", false).unwrap();
         publisher.publish(4, "all/of-them", id, &vec![id as u8; 700_000]).unwrap();
-        let killed_at = Instant::now() + Duration::from_micros(random.below(400_000));
+        let killed_at = Instant::now() + Duration::from_micros(random.below(100_000));
         while Instant::now() < killed_at {
             std::hint::spin_loop();
         }

@@ -95,24 +95,67 @@ impl fmt::Display for Damage {
                 out,
                 "{path} is damaged: {good_bytes} of at least {written_bytes} bytes can be read; the changes behind are lost"
             ),
-            Problem::SpaceMissing { space, .. } => {
-                write!(out, "{path} is missing: it had the key space `{space}`")
+            Problem::SpaceMissing { space, id } => {
+                write!(out, "{path} is missing: it had the key space `{space}`{}", Loss(space, *id, "all"))
             }
-            Problem::ListDamaged { space, .. } if !self.path.ends_with(CURRENT) => write!(
+            Problem::ListDamaged { space, id } if !self.path.ends_with(CURRENT) => write!(
                 out,
-                "{path} is missing or damaged, or {} is: they list the tables of the key space `{space}`",
-                self.path.with_file_name(CURRENT).display()
+                "{path} is missing or damaged, or {} is: they list the tables of the key space `{space}`{}",
+                self.path.with_file_name(CURRENT).display(),
+                Loss(space, *id, "up to all")
             ),
-            Problem::ListDamaged { space, .. } => {
-                write!(out, "{path} is missing or damaged: it lists the tables of the key space `{space}`")
-            }
-            Problem::TableDamaged { space, is_missing, .. } => {
+            Problem::ListDamaged { space, id } => write!(
+                out,
+                "{path} is missing or damaged: it lists the tables of the key space `{space}`{}",
+                Loss(space, *id, "up to all")
+            ),
+            Problem::TableDamaged { space, id, is_missing, .. } => {
                 let what = if *is_missing { "is missing" } else { "is damaged" };
-                write!(out, "{path} {what}: it had entries of the key space `{space}`")
+                write!(
+                    out,
+                    "{path} {what}: it had entries of the key space `{space}`{}",
+                    Loss(space, *id, "a part")
+                )
             }
             Problem::Stray => write!(out, "{path} does not belong here; move it away"),
         }
     }
+}
+
+/// What `--accept-loss` costs: how much of the key space with this name and number.
+struct Loss<'a>(&'a str, u64, &'static str);
+
+impl fmt::Display for Loss<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(space, id, share) = self;
+        if *id == ENGINE_SPACE {
+            return write!(
+                out,
+                "; nothing else can be found without it: --accept-loss loses EVERYTHING that the node stored, unless a newer \
+                 list is whole"
+            );
+        }
+        match contents(space) {
+            Some(contents) => write!(out, "; --accept-loss loses {share} of: {contents}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is in a key space.
+fn contents(space: &str) -> Option<&'static str> {
+    Some(match space {
+        "apps" => "the apps that are deployed",
+        "revisions" => "the code of revisions",
+        "sources" => "the sources of functions",
+        "fields" => "the stateful objects",
+        "secrets" => "the secrets",
+        "meta" => "the identity of the replica",
+        "mqtt" => "MQTT sessions, subscriptions and retained messages",
+        "mqtt-queue" => "messages for MQTT sessions",
+        "invocations" => "durable invocations and workflows",
+        _ => return None,
+    })
 }
 
 /// A key space as its files are.

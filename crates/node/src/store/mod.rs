@@ -253,7 +253,9 @@ impl Store {
         };
         match unflushed::undo(&database, &spaces.meta, &spaces.mqtt_queue).map_err(failed)? {
             0 => {}
-            entries => tracing::info!(entries, "a group of messages that was not stored as a whole was taken back"),
+            entries => {
+                tracing::info!(entries, "a group of messages that was not stored as a whole was taken back")
+            }
         }
         let (node_id, incarnation) =
             incarnation::next(&database, &spaces.meta, clock.now_unix_ms()).map_err(failed)?;

@@ -142,6 +142,8 @@ impl DiskSpace {
             deleted: 0,
         };
         space.measure();
+        // The first figures are those of the start.
+        space.room_bytes();
         space
     }
 
