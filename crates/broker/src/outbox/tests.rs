@@ -61,7 +61,8 @@ impl Storage for Disk {
 impl Disk {
     fn store(&self, journal: &Journal) {
         while let Some(mut group) = journal.take() {
-            let changes = std::mem::take(&mut group.changes).into_iter();
+            let changes =
+                std::mem::take(&mut group.fresh).into_iter().chain(std::mem::take(&mut group.changes));
             for Change { key, value, .. } in changes.filter(|change| change.space == Space::Queue) {
                 match value {
                     Some(value) => self.0.lock().insert(key, value.into()),
