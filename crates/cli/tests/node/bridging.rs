@@ -1,12 +1,12 @@
 //! Bridges to a real mosquitto, and between nodes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Running, edgefaas, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, free_port, skipped};
 
 /// Looks again and again until it is there.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -20,10 +20,6 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
-}
-
 /// mosquitto with what it keeps in a folder; it may be stopped and started again.
 pub struct Mosquitto {
     folder: PathBuf,
@@ -35,7 +31,7 @@ impl Mosquitto {
     /// None if it is not installed.
     pub fn start(folder: &Path) -> Option<Self> {
         Command::new("mosquitto").arg("-h").output().ok()?;
-        let mut this = Self { folder: folder.to_owned(), port: free_port(), child: None };
+        let mut this = Self { folder: folder.to_owned(), port: free_port().to_string(), child: None };
         std::fs::create_dir_all(folder).unwrap();
         let (place, port) = (folder.display(), &this.port);
         let config = format!(
@@ -386,7 +382,7 @@ fn a_loop_of_two_bridges_ends() {
     let (one_home, two_home) = (home.path().join("1"), home.path().join("2"));
     std::fs::create_dir_all(&one_home).unwrap();
     std::fs::create_dir_all(&two_home).unwrap();
-    let port = free_port();
+    let port = free_port().to_string();
     let start_one = || {
         let file = one_home.join("node.toml");
         let url = format!("mqtt://127.0.0.1:{port}");
@@ -421,7 +417,7 @@ fn a_bridge_speaks_tls_with_a_password_and_keeps_out_strangers() {
         return skipped("mosquitto-clients");
     }
     let home = tempfile::tempdir().unwrap();
-    let (far_data, port) = (home.path().join("far"), free_port());
+    let (far_data, port) = (home.path().join("far"), free_port().to_string());
     let far = Running::start(&far_data, &["--mqtts", &format!("127.0.0.1:{port}")]);
     let near = home.path().join("near");
     std::fs::create_dir_all(&near).unwrap();

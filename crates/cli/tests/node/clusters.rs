@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::network::{Conditions, Network};
-use crate::support::{PATIENCE, edgefaas};
+use crate::support::{PATIENCE, edgefaas, free_port};
 
 /// What a function adds, and that it says so only once it is committed.
 const SOURCE: &str = r#"
@@ -186,17 +185,6 @@ fn check(members: &[Member], acknowledged: &[BTreeSet<u64>]) {
     let count: usize = acknowledged.iter().map(BTreeSet::len).sum();
     println!("{count} acknowledged elements, none was lost");
     assert!(count > 0);
-}
-
-/// A port that is free for TCP and UDP.
-pub fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 #[test]

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::clusters::free_port;
 use crate::load::Random;
 use crate::power::{kill_traced, start_traced};
 use crate::recording::Recording;
-use crate::support::{PATIENCE, Running, edgefaas, has, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, free_port, has, skipped};
 
 /// What a CI run has time for.
 const CUTS: u64 = 8;
@@ -160,6 +159,15 @@ struct Traced {
     trace: PathBuf,
     http: String,
     control: String,
+}
+
+impl Drop for Traced {
+    /// A test that fails leaves no node behind.
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            kill_traced(&mut self.child, &self.trace);
+        }
+    }
 }
 
 impl Traced {

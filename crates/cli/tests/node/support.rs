@@ -1,9 +1,10 @@
 //! A node in a process of its own.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 /// Longer than anything here takes on the slowest machine, builds of functions included.
@@ -318,4 +319,23 @@ pub fn has_wasm_target() -> bool {
     let Ok(output) = Command::new("rustc").args(["--print", "sysroot"]).output() else { return false };
     let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     Path::new(&sysroot).join("lib/rustlib/wasm32-wasip2").exists()
+}
+
+/// A port for TCP and UDP that nobody has, and that no test after this is given.
+///
+/// Ports that the system hands out are no use here: it may hand the same one to another test, or to an outgoing connection, before it is
+/// listened on. These are below all of them.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const PORTS: std::ops::Range<u16> = 10_000..20_000;
+    // Another run of the tests begins somewhere else.
+    let first = (std::process::id() % 97) as u16 * 100;
+    loop {
+        let offset = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + offset % (PORTS.end - PORTS.start);
+        let is_free = UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        if is_free && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
