@@ -227,11 +227,21 @@ fn a_store_without_a_manifest_is_taken_over_and_a_missing_folder_is_not() {
         std::fs::remove_dir_all(hurt.join(folder)).unwrap();
         let said = start(&hurt, &[]).err().unwrap_or_else(|| panic!("it started without {folder}"));
         assert!(said.contains("is missing") && said.contains("--accept-loss"), "{folder}: {said}");
+        assert_eq!(said.contains("loses EVERYTHING"), folder == "store/keyspaces/0", "{folder}: {said}");
         assert!(!hurt.join(folder).exists(), "nothing was made in its place");
         start(&hurt, &["--accept-loss"])
             .unwrap_or_else(|said| panic!("{folder}: with --accept-loss: {said}"));
         std::fs::remove_dir_all(&hurt).unwrap();
     }
+
+    // With the manifest gone as well nothing says what there should be, but the node was here before.
+    let emptied = home.path().join("emptied");
+    copy(&data, &emptied);
+    std::fs::remove_dir_all(emptied.join("store")).unwrap();
+    std::fs::remove_file(emptied.join("store.manifest")).unwrap();
+    drop(start(&emptied, &[]).unwrap());
+    let said = std::fs::read_to_string(emptied.with_extension("stderr")).unwrap();
+    assert!(said.contains("in use before") && said.contains("starts empty"), "{said}");
 
     let sound = edgefaas(&data).args(["store", "check", "--data-dir"]).arg(&data).output().unwrap();
     let said = String::from_utf8(sound.stdout).unwrap();

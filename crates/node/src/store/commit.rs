@@ -541,9 +541,10 @@ impl Writer {
             }
             small.thread_writes.store(false, Ordering::Relaxed);
             let (unflushed, failure) = (writer.unflushed.clone(), writer.failure.clone());
+            let chores = writer.chores.clone();
             drop(writer);
             if open {
-                unflushed.settle(|| failure.lock().is_some() || small.is_closed());
+                unflushed.settle(|| failure.lock().is_some() || chores.is_stopped());
             }
         }
     }

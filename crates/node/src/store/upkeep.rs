@@ -79,7 +79,8 @@ impl Chores {
         }
     }
 
-    fn is_stopped(&self) -> bool {
+    /// The store closes.
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 }
