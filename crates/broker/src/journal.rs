@@ -23,6 +23,8 @@ use tokio::sync::watch;
 
 /// Clients are not read any more when one in so many bytes of the limit waits for the store.
 const BEHIND_SHARE: usize = 4;
+/// Messages of up to one in so many bytes of the room on the disk are stored without a look at the sum of those under way.
+const LITTLE_SHARE: usize = 32;
 
 /// A part of the store that the broker may use: a key space of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,6 +91,8 @@ pub struct Journal {
     full: AtomicBool,
     /// Bytes that the open group may take before the store is full.
     room: AtomicUsize,
+    /// Bytes of it that are kept for messages on their way to many sessions.
+    reserved: AtomicUsize,
     stalled: AtomicBool,
     behind: AtomicBool,
 }
@@ -151,6 +155,18 @@ impl Progress {
     }
 }
 
+/// Room in the open group, until it is dropped.
+pub(crate) struct Reservation<'a> {
+    journal: &'a Journal,
+    bytes: usize,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.journal.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Changes that belong together: all of them go into one group.
 pub(crate) struct Transaction<'a> {
     journal: &'a Arc<Journal>,
@@ -178,6 +194,7 @@ impl Journal {
             progress: watch::Sender::new(Progress { stored: 0, failed: None }),
             full: AtomicBool::new(false),
             room: AtomicUsize::new(usize::MAX),
+            reserved: AtomicUsize::new(0),
             stalled: AtomicBool::new(false),
             behind: AtomicBool::new(false),
         })
@@ -240,6 +257,24 @@ impl Journal {
     pub fn set_room(&self, bytes: usize) {
         self.room.store(bytes, Ordering::Relaxed);
         self.set_full(bytes == 0);
+    }
+
+    /// Whether so many bytes are little, beside what there is room for: many such messages at the same moment do no harm.
+    pub(crate) fn is_little(&self, bytes: usize) -> bool {
+        bytes <= self.room.load(Ordering::Relaxed) / LITTLE_SHARE
+    }
+
+    /// Keeps room for what is to be appended as one, or says that there is not enough. A group that is larger than the room on the disk
+    /// would never be stored, and nothing after it.
+    pub(crate) fn reserve(&self, bytes: usize) -> Option<Reservation<'_>> {
+        let open = self.open.lock();
+        let taken = open.bytes.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes);
+        // Half of it: the rest is for what is appended without a look.
+        if taken > self.room.load(Ordering::Relaxed) / 2 {
+            return None;
+        }
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        Some(Reservation { journal: self, bytes })
     }
 
     /// Says whether nothing can be written at the moment, deletions included: the open group waits for space.

@@ -7,7 +7,7 @@ use crate::broker::{Blocked, PublishOutcome, Published, Routed, Shared, Waiting}
 use crate::client::Origin;
 use crate::config::WhenQueueFull;
 use crate::hook::{HookEffects, PublishHook, Publishing, RejectReason, Verdict};
-use crate::journal::{Change, Space, Ticket, Transaction};
+use crate::journal::{Change, Reservation, Space, Ticket, Transaction};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
 use crate::monitor::Figures;
@@ -18,6 +18,12 @@ use crate::subscriptions::{Entry, Subscriber};
 
 /// The broker's own figures: published by itself alone, and not stored.
 pub(crate) const OWN_PREFIX: &str = "$SYS/";
+
+/// What a stored message takes beside its topic, payload and properties, at most.
+const STORED_BYTES: usize = 64;
+
+/// There is no room for a message that has to be stored.
+struct NoRoom;
 
 impl Shared {
     /// Hooks, retained store, subscribers. QoS 1 and 2 messages for a full queue go to `waiting`; without it they are
@@ -42,7 +48,8 @@ impl Shared {
                 return rejected(RejectReason::NotAuthorized);
             }
         }
-        if self.refuses(&message) {
+        // Until all of it is appended.
+        let Ok(_reservation) = self.admit(&message) else {
             return match origin {
                 // It could not be told: it waits until there is room.
                 Origin::Client(client) if client.version == Version::V311 => {
@@ -50,7 +57,7 @@ impl Shared {
                 }
                 _ => rejected(RejectReason::QuotaExceeded),
             };
-        }
+        };
         let mut effects = HookEffects { changes, ..HookEffects::default() };
         let mut consumed = false;
         let mut rewritten = None;
@@ -95,34 +102,48 @@ impl Shared {
         Ok(Published { outcome: PublishOutcome::Routed(routed), ticket, hold })
     }
 
-    /// Whether a message has to be stored and can't be, or must not cost an older one its place.
-    fn refuses(&self, message: &Message) -> bool {
+    /// Refuses a message that has to be stored and can't be, or that must not cost an older one its place. Keeps room for
+    /// one that many sessions store.
+    fn admit(&self, message: &Message) -> Result<Option<Reservation<'_>>, NoRoom> {
         if message.qos() == QoS::AtMostOnce {
-            return false;
+            return Ok(None);
         }
         let no_store = self.journal.is_full();
         if no_store && message.retain() && (!message.payload().is_empty() || self.journal.is_stalled()) {
-            return true;
-        }
-        if !no_store && self.config.when_queue_full == WhenQueueFull::DropOldest {
-            return false;
+            return Err(NoRoom);
         }
         let weight = message.weight();
-        let refuses = |subscriber: &Subscriber| {
-            let mailbox = &subscriber.mailbox;
-            subscriber.options.qos > QoS::AtMostOnce
-                && mailbox.is_stored()
-                && (no_store || mailbox.is_stored_full(weight))
+        let copy_bytes = weight + STORED_BYTES;
+        let is_little = self.journal.is_little(copy_bytes.saturating_mul(self.totals.sessions()));
+        if !no_store && is_little && self.config.when_queue_full == WhenQueueFull::DropOldest {
+            return Ok(None);
+        }
+        let drops = !no_store && self.config.when_queue_full == WhenQueueFull::DropOldest;
+        let is_stored = |subscriber: &Subscriber| {
+            subscriber.options.qos > QoS::AtMostOnce && subscriber.mailbox.is_stored()
         };
-        let mut refused = false;
-        self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| {
-            refused |= match entry {
-                Entry::One(subscriber) => refuses(subscriber),
-                // One that has room gets it.
-                Entry::Group(group) => group.all(refuses),
-            };
+        let refuses = |subscriber: &Subscriber| {
+            !drops && is_stored(subscriber) && (no_store || subscriber.mailbox.is_stored_full(weight))
+        };
+        let (mut refused, mut copies) = (false, 0_usize);
+        self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| match entry {
+            Entry::One(subscriber) => {
+                refused |= refuses(subscriber);
+                copies += usize::from(is_stored(subscriber));
+            }
+            // One that has room gets it.
+            Entry::Group(group) => {
+                refused |= group.all(refuses);
+                copies += usize::from(group.all(is_stored));
+            }
         });
-        refused
+        if refused {
+            return Err(NoRoom);
+        }
+        match copies {
+            0 => Ok(None),
+            _ => self.journal.reserve(copies.saturating_mul(copy_bytes)).map(Some).ok_or(NoRoom),
+        }
     }
 
     /// Whether a session that is stored subscribes to a message of QoS 1 or 2 with more than QoS 0.

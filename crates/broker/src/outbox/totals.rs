@@ -60,6 +60,11 @@ impl Totals {
         };
     }
 
+    /// Sessions that may have something in the store.
+    pub(crate) fn sessions(&self) -> usize {
+        usize::try_from(self.sessions.load(Relaxed)).unwrap_or(usize::MAX)
+    }
+
     /// Counts bytes in the store, or takes them off.
     pub(super) fn weigh(&self, bytes: i64) {
         self.stored_bytes.fetch_add(bytes, Relaxed);

@@ -460,3 +460,97 @@ fn events_for_a_durable_instance_wait_within_bounds_while_the_disk_is_full() {
     }
     assert_eq!(node.terminate(), Some(0));
 }
+
+#[test]
+fn a_message_whose_copies_do_not_fit_is_refused_and_smaller_ones_go_on() {
+    const AWAY: usize = 100;
+    small_disk(async |home| {
+        let mut small = SmallNode::start(home, "");
+        let name = |number: usize| format!("away-{number}");
+        for number in 0..AWAY {
+            Client::connect(small.port(), &name(number), false).await.subscribe("all").await;
+        }
+        let mut publisher = Client::connect(small.port(), "publisher", true).await;
+        for _ in 0..3 {
+            let large = publisher.noise(900_000);
+            assert_eq!(publisher.publish("all", false, large, None).await, PubAckReason::QuotaExceeded);
+            assert_eq!(small.metric("edgefaas_disk_full"), 0, "there is room for others");
+            let little = publisher.noise(1000);
+            assert_eq!(publisher.publish("all", false, little, None).await, PubAckReason::Success);
+        }
+        small.kill();
+        small.restart();
+        for number in 0..AWAY {
+            Client::connect(small.port(), &name(number), false).await.drain(3).await;
+        }
+        small.terminate();
+    });
+}
+
+#[test]
+fn a_node_whose_store_fails_ends_and_starts_again_with_what_it_acknowledged() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let node = Running::start(&data, &[]);
+    let mut device = Connection::open(&node.mqtt_port, "away", false).unwrap();
+    device.subscribe("all", 1).unwrap();
+    device.leave().unwrap();
+    // The engine cannot make another table.
+    let (tables, elsewhere) = (data.join("store/keyspaces"), data.join("store/elsewhere"));
+    std::fs::rename(&tables, &elsewhere).unwrap();
+    let mut publisher = Connection::open(&node.mqtt_port, "publisher", true).unwrap();
+    let mut acknowledged = 0_u16;
+    while publisher.publish(2, "all", acknowledged + 1, &[acknowledged as u8; 60_000]).is_ok()
+        && let Ok(Some((0x40, _))) = publisher.receive_within(PATIENCE)
+    {
+        acknowledged += 1;
+    }
+    assert_eq!(node.ended(), Some(1));
+    assert!(acknowledged > 10, "{acknowledged} messages");
+    std::fs::rename(&elsewhere, &tables).unwrap();
+    let node = Running::start(&data, &[]);
+    let mut device = Connection::open(&node.mqtt_port, "away", false).unwrap();
+    for number in 0..acknowledged {
+        let (_, body) = device.receive_within(PATIENCE).unwrap().expect("it is there");
+        let topic_bytes = usize::from(crate::load::id_of(&body));
+        device.ack(4, crate::load::id_of(&body[2 + topic_bytes..])).unwrap();
+        assert_eq!(body[4 + topic_bytes], number as u8);
+    }
+    assert_eq!(node.terminate(), Some(0));
+}
+
+#[test]
+fn a_disk_that_takes_no_more_files_is_full() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("disk");
+    std::fs::create_dir(&path).unwrap();
+    let Some(_disk) = SmallDisk::mount(&path, "128m,nr_inodes=400") else {
+        return skipped("the right to mount a file system (root)");
+    };
+    let node = Running::start(&path.join("data"), &[]);
+    let mut device = Connection::open(&node.mqtt_port, "away", false).unwrap();
+    device.subscribe("all", 1).unwrap();
+    device.leave().unwrap();
+    let (crowd, mut files) = (path.join("crowd"), 0);
+    std::fs::create_dir(&crowd).unwrap();
+    while std::fs::File::create(crowd.join(files.to_string())).is_ok() {
+        files += 1;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut publisher = Client::connect(node.mqtt_port.parse().unwrap(), "publisher", true).await;
+        let mut accepted = 0;
+        loop {
+            let payload = publisher.noise(100_000);
+            match publisher.publish("all", false, payload, None).await {
+                PubAckReason::QuotaExceeded => break,
+                _ => accepted += 1,
+            }
+            assert!(accepted < 30, "the store cannot make a table of so much");
+        }
+        std::fs::remove_dir_all(&crowd).unwrap();
+        publisher.accepted("all", false).await;
+        Client::connect(node.mqtt_port.parse().unwrap(), "away", false).await.drain(accepted + 1).await;
+    });
+    assert_eq!(node.terminate(), Some(0));
+}

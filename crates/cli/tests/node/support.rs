@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on the slowest machine, builds of functions included.
 pub const PATIENCE: Duration = Duration::from_secs(300);
@@ -204,6 +204,16 @@ impl Running {
     pub fn kill(mut self) {
         self.child.kill().expect("it was alive");
         self.child.wait().expect("it ends");
+    }
+
+    /// Waits for the end that nobody asked for; gives the exit code.
+    pub fn ended(mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        while self.is_alive() {
+            assert!(Instant::now() < until, "it still runs");
+            std::thread::yield_now();
+        }
+        self.child.wait().expect("it has ended").code()
     }
 
     /// SIGTERM; gives the exit code.

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::keeper::Keeper;
 use super::space::{DiskSpace, Purpose, SpaceReading, SpaceState};
@@ -202,8 +203,15 @@ pub struct Committer {
     chores: Arc<Chores>,
     space: Arc<SpaceState>,
     unflushed: Unflushed,
-    failure: Arc<Mutex<Option<String>>>,
+    failure: Arc<Failure>,
     counters: Arc<Counters>,
+}
+
+/// Why the store takes no writes any more, once that is so.
+#[derive(Default)]
+struct Failure {
+    reason: Mutex<Option<String>>,
+    happened: CancellationToken,
 }
 
 /// Small batches that wait for whoever writes next.
@@ -309,7 +317,7 @@ pub(super) struct CommitterOptions {
 impl Committer {
     pub(super) fn start(options: CommitterOptions) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
-        let failure = Arc::new(Mutex::new(None));
+        let failure = Arc::<Failure>::default();
         let journal = Arc::<JournalSlot>::default();
         let small = Arc::<Small>::default();
         let objects = options.fields.objects().clone();
@@ -431,7 +439,13 @@ impl Committer {
 
     /// Why the store takes no writes any more, if it does not.
     pub fn failure(&self) -> Option<String> {
-        self.failure.lock().clone()
+        self.failure.reason.lock().clone()
+    }
+
+    /// Waits until the store takes no writes any more, and says why. Cancel safe.
+    pub async fn failed(&self) -> String {
+        self.failure.happened.cancelled().await;
+        self.failure().unwrap_or_default()
     }
 
     /// What it has written so far.
@@ -486,7 +500,7 @@ pub(super) struct Writer {
     unflushed: Unflushed,
     /// When the oldest change was written that is not on the disk yet.
     unsynced_since: Option<Instant>,
-    failure: Arc<Mutex<Option<String>>>,
+    failure: Arc<Failure>,
     counters: Arc<Counters>,
     small: Arc<Small>,
     closed: bool,
@@ -544,7 +558,7 @@ impl Writer {
             let chores = writer.chores.clone();
             drop(writer);
             if open {
-                unflushed.settle(|| failure.lock().is_some() || chores.is_stopped());
+                unflushed.settle(|| failure.happened.is_cancelled() || chores.is_stopped());
             }
         }
     }
@@ -578,7 +592,7 @@ impl Writer {
                 }
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
-            let failure = self.failure.lock().clone();
+            let failure = self.failure.reason.lock().clone();
             let room = match (failure, batch.longest_key_bytes()) {
                 (Some(reason), _) => Err(CommitError::Failed(reason)),
                 (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
@@ -794,7 +808,7 @@ impl Writer {
 
     /// The database and its key spaces, for upkeep; `None` when there is nothing more to do for them.
     pub(super) fn engine(&self) -> Option<(Database, Vec<Keyspace>)> {
-        let works = !self.closed && self.failure.lock().is_none();
+        let works = !self.closed && !self.failure.happened.is_cancelled();
         works.then(|| (self.database.clone(), self.all.clone()))
     }
 
@@ -839,10 +853,11 @@ impl Writer {
         self.unsynced_since = None;
     }
 
-    /// The engine takes no writes any more after one has failed: that is for whoever runs the node.
+    /// The engine takes no writes any more after one has failed: the node ends, for whoever runs it to start it again.
     fn fail(&self, reason: String) {
-        tracing::error!(reason, "the store failed; restart the node");
-        self.failure.lock().get_or_insert(reason);
+        tracing::error!(reason, "the store failed");
+        self.failure.reason.lock().get_or_insert(reason);
+        self.failure.happened.cancel();
     }
 }
 

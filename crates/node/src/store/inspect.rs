@@ -89,7 +89,11 @@ impl fmt::Display for Damage {
         match &self.problem {
             Problem::NoStore => write!(out, "{path} is missing: it had everything that the node stored"),
             Problem::JournalMissing => {
-                write!(out, "{path} is missing: it had the latest changes of all key spaces")
+                write!(
+                    out,
+                    "{path} is missing: it had the latest changes of all key spaces; --accept-loss loses all that was stored since it \
+                     began, in a young store everything"
+                )
             }
             Problem::JournalDamaged { good_bytes, written_bytes } => write!(
                 out,

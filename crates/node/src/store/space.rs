@@ -35,6 +35,8 @@ const MEASURE_EVERY_BYTES: u64 = 1 << 20;
 /// With less room than this share of the disk, deleted data is removed before the disk is full again.
 const TIGHT_SHARE: u64 = 8;
 const MAX_TIGHT_BYTES: u64 = 64 << 20;
+/// A flush and a compaction make some files each: with fewer left to be made the disk is full.
+const MIN_FILES: u64 = 64;
 /// The disk is full when not even this much may be written.
 const SMALL_WRITE_BYTES: u64 = 64 << 10;
 /// Copies of a change that a growing write has to have room for: journal, table, and table while it is compacted.
@@ -112,6 +114,8 @@ pub struct DiskSpace {
     /// The room that the largest compaction may take, and the bytes until it is measured again.
     compaction_bytes: u64,
     measure_in_bytes: u64,
+    /// What was not in tables when it was last looked at.
+    unflushed_bytes: u64,
     deleted: u64,
 }
 
@@ -139,6 +143,7 @@ impl DiskSpace {
             journal_bytes: 0,
             compaction_bytes: 0,
             measure_in_bytes: 0,
+            unflushed_bytes: 0,
             deleted: 0,
         };
         space.measure();
@@ -154,6 +159,7 @@ impl DiskSpace {
 
     /// Plans a write of `bytes`, if there is room for it and for what is planned already.
     pub fn plan(&mut self, bytes: u64, purpose: Purpose) -> Result<(), CommitError> {
+        self.follow_flushes();
         // A disk that can't be asked is left to fail by itself.
         let Some(free_bytes) = self.free_bytes() else {
             self.accept(bytes);
@@ -189,6 +195,7 @@ impl DiskSpace {
     /// Bytes that the store may grow by after a write of `bytes` that is not refused; `None` if there is not even room for
     /// that: then it waits.
     pub fn room_after(&mut self, bytes: u64) -> Option<u64> {
+        self.follow_flushes();
         let Some(free_bytes) = self.free_bytes() else { return Some(u64::MAX) };
         let bytes = self.planned_bytes.saturating_add(bytes);
         let least_bytes = self.needed_bytes(Purpose::Release).saturating_add(RELEASE_COPIES * bytes);
@@ -266,6 +273,15 @@ impl DiskSpace {
         self.room_bytes() == 0
     }
 
+    /// What was flushed is in tables now, which compactions read.
+    fn follow_flushes(&mut self) {
+        let unflushed_bytes = self.database.write_buffer_size();
+        if unflushed_bytes < self.unflushed_bytes {
+            self.measure();
+        }
+        self.unflushed_bytes = unflushed_bytes;
+    }
+
     fn measure(&mut self) {
         let largest = self.spaces.iter().map(Keyspace::disk_space).max().unwrap_or(0);
         self.compaction_bytes = largest.min(MAX_COMPACTION_BYTES);
@@ -274,6 +290,10 @@ impl DiskSpace {
 
     fn free_bytes(&self) -> Option<u64> {
         let stat = rustix::fs::statvfs(&self.path).ok()?;
+        // File systems without a fixed number of files say 0 of 0.
+        if stat.f_files > 0 && stat.f_favail < MIN_FILES {
+            return Some(0);
+        }
         Some(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
@@ -288,7 +308,8 @@ impl DiskSpace {
             Purpose::Grow => {
                 // Room has to be clear before it is offered again.
                 let again = if self.state.full.load(Ordering::Relaxed) { self.floor_bytes() } else { 0 };
-                let engine_bytes = unflushed_bytes.saturating_add(self.compaction_bytes);
+                // What is flushed is compacted later: once more as much.
+                let engine_bytes = (2 * unflushed_bytes).saturating_add(self.compaction_bytes);
                 self.reserve_bytes.saturating_add(engine_bytes).saturating_add(again)
             }
         }

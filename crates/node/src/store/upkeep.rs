@@ -279,12 +279,13 @@ impl<'a> Pass<'a> {
         spaces.sort_by_key(|space| space.disk_space());
         let mut compacted = false;
         for space in spaces {
-            if self.chores.is_stopped() || !self.wait(|| self.is_idle(), rotate_patience()) {
-                break;
-            }
             let size = Size::of(space);
             if !size.is_worth_it() {
                 continue;
+            }
+            // Measuring takes long: meanwhile the engine may have begun one, whose room is not there for another.
+            if self.chores.is_stopped() || !self.wait(|| self.is_idle(), rotate_patience()) {
+                break;
             }
             let (needed, room) = (size.compaction_bytes(), self.compaction_room_bytes());
             if needed > room {
