@@ -14,8 +14,16 @@ const SLACK_SHARE: u64 = 8;
 const MAX_SLACK_BYTES: u64 = 512 * MIB;
 /// A connected client with its buffers here and in the kernel. Idle MQTT clients take 5 kB.
 const CONNECTION_BYTES: u64 = 16 * KIB;
+/// A connection of the gateway, with its buffers and its request.
+const GATEWAY_CONNECTION_BYTES: u64 = 32 * KIB;
+/// More connections of the gateway are of no use.
+const MAX_GATEWAY_CONNECTIONS: u64 = 10_000;
 /// The default of `broker.max_connections`.
 const MAX_CONNECTIONS: u64 = 10_000;
+/// A message to the control port is in memory several times while it is handled: it has one in so many bytes of the limit.
+const MESSAGE_SHARE: u64 = 16;
+const MIN_MESSAGE_BYTES: u64 = 4 * MIB;
+const MAX_MESSAGE_BYTES: u64 = 64 * MIB;
 /// Shares are counted in parts of this many.
 const PARTS: u64 = 1000;
 
@@ -36,6 +44,7 @@ impl Share {
 }
 
 const CONNECTIONS: Share = Share::of(100, MAX_CONNECTIONS * CONNECTION_BYTES);
+const GATEWAY_CONNECTIONS: Share = Share::of(40, MAX_GATEWAY_CONNECTIONS * GATEWAY_CONNECTION_BYTES);
 const BUFFERED: Share = Share::of(35, 64 * MIB);
 const RETAINED: Share = Share::of(30, 64 * MIB);
 const SUBSCRIPTIONS: Share = Share::of(10, 8 * MIB);
@@ -79,6 +88,8 @@ pub struct MemoryPlan {
     pub guest_bytes: u64,
     /// Connected clients, in number. Each counts 16 KiB.
     pub connections: u64,
+    /// Connections of the gateway, in number. Each counts 32 KiB.
+    pub gateway_connections: u64,
     /// Messages that wait in memory for subscribers.
     pub buffered_bytes: u64,
     /// Retained messages.
@@ -130,6 +141,7 @@ impl MemoryPlan {
             base_bytes,
             guest_bytes: 0,
             connections: wishes.connections.unwrap_or((of(CONNECTIONS) / CONNECTION_BYTES).max(1)),
+            gateway_connections: (of(GATEWAY_CONNECTIONS) / GATEWAY_CONNECTION_BYTES).max(1),
             buffered_bytes: wishes.buffered_bytes.unwrap_or(of(BUFFERED)),
             retained_bytes: wishes.retained_bytes.unwrap_or(of(RETAINED)),
             subscription_bytes: of(SUBSCRIPTIONS),
@@ -152,12 +164,13 @@ impl MemoryPlan {
     }
 
     /// Every budget, in bytes.
-    pub fn shares(&self) -> [MemoryShare; 17] {
+    pub fn shares(&self) -> [MemoryShare; 18] {
         let share = |name, bytes| MemoryShare { name, bytes };
         [
             share("process", self.base_bytes),
             share("functions", self.guest_bytes),
             share("connections", self.connections.saturating_mul(CONNECTION_BYTES)),
+            share("gateway connections", self.gateway_connections * GATEWAY_CONNECTION_BYTES),
             share("mqtt queues", self.buffered_bytes),
             share("retained messages", self.retained_bytes),
             share("subscriptions", self.subscription_bytes),
@@ -178,6 +191,11 @@ impl MemoryPlan {
     /// All budgets together, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.shares().iter().fold(0, |sum, share| sum.saturating_add(share.bytes))
+    }
+
+    /// The largest message that the control port takes, in bytes: a deploy carries all sources and assets of an app.
+    pub fn message_bytes(&self) -> usize {
+        (self.limit.bytes / MESSAGE_SHARE).clamp(MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES) as usize
     }
 
     /// The most linear memory that one function can have.

@@ -24,6 +24,7 @@ use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::gateway_auth::{GatewayAuth, HTTP_TOKEN_FILE};
 use crate::ingress::mqtt::CoordinationHook;
+use crate::ingress::places::Places;
 use crate::ingress::socket::GatewaySocket;
 use crate::ingress::websocket::{Upgrading, WebSocketGateway};
 use crate::ingress::{cron, http, object_change};
@@ -161,6 +162,15 @@ pub enum RunError {
     /// The store could not be closed.
     #[error("the store could not be closed: {0}")]
     Close(StoreError),
+    /// The store takes no writes any more.
+    #[error(
+        "the store failed, and the node ends: {reason}; start it again: what was acknowledged is on the disk, if the disk is not \
+         damaged"
+    )]
+    Store {
+        /// What the writer says.
+        reason: String,
+    },
 }
 
 /// A node that listens already and is ready to run.
@@ -179,6 +189,7 @@ pub struct Node {
     access: Arc<AccessControl>,
     gateway_auth: Arc<GatewayAuth>,
     websocket: Arc<WebSocketGateway>,
+    gateway_connections: usize,
     /// See [`config::TracesSection::otlp`].
     otlp: Option<String>,
     bridges: Arc<Bridges>,
@@ -310,6 +321,7 @@ impl Node {
         dispatcher.recover_workflows()?;
         let broker = dispatcher.broker().clone();
         let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
+        let gateway_connections = plan.gateway_connections as usize;
         let websocket = WebSocketGateway::new(
             broker.clone(),
             &config.websocket,
@@ -371,6 +383,7 @@ impl Node {
             access,
             gateway_auth: Arc::new(gateway_auth),
             websocket: Arc::new(websocket),
+            gateway_connections,
             otlp: config.traces.otlp,
             bridges,
             cluster,
@@ -424,20 +437,30 @@ impl Node {
         let shares = Shares::new((connection_slots() / 4).max(8));
         // Many devices may have one address: theirs are more, and leave the gateway its own.
         let mqtt_shares = Shares::new((connection_slots() / 2).max(8));
+        let places = Places::new(self.gateway_connections);
         tasks.spawn(accept(http, slots.clone(), shares, listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
                 let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                let place = places.enter(peer.ip());
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
+                    let Some(place) = place else {
+                        // Boxed: few connections come here, and the others need no room for it.
+                        Box::pin(http::refuse(&stream, secure.is_some())).await;
+                        return;
+                    };
                     let socket = GatewaySocket::new(stream);
                     let stream = socket.clone();
                     match secure {
-                        None => http::serve(stream, socket, dispatcher, auth, upgrading, open).await,
+                        None => http::serve(stream, socket, place, dispatcher, auth, upgrading, open).await,
                         Some(tls) => {
-                            if let Some(stream) = handshake(&tls, Service::Http, stream, peer, &open).await
-                            {
-                                http::serve(stream, socket, dispatcher, auth, upgrading, open).await;
+                            let shaken = tokio::select! {
+                                shaken = handshake(&tls, Service::Http, stream, peer, &open) => shaken,
+                                () = place.given_up() => None,
+                            };
+                            if let Some(stream) = shaken {
+                                http::serve(stream, socket, place, dispatcher, auth, upgrading, open).await;
                             }
                         }
                     }
@@ -524,7 +547,15 @@ impl Node {
         let mut serving = JoinSet::new();
         serving.spawn(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
 
-        shutdown.cancelled().await;
+        let committer = self.dispatcher.store().committer();
+        let reason = tokio::select! {
+            () = shutdown.cancelled() => None,
+            reason = committer.failed() => Some(reason),
+        };
+        if let Some(reason) = reason {
+            // Nothing can be finished in order, nor acknowledged.
+            return Err(RunError::Store { reason });
+        }
 
         listening.cancel();
         let drain = async {

@@ -14,12 +14,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{BODY_TIMEOUT, BodyError};
 use super::durable_http;
 use super::gateway_auth::{Caller, GatewayAuth};
 use super::outflow::Outflow;
+use super::places::Place;
 use super::replies::{NoRoom, Reservation};
 use super::request_head::{RequestHeads, Scanned};
 use super::socket::GatewaySocket;
@@ -35,6 +37,8 @@ use crate::registry::LiveFunction;
 
 /// The longest time for a request's head to come in, and for an idle connection to be kept.
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// How long a connection that is turned away has for its request.
+const REFUSAL_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// The longest time for which a client may leave its answer unread.
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
@@ -62,6 +66,7 @@ pub(super) type HttpReply = Response<Full<Bytes>>;
 pub async fn serve<S>(
     stream: S,
     socket: GatewaySocket,
+    place: Place,
     dispatcher: Arc<Dispatcher>,
     auth: Arc<GatewayAuth>,
     upgrading: Upgrading,
@@ -75,11 +80,14 @@ pub async fn serve<S>(
     let stream = Scanned::new(stream, heads.clone());
     let stream = WriteTimeout::new(stream, WRITE_TIMEOUT, outflow.clone());
     let out = outflow.clone();
+    let place = Arc::new(place);
+    let served = place.clone();
     let service = service_fn(move |mut request| {
         let (dispatcher, auth, upgrade) = (dispatcher.clone(), auth.clone(), upgrade.clone());
-        let (out, heads) = (out.clone(), heads.clone());
+        let (out, heads, place) = (out.clone(), heads.clone(), served.clone());
         async move {
-            Ok::<_, Infallible>(match heads.check(&request) {
+            place.begin();
+            let reply = match heads.check(&request) {
                 Err(problem) => closing(problem_reply(&problem)),
                 Ok(()) if request.uri().path() == websocket::PATH => {
                     let reply = upgrade.answer(&mut request);
@@ -89,7 +97,9 @@ pub async fn serve<S>(
                     reply
                 }
                 Ok(()) => handle(&dispatcher, &auth, &upgrade, &out, request).await,
-            })
+            };
+            place.end();
+            Ok::<_, Infallible>(reply)
         }
     });
     let connection = http1::Builder::new()
@@ -107,6 +117,14 @@ pub async fn serve<S>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = place.given_up(), if !stopping => {
+                // A reply on its way is sent to its end.
+                if !outflow.is_unread() {
+                    return;
+                }
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
             () = outflow.evicted() => {
                 tracing::debug!(peer = %outflow.address(), "a connection is closed: its client does not read");
                 return socket.reset_on_close();
@@ -117,8 +135,23 @@ pub async fn serve<S>(
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP connection ended");
     }
+    // MQTT counts as a client of the broker.
+    place.leave();
     // Boxed: few connections come this far, and the others need no room for it.
     Box::pin(upgrading.serve(cancel)).await;
+}
+
+/// Turns a connection away, for which there is no memory. A client that speaks TLS cannot be told.
+pub async fn refuse(stream: &TcpStream, is_secure: bool) {
+    const REPLY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    if is_secure {
+        return;
+    }
+    // With a request unread the client would see a reset instead of the reply.
+    let _ = tokio::time::timeout(REFUSAL_WAIT, stream.readable()).await;
+    let _ = stream.try_read(&mut [0; 4096]);
+    // A client that cannot take it at once does without.
+    let _ = stream.try_write(REPLY);
 }
 
 /// The last reply of its connection.

@@ -10,6 +10,7 @@ pub mod http;
 pub mod mqtt;
 pub mod object_change;
 mod outflow;
+pub mod places;
 pub mod replies;
 pub(crate) mod request_head;
 pub mod socket;

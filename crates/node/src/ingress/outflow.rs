@@ -62,6 +62,11 @@ impl Outflow {
         (!is_loopback(self.address)).then(|| network_of(self.address))
     }
 
+    /// Whether the client has still to take something.
+    pub fn is_unread(&self) -> bool {
+        self.waits_since.load(Relaxed) != 0 || self.unread.load(Relaxed) != 0
+    }
+
     /// A write waits for the client.
     pub fn waits(&self) {
         if self.waits_since.load(Relaxed) == 0 {

@@ -1,0 +1,189 @@
+//! How many connections the gateway has, by the memory that it may take for them. One that waits for a request makes way for a new one:
+//! of the address with most of those the one that has waited longest.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::shares::network_of;
+
+/// Of all connections of the gateway.
+#[derive(Debug)]
+pub struct Places {
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: usize,
+    /// Those of them that make way and are not closed yet.
+    leaving: usize,
+    /// Connections that wait for a request, by address, in the order in which they began to.
+    idle: HashMap<IpAddr, BTreeMap<u64, Arc<Notify>>>,
+    next: u64,
+}
+
+/// The place of one connection, until it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Arc<Places>,
+    address: IpAddr,
+    given_up: Arc<Notify>,
+    /// Its key in [`State::idle`]; 0 while a request is served.
+    idle: AtomicU64,
+    has_left: AtomicBool,
+}
+
+impl Places {
+    /// For so many connections.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, state: Mutex::new(State { next: 1, ..State::default() }) })
+    }
+
+    /// A place for a connection that waits for its first request. Without a free one another connection that waits is
+    /// [given up](Place::given_up); `None` if requests are served on all of them.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let address = network_of(address);
+        let mut state = self.state.lock();
+        if state.open - state.leaving >= self.most {
+            // Those that leave are closed soon.
+            if state.leaving >= self.most {
+                return None;
+            }
+            state.give_one_up()?;
+        }
+        state.open += 1;
+        let given_up = Arc::<Notify>::default();
+        let key = state.wait(address, &given_up);
+        drop(state);
+        let (idle, has_left) = (AtomicU64::new(key), AtomicBool::new(false));
+        Some(Place { places: self.clone(), address, given_up, idle, has_left })
+    }
+}
+
+impl State {
+    fn wait(&mut self, address: IpAddr, given_up: &Arc<Notify>) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        self.idle.entry(address).or_default().insert(key, given_up.clone());
+        key
+    }
+
+    /// False if it does not wait any more.
+    fn waits_no_more(&mut self, address: IpAddr, key: u64) -> bool {
+        let Some(idle) = self.idle.get_mut(&address) else { return false };
+        let waited = idle.remove(&key).is_some();
+        if idle.is_empty() {
+            self.idle.remove(&address);
+        }
+        waited
+    }
+
+    fn give_one_up(&mut self) -> Option<()> {
+        let (address, idle) = self.idle.iter().max_by_key(|(_, idle)| idle.len())?;
+        let (address, key, longest) = (*address, *idle.keys().next()?, idle.values().next()?.clone());
+        self.waits_no_more(address, key);
+        self.leaving += 1;
+        longest.notify_one();
+        Some(())
+    }
+}
+
+impl Place {
+    /// A request came in.
+    pub fn begin(&self) {
+        let mut state = self.places.state.lock();
+        let key = self.idle.swap(0, Relaxed);
+        if !state.waits_no_more(self.address, key) {
+            // It had been given up, and is served to its end all the same.
+            self.idle.store(key, Relaxed);
+        }
+    }
+
+    /// It is answered, and the connection waits for the next one.
+    pub fn end(&self) {
+        if self.idle.load(Relaxed) == 0 {
+            let key = self.places.state.lock().wait(self.address, &self.given_up);
+            self.idle.store(key, Relaxed);
+        }
+    }
+
+    /// The connection is no longer one of the gateway.
+    pub fn leave(&self) {
+        if !self.has_left.swap(true, Relaxed) {
+            let mut state = self.places.state.lock();
+            state.open -= 1;
+            let key = self.idle.load(Relaxed);
+            if key != 0 && !state.waits_no_more(self.address, key) {
+                state.leaving -= 1;
+            }
+        }
+    }
+
+    /// Waits until the connection has to make way for another one.
+    pub async fn given_up(&self) {
+        self.given_up.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn address(number: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, number).into()
+    }
+
+    fn is_given_up(place: &Place) -> bool {
+        place.given_up().now_or_never().is_some()
+    }
+
+    #[test]
+    fn the_connection_that_has_waited_longest_makes_way() {
+        let places = Places::new(2);
+        let enter = || places.enter(address(1));
+        let [first, second] = [(); 2].map(|()| enter().expect("there is room"));
+        first.begin();
+        first.end();
+        let third = enter().expect("the second makes way");
+        assert_eq!((is_given_up(&first), is_given_up(&second), is_given_up(&third)), (false, true, false));
+        // A request had come in meanwhile: it is answered, and the place is free after it.
+        second.begin();
+        second.end();
+        drop(second);
+        first.begin();
+        third.begin();
+        assert!(enter().is_none(), "both serve requests");
+        drop(third);
+        assert!(enter().is_some());
+        drop(first);
+        assert_eq!((places.state.lock().open, places.state.lock().leaving), (0, 0));
+    }
+
+    #[test]
+    fn who_has_most_connections_makes_way_for_others() {
+        let places = Places::new(10);
+        let modest = places.enter(address(1)).unwrap();
+        let mut greedy: Vec<_> = (0..19).map(|_| places.enter(address(2)).unwrap()).collect();
+        assert!(!is_given_up(&modest));
+        assert_eq!(greedy.iter().filter(|place| is_given_up(place)).count(), 10);
+        assert!(places.enter(address(2)).is_none(), "so many are on their way out");
+        greedy.clear();
+        assert_eq!((places.state.lock().open, places.state.lock().leaving), (1, 0));
+    }
+}
