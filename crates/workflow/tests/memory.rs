@@ -26,8 +26,14 @@ fn program(tasks: &str) -> Program {
 
 fn start(program: &Program, number: usize) -> Instance {
     let (secrets, runtime) = (json!({}), json!({}));
-    let environment =
-        Environment { now_ms: 0, unix_ms: 0, secrets: &secrets, runtime: &runtime, observed: false };
+    let environment = Environment {
+        now_ms: 0,
+        unix_ms: 0,
+        secrets: &secrets,
+        runtime: &runtime,
+        observed: false,
+        memory_bytes: u64::MAX,
+    };
     let input = Arc::new(json!({"order": number, "from": "sensor"}));
     let id = format!("01JD{number:022}");
     let mut instance = Instance::new(id.into(), input, 7, 0);

@@ -323,6 +323,7 @@ impl Dispatcher {
             parent: wait.then_some((running.id, frame)),
             root: Some(running.root.clone()),
             is_recovered: false,
+            memory_bytes: Some(running.memory_bytes),
             answer: None,
         };
         let child = self.enter_workflow(start).map_err(|error| error_of(&error))?;

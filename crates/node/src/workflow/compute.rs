@@ -3,13 +3,17 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use super::root::NodeBudget;
+
 /// How long one instance computes until it is the next one's turn.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
+/// Before another instance computes when all memory of instances is taken.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Of the threads, on top of the node's own.
 const NICE: i32 = 10;
 const MAX_THREADS: usize = 4;
@@ -18,26 +22,40 @@ const MAX_THREADS: usize = 4;
 type Job = Box<dyn FnMut() -> bool + Send>;
 
 /// The threads and what they have to do. At most one job waits for each instance that runs.
-#[derive(Default)]
 pub(super) struct Compute {
     queue: Arc<Queue>,
 }
 
-#[derive(Default)]
 struct Queue {
+    /// Of the instances that compute.
+    memory: NodeBudget,
     state: Mutex<QueueState>,
     ready: Condvar,
 }
 
+/// A job, and whether a slice of it was done.
+struct Work {
+    job: Job,
+    has_begun: bool,
+}
+
 #[derive(Default)]
 struct QueueState {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Work>,
     threads: usize,
+    /// Jobs that have begun: those on the threads, and those of them in `jobs`.
+    begun: usize,
     idle: usize,
     stopped: bool,
 }
 
 impl Compute {
+    /// For instances within a budget: when nothing is left of it, they end one after another.
+    pub(super) fn new(memory: NodeBudget) -> Self {
+        let state = Mutex::new(QueueState::default());
+        Self { queue: Arc::new(Queue { memory, state, ready: Condvar::new() }) }
+    }
+
     /// Runs `slice` until it gives a result; between two slices others have their turn. None: the node stops, or there is
     /// no thread.
     pub(super) async fn run<T: Send + 'static>(
@@ -64,7 +82,7 @@ impl Compute {
         if state.stopped {
             return;
         }
-        state.jobs.push_back(job);
+        state.jobs.push_back(Work { job, has_begun: false });
         if state.idle < state.jobs.len() && state.threads < most {
             let queue = self.queue.clone();
             let name = format!("compute-{}", state.threads);
@@ -81,6 +99,18 @@ impl Compute {
         }
         drop(state);
         self.queue.ready.notify_one();
+    }
+}
+
+impl QueueState {
+    /// The job whose turn it is. Where memory `is_short`, one that has begun; another one only if there is none, and after a pause.
+    fn next(&mut self, is_short: bool, has_paused: bool) -> Option<Work> {
+        let may_begin = !is_short || self.begun == 0 && has_paused;
+        let is_next = |work: &Work| work.has_begun || may_begin;
+        let at = self.jobs.iter().position(is_next)?;
+        let mut work = self.jobs.remove(at)?;
+        self.begun += usize::from(!std::mem::replace(&mut work.has_begun, true));
+        Some(work)
     }
 }
 
@@ -103,14 +133,23 @@ impl Queue {
             tracing::debug!(%error, "workflows compute with the priority of the workers");
         }
         loop {
-            let mut job = {
+            let mut pause_ends = None;
+            let (mut work, was_short) = {
                 let mut state = self.state.lock();
                 loop {
                     if state.stopped {
                         return;
                     }
-                    if let Some(job) = state.jobs.pop_front() {
-                        break job;
+                    let is_short = self.memory.is_spent();
+                    let has_paused = pause_ends.is_some_and(|ends| Instant::now() >= ends);
+                    if let Some(work) = state.next(is_short, has_paused) {
+                        break (work, is_short);
+                    }
+                    if !state.jobs.is_empty() && state.begun == 0 {
+                        // Those that have ended are being stored, and give their memory back.
+                        let ends = *pause_ends.get_or_insert_with(|| Instant::now() + PAUSE);
+                        self.ready.wait_until(&mut state, ends);
+                        continue;
                     }
                     state.idle += 1;
                     self.ready.wait(&mut state);
@@ -118,14 +157,21 @@ impl Queue {
                 }
             };
             // What panics is gone, with the instance; the thread is not.
-            let job_done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut job)).unwrap_or(true);
-            if !job_done {
-                let mut state = self.state.lock();
-                if state.stopped {
-                    return;
-                }
-                state.jobs.push_back(job);
+            let job_done =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut work.job)).unwrap_or(true);
+            let mut state = self.state.lock();
+            if state.stopped {
+                return;
             }
+            match job_done {
+                true => state.begun -= 1,
+                // The others are to end before it is their turn.
+                false if was_short => state.jobs.push_front(work),
+                false => state.jobs.push_back(work),
+            }
+            // Those that were held back wait without a thread of theirs.
+            drop(state);
+            self.ready.notify_one();
         }
     }
 }
@@ -136,7 +182,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_done_in_slices_lets_others_in_between() {
-        let compute = Arc::new(Compute::default());
+        let compute = Arc::new(Compute::new(NodeBudget::new(1 << 20)));
         let others = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         // Goes on until all the others have ended, however many threads there are.
         let seen = others.clone();

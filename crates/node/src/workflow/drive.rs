@@ -149,6 +149,7 @@ impl Dispatcher {
             parent: start.parent,
             answer: start.answer,
             input_bytes: start.input_bytes,
+            memory_bytes: start.memory_bytes.unwrap_or(limits.root.bytes as u64),
             root,
             state: Mutex::new(RunState::new(instance, charge)),
             inbox: Mutex::default(),
@@ -300,8 +301,7 @@ impl Dispatcher {
         let due_ms = state.instance.due_ms();
         coordinator.timers.set(running.id, state.due_ms, due_ms);
         state.due_ms = due_ms;
-        let data_bytes = running.input_bytes.max(state.instance.bytes());
-        let fits = state.charge.set_bytes(INSTANCE_BYTES.saturating_add(data_bytes));
+        let fits = state.charge_for(running, state.instance.bytes());
         state.refusal = match state.refusal {
             Refusal::None if !fits => Refusal::Due,
             // The task that failed was caught, and the instance is too large still.

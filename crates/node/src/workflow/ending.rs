@@ -49,7 +49,7 @@ impl Dispatcher {
         if stays && steps > 0 {
             self.keep_faulted(running);
         } else if stays {
-            self.spawn_drop(running.clone());
+            self.spawn_drop(running);
         } else {
             self.forget(running);
         }
@@ -81,27 +81,32 @@ impl Dispatcher {
         coordinator.after_end(&running.workflow.name);
     }
 
-    /// Keeps an instance that failed, in place of the one that failed first of too many.
+    /// Keeps an instance that failed, in place of the one that failed first of too many, or of the largest where memory is short.
     fn keep_faulted(self: &Arc<Self>, running: &Running) {
         let coordinator = self.coordinator();
         let mut faulted = coordinator.faulted.lock();
         faulted.push_back(running.id);
-        if faulted.len() <= MAX_FAULTED {
+        let victim = if faulted.len() > MAX_FAULTED {
+            faulted.pop_front()
+        } else if coordinator.budget.has_room(0) {
             return;
-        }
-        let oldest = faulted.pop_front().and_then(|id| coordinator.find(id));
+        } else {
+            let bytes = |id: &Ulid| coordinator.find(*id).map_or(0, |one| one.state.lock().charge.bytes());
+            let at = (0..faulted.len()).max_by_key(|at| bytes(&faulted[*at]));
+            at.and_then(|at| faulted.remove(at))
+        };
         drop(faulted);
+        let oldest = victim.and_then(|id| coordinator.find(id));
         // It may have been retried meanwhile.
         if let Some(oldest) =
             oldest.filter(|oldest| oldest.state.lock().instance.status() == Status::Faulted)
         {
-            self.spawn_drop(oldest);
+            self.spawn_drop(&oldest);
         }
     }
 
-    fn spawn_drop(self: &Arc<Self>, running: Arc<Running>) {
-        let dispatcher = self.clone();
-        self.coordinator().workers.spawn(async move { dispatcher.drop_faulted(&running).await });
+    fn spawn_drop(self: &Arc<Self>, running: &Running) {
+        self.coordinator().workers.spawn(self.drop_faulted(running));
     }
 
     /// Takes an instance out of memory.

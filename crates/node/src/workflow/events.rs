@@ -146,7 +146,7 @@ impl Dispatcher {
                     }
                     return Ok(());
                 }
-                match coordinator.lanes.reserve(name, event_bytes, &coordinator.bytes) {
+                match coordinator.lanes.reserve(name, event_bytes, coordinator.budget.bytes()) {
                     Ok(room) => offered.lanes.push((workflow.clone(), interest, room)),
                     Err(_) if is_told => return Err(self.refusal(publishing)),
                     Err(reason) => self.drop_event(workflow, "", &reason),
@@ -208,7 +208,7 @@ impl Dispatcher {
         let coordinator = self.coordinator();
         let most = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
         most.is_some_and(|most| workflow.figures.live.load(Relaxed) >= most)
-            || coordinator.bytes.free() < INSTANCE_BYTES.saturating_add(bytes)
+            || !coordinator.budget.has_room(INSTANCE_BYTES.saturating_add(bytes))
             || coordinator.running.load(Relaxed) >= coordinator.limits.running
             || coordinator.instances.lock().len() >= coordinator.limits.instances
             || self.broker().journal().is_full()

@@ -66,6 +66,9 @@ struct StartRecord {
     digest: [u8; 32],
     input: Value,
     input_bytes: usize,
+    /// Without: no limit.
+    #[serde(default)]
+    memory_bytes: Option<u64>,
     depth: u8,
     trace_parent: Option<String>,
     parent: Option<(u128, FrameId)>,
@@ -155,6 +158,7 @@ impl Dispatcher {
             digest: running.workflow.digest,
             input: state.instance.input().to_json(),
             input_bytes: running.input_bytes,
+            memory_bytes: Some(running.memory_bytes),
             depth: running.depth,
             trace_parent: running.trace_parent.clone(),
             parent: running.parent.map(|(id, frame)| (id.0, frame)),
@@ -245,28 +249,38 @@ impl Dispatcher {
         state.log.snapshot = state.log.next;
     }
 
-    /// Forgets an instance that failed.
-    pub(super) async fn drop_faulted(self: &Arc<Self>, running: &Arc<Running>) {
+    /// Forgets an instance that failed: what it has in memory at once, the rest when the future is awaited.
+    pub(super) fn drop_faulted(
+        self: &Arc<Self>,
+        running: &Running,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let batch = self.take_faulted(running);
+        let (dispatcher, id) = (self.clone(), running.id);
+        async move {
+            let committer = dispatcher.store().committer();
+            if let Err(error) = committer.commit(batch, crate::store::Durability::Written).await {
+                tracing::warn!(instance = %id, %error, "an instance that failed stays on the disk, and is there at the next start");
+            }
+        }
+    }
+
+    /// Takes an instance that failed out of memory; gives what is to be deleted.
+    fn take_faulted(&self, running: &Running) -> Batch {
         let mut batch = Batch::default();
-        {
-            let state = running.state.lock();
-            // It may have been retried meanwhile.
-            if state.instance.status() != edgefaas_workflow::Status::Faulted {
-                return;
-            }
-            let space = &self.store().spaces().invocations;
-            for number in state.log.snapshot..state.log.next {
-                batch.delete(space, key(running.id, number));
-            }
-            batch.delete(space, key(running.id, START));
-            batch.delete(space, key(running.id, SNAPSHOT));
+        let state = running.state.lock();
+        // It may have been retried meanwhile.
+        if state.instance.status() != edgefaas_workflow::Status::Faulted {
+            return batch;
         }
-        match self.store().committer().commit(batch, crate::store::Durability::Written).await {
-            Ok(()) => self.forget(running),
-            Err(error) => {
-                tracing::warn!(instance = %running.id, %error, "an instance could not be forgotten")
-            }
+        let space = &self.store().spaces().invocations;
+        for number in state.log.snapshot..state.log.next {
+            batch.delete(space, key(running.id, number));
         }
+        batch.delete(space, key(running.id, START));
+        batch.delete(space, key(running.id, SNAPSHOT));
+        drop(state);
+        self.forget(running);
+        batch
     }
 
     /// Brings back the instances that had not ended. What they had asked for is asked for again.
@@ -435,6 +449,7 @@ impl Dispatcher {
                 depth: start.depth.max(1),
                 root: Some(root),
                 is_recovered: true,
+                memory_bytes: Some(start.memory_bytes.unwrap_or(u64::MAX)),
                 trace_parent: start.trace_parent,
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
@@ -470,6 +485,7 @@ impl Dispatcher {
                     secrets: &secrets,
                     runtime: &coordinator.runtime,
                     observed: false,
+                    memory_bytes: running.memory_bytes,
                 };
                 // What it asked for then has been done, or is asked for again below. A turn goes on with the event that says so.
                 state.instance.advance(program, record.event, &environment);
@@ -507,6 +523,7 @@ impl Dispatcher {
                 secrets: &secrets,
                 runtime: &coordinator.runtime,
                 observed: false,
+                memory_bytes: running.memory_bytes,
             };
             let actions = state.instance.outstanding(&program, &environment);
             self.settle(running, &mut state);

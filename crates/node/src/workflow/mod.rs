@@ -44,7 +44,6 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
-use crate::budget::Budget;
 use crate::dispatch::Workers;
 use crate::journal::AnswerTo;
 use crate::platform::Clock;
@@ -58,8 +57,8 @@ use interests::SharedInterests;
 pub(crate) use interests::{Interest, Interests, Waiter};
 use lanes::Lanes;
 pub(crate) use lanes::needs_lane;
-use root::Charge;
 pub(crate) use root::RootBudget;
+use root::{Charge, NodeBudget};
 pub use root::{OverBudget, RootLimits};
 pub(crate) use schedule::run as run_schedules;
 use timers::Timers;
@@ -100,7 +99,7 @@ pub struct Coordinator {
     clock: Clock,
     time: NodeTime,
     limits: WorkflowLimits,
-    bytes: Budget,
+    budget: NodeBudget,
     running: AtomicUsize,
     /// Room for one more, after there was none.
     room: Arc<Notify>,
@@ -186,6 +185,8 @@ pub(crate) struct Running {
     /// Where the answer goes.
     answer: Option<AnswerTo>,
     input_bytes: usize,
+    /// See [`Environment::memory_bytes`](edgefaas_workflow::Environment::memory_bytes).
+    memory_bytes: u64,
     /// The budget that it shares with its root and all of the root's descendants.
     pub(crate) root: Arc<RootBudget>,
     state: Mutex<RunState>,
@@ -193,6 +194,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Charges what the instance holds.
+    fn charge(&self, instance_bytes: usize) -> bool {
+        self.state.lock().charge_for(self, instance_bytes)
+    }
+
     /// The span that this one's is in.
     pub(crate) fn parent_span(&self) -> Option<String> {
         self.parent.map(|(id, _)| id.to_string())
@@ -252,6 +258,12 @@ enum Pace {
 }
 
 impl RunState {
+    /// Charges what an instance holds; says whether it may go on.
+    fn charge_for(&mut self, running: &Running, instance_bytes: usize) -> bool {
+        let data_bytes = running.input_bytes.max(instance_bytes);
+        self.charge.set_bytes(INSTANCE_BYTES.saturating_add(data_bytes))
+    }
+
     fn new(instance: Instance, charge: Charge) -> Self {
         Self {
             instance,
@@ -284,6 +296,7 @@ impl Coordinator {
         durability: Durability,
         node_id: &str,
     ) -> Self {
+        let budget = NodeBudget::new(limits.bytes);
         let time = NodeTime { started: Instant::now(), base_ms: AtomicU64::new(clock.now_unix_ms()) };
         let runtime = serde_json::json!({
             "name": "edgefaas",
@@ -295,11 +308,11 @@ impl Coordinator {
             interests: SharedInterests::default(),
             timers: Timers::default(),
             workers,
-            compute: compute::Compute::default(),
+            compute: compute::Compute::new(budget.clone()),
+            budget,
             clock,
             time,
             limits,
-            bytes: Budget::new(limits.bytes),
             running: AtomicUsize::new(0),
             room: Arc::default(),
             runtime,
@@ -347,7 +360,7 @@ impl Coordinator {
 
     /// A budget for a root instance and its descendants.
     fn root_budget(&self, id: Ulid) -> Arc<RootBudget> {
-        RootBudget::new(id, self.limits.root, self.bytes.clone())
+        RootBudget::new(id, self.limits.root, self.budget.clone())
     }
 
     /// Notified when there may be room for a message that was refused.
@@ -397,6 +410,8 @@ pub(crate) struct Start {
     pub root: Option<Arc<RootBudget>>,
     /// It was there before the node was started.
     pub is_recovered: bool,
+    /// See [`Running::memory_bytes`].
+    pub memory_bytes: Option<u64>,
     pub answer: Option<AnswerTo>,
 }
 
@@ -413,6 +428,7 @@ impl Start {
             parent: None,
             root: None,
             is_recovered: false,
+            memory_bytes: None,
             answer: None,
         }
     }

@@ -10,6 +10,9 @@ use ulid::Ulid;
 
 use crate::budget::{Budget, Taken};
 
+/// New instances leave one in so many bytes of the node's budget to those there are.
+const GROWTH_SHARE: usize = 8;
+
 /// Limits of each root instance with its descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RootLimits {
@@ -19,6 +22,50 @@ pub struct RootLimits {
     pub bytes: usize,
 }
 
+/// The budget of all instances of a node, of which each root has its part.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeBudget {
+    bytes: Budget,
+    /// Root instances that there are.
+    roots: Arc<AtomicUsize>,
+}
+
+impl NodeBudget {
+    /// So many bytes for all.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { bytes: Budget::new(max_bytes), roots: Arc::default() }
+    }
+
+    /// The bytes, for what belongs to no instance.
+    pub fn bytes(&self) -> &Budget {
+        &self.bytes
+    }
+
+    /// Whether there is room for a new instance of so many bytes.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.free() >= bytes.saturating_add(self.growth_bytes())
+    }
+
+    /// Whether half of it is taken.
+    pub fn is_tight(&self) -> bool {
+        self.bytes.free() < self.bytes.most() / 2
+    }
+
+    /// Whether instances have grown until nothing is left, or almost.
+    pub fn is_spent(&self) -> bool {
+        self.bytes.free() < self.growth_bytes() / 2
+    }
+
+    fn growth_bytes(&self) -> usize {
+        self.bytes.most() / GROWTH_SHARE
+    }
+
+    /// What each root may have where not all can have what they want.
+    fn fair_bytes(&self) -> usize {
+        self.bytes.most() / self.roots.load(Relaxed).max(1)
+    }
+}
+
 /// The budget of a root instance, shared by its tree.
 #[derive(Debug)]
 pub(crate) struct RootBudget {
@@ -26,8 +73,13 @@ pub(crate) struct RootBudget {
     limits: RootLimits,
     descendants: AtomicUsize,
     bytes: AtomicUsize,
-    /// The budget of all instances of the node.
-    node: Budget,
+    pub(super) node: NodeBudget,
+}
+
+impl Drop for RootBudget {
+    fn drop(&mut self) {
+        self.node.roots.fetch_sub(1, Relaxed);
+    }
 }
 
 /// A part of a root's budget; returned when it is dropped.
@@ -75,7 +127,8 @@ pub enum OverBudget {
 
 impl RootBudget {
     /// The budget of the root `id`, of which nothing is used.
-    pub fn new(id: Ulid, limits: RootLimits, node: Budget) -> Arc<Self> {
+    pub fn new(id: Ulid, limits: RootLimits, node: NodeBudget) -> Arc<Self> {
+        node.roots.fetch_add(1, Relaxed);
         Arc::new(Self { id, limits, descendants: AtomicUsize::new(0), bytes: AtomicUsize::new(0), node })
     }
 
@@ -89,6 +142,9 @@ impl RootBudget {
     /// # Errors
     /// One of the budgets has no room.
     pub fn charge_instance(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
+        if !self.node.has_room(bytes) {
+            return Err(OverBudget::NodeBytes { max_bytes: self.node.bytes.most() });
+        }
         let is_descendant = id != self.id;
         let max = self.limits.descendants;
         if is_descendant && self.descendants.fetch_add(1, Relaxed) >= max {
@@ -107,12 +163,14 @@ impl RootBudget {
         }
     }
 
-    /// Charges an instance that existed before the node was restarted: it keeps its place also beyond the limits.
+    /// Charges an instance that existed before the node was restarted: it keeps its place also beyond the limits of its root.
     ///
     /// # Errors
-    /// The node's budget has no room.
+    /// Nothing at all is left of the node's budget.
     pub fn charge_recovered(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
-        let node = self.take_of_node(bytes)?;
+        let mut node = self.take_of_node(0)?;
+        // Others have grown meanwhile to what they were.
+        node.resize(bytes);
         let is_descendant = id != self.id;
         self.descendants.fetch_add(usize::from(is_descendant), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
@@ -139,13 +197,15 @@ impl RootBudget {
     }
 
     fn take_of_node(&self, bytes: usize) -> Result<Taken, OverBudget> {
-        self.node.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes: self.node.most() })
+        let max_bytes = self.node.bytes.most();
+        self.node.bytes.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes })
     }
 }
 
 impl Charge {
     /// Changes the charge to what its owner has grown or shrunk to. This may exceed the budgets, since the bytes exist
-    /// already; says whether the root's budget is kept.
+    /// already; says whether the owner may go on: the root's budget is kept, and where the node's is not, the root has no more
+    /// than its part.
     pub fn set_bytes(&mut self, bytes: usize) -> bool {
         match bytes >= self.bytes {
             true => self.root.bytes.fetch_add(bytes - self.bytes, Relaxed),
@@ -153,11 +213,28 @@ impl Charge {
         };
         self.node.resize(bytes);
         self.bytes = bytes;
+        self.is_within_root() && self.is_within_node()
+    }
+
+    fn is_within_root(&self) -> bool {
         self.root.bytes.load(Relaxed) <= self.root.limits.bytes
     }
 
-    /// The error of an instance that has grown beyond the root's budget.
+    fn is_within_node(&self) -> bool {
+        let node = &self.root.node;
+        node.bytes.free() > 0 || self.root.bytes.load(Relaxed) <= node.fair_bytes()
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The error of an instance that has grown beyond a budget.
     pub fn over_budget(&self) -> OverBudget {
+        if self.is_within_root() {
+            return OverBudget::NodeBytes { max_bytes: self.root.node.bytes.most() };
+        }
         OverBudget::RootBytes { root: self.root.id, max_bytes: self.root.limits.bytes }
     }
 }
@@ -175,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_tree_has_one_budget_and_returns_all_of_it() {
-        let (node, root) = (Budget::new(1000), Ulid::from_parts(1, 1));
+        let (node, root) = (NodeBudget::new(1000), Ulid::from_parts(1, 1));
         let budget = RootBudget::new(root, RootLimits { descendants: 2, bytes: 300 }, node.clone());
         let own = budget.charge_instance(root, 100).unwrap();
         let first = budget.charge_instance(Ulid::from_parts(1, 2), 50).unwrap();
@@ -184,17 +261,35 @@ mod tests {
         assert_eq!(third, OverBudget::Descendants { root, max: 2 });
         assert_eq!(budget.charge(101).unwrap_err(), OverBudget::RootBytes { root, max_bytes: 300 });
         assert!(second.set_bytes(150), "exactly all of it");
-        assert_eq!(node.free(), 700);
+        assert_eq!(node.bytes.free(), 700);
         drop(first);
         // What was there before a restart keeps its place.
         let back = budget.charge_recovered(Ulid::from_parts(1, 5), 200).unwrap();
         assert!(budget.charge(1).is_err() && !second.set_bytes(151));
         drop((own, second, back));
-        assert_eq!(node.free(), 1000);
+        assert_eq!(node.bytes.free(), 1000);
         drop(budget.charge(300).unwrap());
         let other =
             RootBudget::new(Ulid::from_parts(1, 9), RootLimits { descendants: 2, bytes: 3000 }, node);
         assert_eq!(other.charge(1001).unwrap_err(), OverBudget::NodeBytes { max_bytes: 1000 });
         assert_eq!(other.charge(1000).unwrap().bytes, 1000);
+    }
+
+    #[test]
+    fn where_the_node_has_nothing_left_who_has_most_does_not_grow() {
+        let node = NodeBudget::new(1000);
+        let limits = RootLimits { descendants: 2, bytes: 900 };
+        let root = |number| {
+            let id = Ulid::from_parts(1, number);
+            RootBudget::new(id, limits, node.clone()).charge_instance(id, 100).unwrap()
+        };
+        let (mut large, mut small) = (root(1), root(2));
+        assert!(large.set_bytes(800) && small.set_bytes(199), "there is room for both");
+        assert!(!node.has_room(1) && node.is_spent());
+        assert!(small.set_bytes(400), "it has less than half");
+        assert!(!large.set_bytes(801));
+        assert_eq!(large.over_budget(), OverBudget::NodeBytes { max_bytes: 1000 });
+        drop(large);
+        assert!(small.set_bytes(800) && !node.is_spent());
     }
 }

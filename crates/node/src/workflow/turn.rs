@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_workflow::instance::{Action, Instance};
+use edgefaas_workflow::instance::{Action, Instance, NextTask};
 use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
@@ -13,6 +13,10 @@ use crate::dispatch::Dispatcher;
 
 /// How long an instance holds a worker.
 pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);
+/// An instance with more data computes elsewhere where memory gets tight, so that no more of them grow than there is room for.
+const WORKER_BYTES: usize = 64 << 10;
+/// What an instance may grow by until it is charged, where memory gets tight.
+const SLICE_BYTES: usize = 256 << 10;
 /// Tasks between two looks at the clock.
 const CLOCK_TASKS: u32 = 8;
 
@@ -78,7 +82,9 @@ impl Dispatcher {
             times_ms.unwrap_or_else(|| (coordinator.time.now_ms(), coordinator.clock.now_unix_ms()));
         let observed = running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name);
         let runtime = &coordinator.runtime;
-        let environment = Environment { now_ms, unix_ms, secrets: &secrets, runtime, observed };
+        let memory_bytes = running.memory_bytes;
+        let environment =
+            Environment { now_ms, unix_ms, secrets: &secrets, runtime, observed, memory_bytes };
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
         // What goes on after a turn is known to be long.
@@ -87,9 +93,11 @@ impl Dispatcher {
         } else {
             let started = Instant::now();
             let mut tasks = 0;
-            actions = state.instance.begin(program, event, &environment, &mut |is_quick| {
+            actions = state.instance.begin(program, event, &environment, &mut |next| {
                 tasks += 1;
-                is_quick && (tasks % CLOCK_TASKS != 0 || started.elapsed() < WORKER_SLICE)
+                next.is_quick
+                    && (tasks % CLOCK_TASKS != 0 || started.elapsed() < WORKER_SLICE)
+                    && (next.bytes < WORKER_BYTES || !coordinator.budget.is_tight())
             });
             // Filters of a message are not cut into slices.
             state.pace = pace_of(started.elapsed());
@@ -101,6 +109,8 @@ impl Dispatcher {
         let stand_in = state.instance.stand_in();
         let instance = std::mem::replace(&mut state.instance, stand_in);
         self.settle(running, state);
+        // It is elsewhere, and counts as before.
+        state.charge_for(running, instance.bytes());
         let runtime = runtime.clone();
         Err(Box::new(Paused {
             instance,
@@ -122,15 +132,25 @@ impl Dispatcher {
         running: &Arc<Running>,
         paused: Box<Paused>,
     ) -> Option<Vec<Action>> {
-        let program = running.workflow.program.clone();
+        let (of, program) = (running.clone(), running.workflow.program.clone());
         let mut paused = Some(paused);
         let turn = self.coordinator().compute.run(move || {
             let mut turn = paused.take()?;
             let Paused { now_ms, unix_ms, observed, .. } = *turn;
-            let environment =
-                Environment { now_ms, unix_ms, secrets: &turn.secrets, runtime: &turn.runtime, observed };
+            let environment = Environment {
+                now_ms,
+                unix_ms,
+                secrets: &turn.secrets,
+                runtime: &turn.runtime,
+                observed,
+                memory_bytes: of.memory_bytes,
+            };
             let started = Instant::now();
-            let goes_on = &mut |_: bool| started.elapsed() < SLICE;
+            let (bytes_before, budget) = (turn.instance.bytes(), &of.root.node);
+            let goes_on = &mut |next: NextTask| {
+                let may_grow = next.bytes < bytes_before + SLICE_BYTES || !budget.is_tight();
+                started.elapsed() < SLICE && may_grow
+            };
             let more = match turn.event.take() {
                 Some(event) => turn.instance.begin(&program, event, &environment, goes_on),
                 None => turn.instance.resume(&program, &environment, goes_on),
@@ -138,6 +158,8 @@ impl Dispatcher {
             turn.actions.extend(more);
             turn.computed += started.elapsed();
             if turn.instance.is_paused() {
+                // What it holds counts, though nobody can refuse it before the end of the turn.
+                of.charge(turn.instance.bytes());
                 paused = Some(turn);
                 return None;
             }

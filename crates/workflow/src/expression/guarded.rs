@@ -123,6 +123,10 @@ pub(super) fn of_stop(stop: Stop) -> EvalError {
         Stop::Chain => {
             EvalError::Budget { limit: "3,000 calls of functions that pass functions to themselves" }
         }
+        Stop::Memory => EvalError::TooLarge {
+            what: "what an expression makes",
+            limit: "its instance may hold (workflows.root_memory)",
+        },
         Stop::Allocated => EvalError::Budget { limit: "128 MiB of memory" },
         Stop::StringBytes => EvalError::TooLarge { what: "a string", limit: "16 MiB" },
         Stop::Items => EvalError::TooLarge { what: "an array or an object", limit: "1,000,000 items" },

@@ -303,8 +303,7 @@ fn from_json(value: &V) -> ValR<V> {
     let V::Str(text) = value else { return Err(Error::typ(value.clone(), "string")) };
     meter::allocate(4 * text.len() as u64).map_err(ended)?;
     match serde_json::from_str::<V>(text) {
-        Ok(json) if json.bytes() <= meter::VALUE_BYTES => Ok(json),
-        Ok(_) => Err(ended(meter::stop(Stop::ValueBytes))),
+        Ok(json) => meter::value(json.bytes()).map(|()| json).map_err(ended),
         Err(error) => match text.trim() {
             "NaN" | "nan" => Ok(V::Num(Num::Float(f64::NAN))),
             _ => Err(Error::str(format_args!("{value} is no JSON: {error}"))),

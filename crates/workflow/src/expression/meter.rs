@@ -7,10 +7,14 @@
 
 use std::cell::Cell;
 
+use super::Bounds;
+
 /// Steps of one evaluation: outputs of generators, calls of functions and work on values.
 pub(super) const STEPS: u64 = 250_000;
 /// What one evaluation may allocate in all, freed or not, in bytes.
 pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
+/// An evaluation may allocate so many times the largest value that it may make.
+const MADE_SHARE: u64 = 4;
 /// The longest string, in bytes.
 pub(super) const STRING_BYTES: usize = 16 << 20;
 /// The most items of an array and keys of an object.
@@ -41,6 +45,8 @@ pub(super) enum Stop {
     Chain,
     /// It allocated too much in all.
     Allocated,
+    /// It needs more memory than whoever evaluates it may have.
+    Memory,
     /// A string is too long.
     StringBytes,
     /// An array or an object is too long.
@@ -59,6 +65,8 @@ struct Meter {
     steps: Cell<u64>,
     chain: Cell<u32>,
     bytes: Cell<u64>,
+    /// The largest value, in bytes, if that is less than the limits for all.
+    value_bytes: Cell<u64>,
     stack_base: Cell<usize>,
     stop: Cell<Option<Stop>>,
     /// Steps of all evaluations on this thread.
@@ -72,6 +80,7 @@ impl Meter {
             steps: Cell::new(0),
             chain: Cell::new(0),
             bytes: Cell::new(0),
+            value_bytes: Cell::new(0),
             stack_base: Cell::new(0),
             stop: Cell::new(None),
             spent: Cell::new(0),
@@ -94,14 +103,15 @@ pub(super) fn spent() -> u64 {
 }
 
 /// Starts the count for one evaluation.
-pub(super) fn start(now_unix_ms: u64) {
+pub(super) fn start(bounds: Bounds) {
     METER.with(|meter| {
         meter.steps.set(STEPS);
         meter.chain.set(CHAIN);
-        meter.bytes.set(ALLOCATED_BYTES);
+        meter.bytes.set(bounds.memory_bytes.saturating_mul(MADE_SHARE).min(ALLOCATED_BYTES));
+        meter.value_bytes.set(bounds.memory_bytes);
         meter.stack_base.set(stack_address());
         meter.stop.set(None);
-        meter.now_unix_ms.set(now_unix_ms);
+        meter.now_unix_ms.set(bounds.now_unix_ms);
     });
 }
 
@@ -157,11 +167,26 @@ pub(super) fn work(bytes: u64) -> Result<(), Stop> {
 pub(super) fn allocate(bytes: u64) -> Result<(), Stop> {
     METER.with(|meter| {
         let Some(left) = meter.bytes.get().checked_sub(bytes) else {
-            return Err(stop(Stop::Allocated));
+            let is_own = meter.value_bytes.get() < ALLOCATED_BYTES / MADE_SHARE;
+            return Err(stop(if is_own { Stop::Memory } else { Stop::Allocated }));
         };
         meter.bytes.set(left);
         steps(meter, 1 + bytes / BYTES_PER_STEP)
     })
+}
+
+/// Whether a string may have so many bytes.
+pub(super) fn string(bytes: usize) -> Result<(), Stop> {
+    if bytes > STRING_BYTES { Err(stop(Stop::StringBytes)) } else { value_within(bytes as u64) }
+}
+
+/// Whether a value may have so many bytes.
+pub(super) fn value(bytes: u64) -> Result<(), Stop> {
+    if bytes > VALUE_BYTES { Err(stop(Stop::ValueBytes)) } else { value_within(bytes) }
+}
+
+fn value_within(bytes: u64) -> Result<(), Stop> {
+    METER.with(|meter| if bytes > meter.value_bytes.get() { Err(stop(Stop::Memory)) } else { Ok(()) })
 }
 
 fn steps(meter: &Meter, count: u64) -> Result<(), Stop> {

@@ -108,6 +108,22 @@ pub enum EvalError {
     },
 }
 
+/// What one evaluation has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// What jq's `now` gives, in milliseconds since the Unix epoch.
+    pub now_unix_ms: u64,
+    /// The largest value that it may make, in bytes; no more than the limits for all: 16 MiB for a string, 64 MiB for any other.
+    pub memory_bytes: u64,
+}
+
+impl Bounds {
+    /// With the limits for all.
+    pub fn at(now_unix_ms: u64) -> Self {
+        Self { now_unix_ms, memory_bytes: u64::MAX }
+    }
+}
+
 impl Expression {
     /// Compiles jq text, with or without `${ }` around it: at most 64 KiB, and no deeper than 64 brackets.
     /// `variables`: names, without `$`, that may be used; any other is an error.
@@ -151,8 +167,18 @@ impl Expression {
         variables: &dyn Variables,
         now_unix_ms: u64,
     ) -> Result<Data, EvalError> {
-        meter::start(now_unix_ms);
-        let value = self.value(input, variables, now_unix_ms).map(Data::exact);
+        self.eval_within(input, variables, Bounds::at(now_unix_ms))
+    }
+
+    /// As [`eval`](Self::eval), with other bounds.
+    pub fn eval_within(
+        &self,
+        input: &Data,
+        variables: &dyn Variables,
+        bounds: Bounds,
+    ) -> Result<Data, EvalError> {
+        meter::start(bounds);
+        let value = self.value(input, variables, bounds).map(Data::exact);
         meter::finish();
         value
     }
@@ -189,14 +215,14 @@ impl Expression {
     }
 
     /// The one output, with the meter running.
-    fn value(&self, input: &Data, variables: &dyn Variables, now_unix_ms: u64) -> Result<Data, EvalError> {
+    fn value(&self, input: &Data, variables: &dyn Variables, bounds: Bounds) -> Result<Data, EvalError> {
         if let Some(native) = &self.0.native {
             match native.eval(input, variables) {
                 Ok(value) => return Ok(value),
                 Err(End::Empty) => return Ok(Data::Null),
                 Err(End::Elsewhere) => {
                     meter::finish();
-                    meter::start(now_unix_ms);
+                    meter::start(bounds);
                 }
                 Err(end) => return Err(self.ended(end)),
             }

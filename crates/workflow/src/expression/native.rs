@@ -7,7 +7,7 @@ use jaq_core::ops::{Cmp, Math};
 use jaq_core::{Error, ValT as _};
 
 use super::Variables;
-use super::meter::{self, STRING_BYTES, Stop};
+use super::meter::{self, Stop};
 use super::value::V;
 use crate::data::{Fields, Limited, Num};
 
@@ -234,9 +234,7 @@ fn text(parts: &[Node], input: &V, variables: &dyn Variables) -> Output {
                     return Err(stop.into());
                 }
                 let part = part.as_str().unwrap_or_default();
-                if text.len() + part.len() > STRING_BYTES {
-                    return Err(meter::stop(Stop::StringBytes).into());
-                }
+                meter::string(text.len() + part.len())?;
                 text.push_str(part);
             }
             Err(end) => failed = failed.or(Some(end)),

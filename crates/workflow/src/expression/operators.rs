@@ -381,13 +381,10 @@ fn repeat(text: &Arc<str>, times: i128) -> Result<V, Stop> {
     if text.is_empty() {
         return Ok(V::Str(text.clone()));
     }
-    match usize::try_from(times)
-        .ok()
-        .filter(|times| text.len().checked_mul(*times).is_some_and(|bytes| bytes <= meter::STRING_BYTES))
-    {
-        Some(times) => V::string(text.repeat(times)),
-        None => Err(meter::stop(Stop::StringBytes)),
-    }
+    let times = usize::try_from(times).unwrap_or(usize::MAX);
+    // Before it comes to be.
+    meter::string(text.len().saturating_mul(times))?;
+    V::string(text.repeat(times))
 }
 
 impl Div for V {

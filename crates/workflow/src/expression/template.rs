@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::meter::DEPTH;
-use super::{EvalError, Expression, ExpressionError, Variables, expression_text};
+use super::{Bounds, EvalError, Expression, ExpressionError, Variables, expression_text};
 use crate::data::{Data, Fields};
 
 /// A JSON value in which strings of the form `${ … }` are expressions, at any depth: values of objects and
@@ -58,13 +58,9 @@ impl Template {
     }
 
     /// The value with each expression replaced by its own; see [`Expression::eval`].
-    pub fn eval(
-        &self,
-        input: &Data,
-        variables: &dyn Variables,
-        now_unix_ms: u64,
-    ) -> Result<Data, EvalError> {
-        self.0.eval(input, variables, now_unix_ms)
+    pub fn eval(&self, input: &Data, variables: &dyn Variables, bounds: Bounds) -> Result<Data, EvalError> {
+        let mut left_bytes = bounds.memory_bytes;
+        self.0.eval(input, variables, bounds, &mut left_bytes)
     }
 }
 
@@ -79,11 +75,25 @@ impl Part {
         }
     }
 
-    fn eval(&self, input: &Data, variables: &dyn Variables, now_unix_ms: u64) -> Result<Data, EvalError> {
-        let eval = |part: &Self| part.eval(input, variables, now_unix_ms);
+    /// `left_bytes`: what the expressions may still make together.
+    fn eval(
+        &self,
+        input: &Data,
+        variables: &dyn Variables,
+        bounds: Bounds,
+        left_bytes: &mut u64,
+    ) -> Result<Data, EvalError> {
+        let mut eval = |part: &Self| part.eval(input, variables, bounds, left_bytes);
         match self {
             Self::Literal(_, data) => Ok(data.clone()),
-            Self::Expression(expression) => expression.eval(input, variables, now_unix_ms),
+            Self::Expression(expression) => {
+                let bounds = Bounds { memory_bytes: *left_bytes, ..bounds };
+                let value = expression.eval_within(input, variables, bounds)?;
+                if !value.is_shared_with(input) {
+                    *left_bytes = left_bytes.saturating_sub(value.bytes());
+                }
+                Ok(value)
+            }
             Self::Array(items) => items.iter().map(eval).collect::<Result<_, _>>().map(Data::list),
             Self::Object(keys) => {
                 let mut object = Fields::with_capacity(keys.len());

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use super::meter::{self, DEPTH, ITEMS, STRING_BYTES, Stop, VALUE_BYTES};
+use super::meter::{self, DEPTH, ITEMS, STRING_BYTES, Stop};
 use crate::data::{CHUNK, Data, Fields, ITEM_BYTES, Limited, Object};
 
 pub(super) use crate::data::Data as V;
@@ -17,11 +17,10 @@ const SHOWN_BYTES: usize = 40;
 fn check(value: V, items: usize) -> Result<V, Stop> {
     if items > ITEMS {
         Err(meter::stop(Stop::Items))
-    } else if value.bytes() > VALUE_BYTES {
-        Err(meter::stop(Stop::ValueBytes))
     } else if value.depth() > DEPTH {
         Err(meter::stop(Stop::Depth))
     } else {
+        meter::value(value.bytes())?;
         Ok(value)
     }
 }
@@ -29,9 +28,7 @@ fn check(value: V, items: usize) -> Result<V, Stop> {
 impl V {
     pub(super) fn string(text: impl Into<Arc<str>> + AsRef<str>) -> Result<Self, Stop> {
         let len = text.as_ref().len();
-        if len > STRING_BYTES {
-            return Err(meter::stop(Stop::StringBytes));
-        }
+        meter::string(len)?;
         meter::allocate(len as u64)?;
         Ok(Self::Str(text.into()))
     }

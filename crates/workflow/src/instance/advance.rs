@@ -23,6 +23,15 @@ const TURN_STEPS: u64 = 125_000;
 /// Items that one loop goes through at most.
 const MAX_ITEMS: usize = 10_000_000;
 
+/// What is known of a task before it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextTask {
+    /// Its expressions take about a millisecond at most.
+    pub is_quick: bool,
+    /// What the instance holds, in bytes.
+    pub bytes: usize,
+}
+
 impl Instance {
     /// Takes an event and says what is to be done. Nothing happens to an instance that has ended, but for
     /// [`Event::Retry`]; an event for a frame that is gone is ignored.
@@ -35,15 +44,14 @@ impl Instance {
         self.begin(program, event, environment, &mut |_| true)
     }
 
-    /// As [`advance`](Self::advance), in slices: `goes_on` is asked before each task, with whether its expressions take
-    /// about a millisecond at most. After a no, the instance [is paused](Self::is_paused), and [`resume`](Self::resume)
+    /// As [`advance`](Self::advance), in slices: `goes_on` is asked before each task. After a no, the instance [is paused](Self::is_paused), and [`resume`](Self::resume)
     /// does the rest. Where a turn is cut into slices changes nothing about what comes of it.
     pub fn begin(
         &mut self,
         program: &Program,
         event: Event,
         environment: &Environment<'_>,
-        goes_on: &mut dyn FnMut(bool) -> bool,
+        goes_on: &mut dyn FnMut(NextTask) -> bool,
     ) -> Vec<Action> {
         if matches!(event, Event::Continue) {
             self.wants_turn = false;
@@ -60,7 +68,7 @@ impl Instance {
         &mut self,
         program: &Program,
         environment: &Environment<'_>,
-        goes_on: &mut dyn FnMut(bool) -> bool,
+        goes_on: &mut dyn FnMut(NextTask) -> bool,
     ) -> Vec<Action> {
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
         run.instance.turn.is_paused = false;
@@ -91,7 +99,7 @@ pub(super) struct Run<'a> {
     pub instance: &'a mut Instance,
     pub environment: &'a Environment<'a>,
     pub actions: Vec<Action>,
-    goes_on: &'a mut dyn FnMut(bool) -> bool,
+    goes_on: &'a mut dyn FnMut(NextTask) -> bool,
 }
 
 impl<'a> Run<'a> {
@@ -122,7 +130,10 @@ impl<'a> Run<'a> {
     fn work(&mut self) {
         while let Some(work) = self.instance.work.pop() {
             let turn = &self.instance.turn;
-            if turn.begun >= TURN_TASKS || turn.steps >= TURN_STEPS {
+            let bytes = self.instance.bytes() + self.instance.bytes_of_work(&work) as usize;
+            // Whether it may have so much is for the host to say.
+            let is_large = turn.begun > 0 && bytes as u64 > self.environment.memory_bytes;
+            if turn.begun >= TURN_TASKS || turn.steps >= TURN_STEPS || is_large {
                 self.instance.work.push(work);
                 self.instance.status = Status::Running;
                 if !mem::replace(&mut self.instance.wants_turn, true) {
@@ -130,8 +141,8 @@ impl<'a> Run<'a> {
                 }
                 return;
             }
-            let is_quick = self.instance.bytes() as u64 <= self.quick_bytes(&work);
-            if !(self.goes_on)(is_quick) {
+            let is_quick = bytes as u64 <= self.quick_bytes(&work);
+            if !(self.goes_on)(NextTask { is_quick, bytes }) {
                 self.instance.work.push(work);
                 self.instance.turn.is_paused = true;
                 return;

@@ -12,7 +12,7 @@ use super::{Action, Frame, FrameId, Instance, State};
 use crate::data::{Data, List};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset, topic_matches};
-use crate::expression::Expression;
+use crate::expression::{Bounds, Expression};
 use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Program, Until};
 use crate::synthesizer::{Firing, Predicate, Rule, Synthesizer};
 
@@ -506,10 +506,10 @@ pub fn firing_value(firing: &Firing, how: crate::program::Read) -> Value {
 /// A filter of a schedule as it is without an instance; nothing if it depends on one.
 pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
     let attribute = |(name, template): &(String, crate::expression::Template)| {
-        Some((name.clone(), template.eval(&Data::Null, &(), 0).ok()?.to_json()))
+        Some((name.clone(), template.eval(&Data::Null, &(), Bounds::at(0)).ok()?.to_json()))
     };
     let expected = |correlation: &crate::program::Correlation| {
-        let expect = correlation.expect.as_ref()?.eval(&Data::Null, &(), 0).ok()?;
+        let expect = correlation.expect.as_ref()?.eval(&Data::Null, &(), Bounds::at(0)).ok()?;
         Some((correlation.from.clone(), expect.to_json()))
     };
     Some(ActiveFilter {

@@ -22,6 +22,7 @@ use crate::data::Data;
 use crate::error::WorkflowError;
 use crate::program::{HttpOutput, NodeId, Program};
 use crate::synthesizer::Synthesizer;
+pub use advance::NextTask;
 pub use listen::{ActiveFilter, accepts, firing_value, has_attributes_of, schedule_rule, start_filter};
 pub use request::{RequestParts, read_answer};
 
@@ -41,6 +42,9 @@ pub struct Environment<'a> {
     pub runtime: &'a Value,
     /// Notes about every task are wanted.
     pub observed: bool,
+    /// What an expression may make, in bytes, and what the instance may hold when it begins another task in the same turn. The same
+    /// for all events of an instance.
+    pub memory_bytes: u64,
 }
 
 /// What happens to an instance.
@@ -415,6 +419,18 @@ enum Then {
     Goto(u32),
 }
 
+impl Work {
+    /// The data that it goes on with, and the frame that it belongs to.
+    fn data(&self) -> Option<(FrameId, &Data)> {
+        match self {
+            Self::Enter { parent, raw: data, .. }
+            | Self::Done { parent, output: data, .. }
+            | Self::Fail { parent, raw: data, .. } => Some((*parent, data)),
+            Self::Due { .. } | Self::Rules => None,
+        }
+    }
+}
+
 impl Frame {
     fn is_call(&self) -> bool {
         matches!(self.state, State::Call)
@@ -494,6 +510,15 @@ impl Instance {
             }
     }
 
+    /// What a piece of work has beside what the frame around it has.
+    fn bytes_of_work(&self, work: &Work) -> u64 {
+        let Some((parent, data)) = work.data() else { return 0 };
+        let frame = self.frames.get(&parent);
+        let known = frame.iter().flat_map(|frame| [&frame.input, &frame.raw]);
+        let mut known = known.chain([&self.input, &self.context]);
+        if known.any(|known| data.is_shared_with(known)) { 0 } else { data.bytes() }
+    }
+
     /// An instance that has not started. `seed` decides what is left to chance. An input that nests more than 100 levels
     /// deep is let go, and the instance fails when it starts.
     pub fn new(id: Arc<str>, input: Arc<Value>, seed: u64, unix_ms: u64) -> Self {
@@ -558,7 +583,10 @@ impl Instance {
     /// around it counts once.
     pub fn bytes(&self) -> usize {
         let own = size_of::<Self>() + size_of::<Work>() * self.work.capacity();
-        own + (self.input.bytes() + self.context.bytes() + self.held_bytes) as usize
+        // What is further down goes on with what frames hold.
+        let next = self.work.last().or_else(|| self.fault.as_ref()?.work.last());
+        let next_bytes = next.map_or(0, |work| self.bytes_of_work(work));
+        own + (self.input.bytes() + self.context.bytes() + self.held_bytes + next_bytes) as usize
     }
 
     /// True between two slices of a turn: [`Instance::resume`] is to be called, and nothing else.

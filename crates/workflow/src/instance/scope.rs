@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Environment, FrameId, Instance};
 use crate::data::{Data, Num};
 use crate::error::{ErrorKind, WorkflowError};
-use crate::expression::{EvalError, Expression, Template, Variables};
+use crate::expression::{Bounds, EvalError, Expression, Template, Variables};
 use crate::program::{Node, Program};
 
 /// Values nest at most so deep: what reads the journal takes 128 levels, and an instance has some around each value.
@@ -35,16 +35,22 @@ impl Scope<'_> {
         self.template(template, input).map(|value| value.to_json())
     }
 
+    fn bounds(&self) -> Bounds {
+        let Environment { unix_ms, memory_bytes, .. } = *self.environment;
+        Bounds { now_unix_ms: unix_ms, memory_bytes }
+    }
+
     pub fn template(&self, template: &Template, input: &Data) -> Result<Data, WorkflowError> {
-        bounded(template.eval(input, self, self.environment.unix_ms).map_err(expression_error)?)
+        bounded(template.eval(input, self, self.bounds()).map_err(expression_error)?)
     }
 
     pub fn expression(&self, expression: &Expression, input: &Data) -> Result<Data, WorkflowError> {
-        bounded(expression.eval(input, self, self.environment.unix_ms).map_err(expression_error)?)
+        bounded(expression.eval_within(input, self, self.bounds()).map_err(expression_error)?)
     }
 
     pub fn is_true(&self, expression: &Expression, input: &Data) -> Result<bool, WorkflowError> {
-        expression.is_true(input, self, self.environment.unix_ms).map_err(expression_error)
+        let value = expression.eval_within(input, self, self.bounds()).map_err(expression_error)?;
+        Ok(value.is_true())
     }
 }
 

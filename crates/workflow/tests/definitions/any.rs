@@ -33,8 +33,14 @@ pub fn definition(text: &str, seed: u8) -> bool {
     let mut open = vec![Event::Start];
     for turn in 0..EVENTS {
         let Some(event) = open.pop() else { break };
-        let environment =
-            Environment { now_ms, unix_ms: now_ms, secrets: &secrets, runtime: &runtime, observed: true };
+        let environment = Environment {
+            now_ms,
+            unix_ms: now_ms,
+            secrets: &secrets,
+            runtime: &runtime,
+            observed: true,
+            memory_bytes: u64::MAX,
+        };
         let actions = instance.advance(&program, event, &environment);
         let bytes = instance.to_bytes(now_ms).unwrap_or_default();
         assert!(Instance::from_bytes(&bytes, &program, now_ms).is_ok(), "what was written is not read");

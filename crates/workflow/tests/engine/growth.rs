@@ -1,5 +1,6 @@
 //! What an instance does is linear in its data, and where its turns are cut changes nothing.
 
+use edgefaas_workflow::instance::NextTask;
 use edgefaas_workflow::{Event, Instance, Status};
 use serde_json::{Value, json};
 
@@ -109,7 +110,7 @@ do:
         {
             let environment = environment(now_ms, &secrets, &runtime);
             let mut done = 0;
-            let mut goes_on = |_| {
+            let mut goes_on = |_: NextTask| {
                 done += 1;
                 done % (slice + 1) != 0
             };

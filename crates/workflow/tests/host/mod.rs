@@ -319,5 +319,12 @@ impl Host {
 }
 
 pub fn environment<'a>(now_ms: u64, secrets: &'a Value, runtime: &'a Value) -> Environment<'a> {
-    Environment { now_ms, unix_ms: START_UNIX_MS + now_ms, secrets, runtime, observed: true }
+    Environment {
+        now_ms,
+        unix_ms: START_UNIX_MS + now_ms,
+        secrets,
+        runtime,
+        observed: true,
+        memory_bytes: u64::MAX,
+    }
 }

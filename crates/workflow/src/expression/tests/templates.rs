@@ -12,7 +12,7 @@ fn expressions_at_any_depth() {
     assert_eq!(template.literal(), None);
     let variables = json!({"item": {"y": true}});
     assert_eq!(
-        template.eval(&of(&json!({"x": 5})), &Object(&variables), 0),
+        template.eval(&of(&json!({"x": 5})), &Object(&variables), Bounds::at(0)),
         Ok(of(&json!({"a": 5, "b": [1, true, {"c": 6}], "d": "plain", "${ .x }": 1}))),
     );
 }
@@ -22,16 +22,16 @@ fn literals() {
     for value in [json!(null), json!("x"), json!({"a": [1, "b ${c}"]}), json!([])] {
         let template = Template::parse(&value, &[]).unwrap();
         assert_eq!(template.literal(), Some(&value));
-        assert_eq!(template.eval(&Data::Null, &(), 0), Ok(of(&value)));
+        assert_eq!(template.eval(&Data::Null, &(), Bounds::at(0)), Ok(of(&value)));
     }
 }
 
 #[test]
 fn a_string_at_the_top() {
     let bare = Template::parse_expression_or_template(&json!(".x"), &[]).unwrap();
-    assert_eq!(bare.eval(&of(&json!({"x": 1})), &(), 0), Ok(of(&json!(1))));
+    assert_eq!(bare.eval(&of(&json!({"x": 1})), &(), Bounds::at(0)), Ok(of(&json!(1))));
     let wrapped = Template::parse_expression_or_template(&json!("${ .x }"), &[]).unwrap();
-    assert_eq!(wrapped.eval(&of(&json!({"x": 1})), &(), 0), Ok(of(&json!(1))));
+    assert_eq!(wrapped.eval(&of(&json!({"x": 1})), &(), Bounds::at(0)), Ok(of(&json!(1))));
     let object = Template::parse_expression_or_template(&json!({"a": ".x"}), &[]).unwrap();
     assert_eq!(object.literal(), Some(&json!({"a": ".x"})));
     assert_eq!(Template::parse(&json!(".x"), &[]).unwrap().literal(), Some(&json!(".x")));
