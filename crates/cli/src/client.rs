@@ -266,7 +266,9 @@ pub fn failure(status: &Status) -> anyhow::Error {
     let exit = match status.code() {
         Code::Unauthenticated | Code::PermissionDenied => Exit::Refused,
         Code::NotFound => Exit::NotFound,
-        Code::InvalidArgument | Code::AlreadyExists | Code::FailedPrecondition => Exit::Invalid,
+        Code::InvalidArgument | Code::AlreadyExists | Code::FailedPrecondition | Code::OutOfRange => {
+            Exit::Invalid
+        }
         Code::ResourceExhausted | Code::Unavailable => Exit::Busy,
         _ => Exit::Failed,
     };
@@ -277,6 +279,11 @@ pub fn failure(status: &Status) -> anyhow::Error {
              data directory with --data-dir"
         ),
         (_, "") => format!("the node answered {}", status.code()),
+        // The codec's words have the sizes in bytes, and nothing to do.
+        (Exit::Invalid, message) if status.code() == Code::OutOfRange => format!(
+            "the node takes no message of this size: {message}; a node takes a sixteenth of its memory limit, from 4 to 64 MiB: leave \
+             out assets, or give it more memory"
+        ),
         (_, message) => message.to_owned(),
     };
     Failure::new(exit, message)

@@ -31,6 +31,10 @@ pub const ISOLATE_BYTES: u64 = 128 << 10;
 const MAX_SMALL_BYTES: u64 = 4 << 20;
 /// The part of the budget that only small reservations may take: one in so many bytes.
 const LANE_SHARE: u64 = 8;
+/// And no less than this, or a quarter of a small budget: two JavaScript functions of little data.
+const MIN_LANE_BYTES: u64 = 13 << 19;
+/// An invocation of a function that nothing is known of reserves no more than one in so many bytes.
+const FIRST_SHARE: u64 = 8;
 /// After this long the request whose turn it is keeps memory from being given to others.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The estimate of a function follows a smaller peak by one in so many bytes with each invocation.
@@ -114,7 +118,7 @@ pub struct GuestMemoryReading {
 impl GuestMemory {
     /// A budget of `max_bytes`.
     pub(crate) fn new(max_bytes: u64, warm: Arc<WarmPool>) -> Arc<Self> {
-        let lane = max_bytes / LANE_SHARE;
+        let lane = Self::lane_bytes(max_bytes);
         let pool = |max_bytes| Pool { max_bytes, used: AtomicU64::new(0) };
         Arc::new(Self {
             lane: pool(lane),
@@ -130,7 +134,11 @@ impl GuestMemory {
 
     /// The most linear memory that one isolate can have within a budget of `max_bytes`.
     pub fn largest_isolate_bytes(max_bytes: u64) -> u64 {
-        (max_bytes - max_bytes / LANE_SHARE).saturating_sub(ISOLATE_BYTES)
+        (max_bytes - Self::lane_bytes(max_bytes)).saturating_sub(ISOLATE_BYTES)
+    }
+
+    fn lane_bytes(max_bytes: u64) -> u64 {
+        (max_bytes / LANE_SHARE).max(MIN_LANE_BYTES.min(max_bytes / 4))
     }
 
     /// How much of it is in use.
@@ -226,8 +234,9 @@ impl GuestMemory {
     fn estimate(&self, function: &FunctionMemory, limit_bytes: u64) -> u64 {
         let most = limit_bytes.saturating_add(ISOLATE_BYTES).min(self.main.max_bytes);
         match function.estimate.load(Relaxed) {
-            // So that many first invocations of a small function are not held up much.
-            0 => most.min((self.main.max_bytes / 2).max(ISOLATE_BYTES)),
+            // No more than a share: several functions that are called for the first time, and wait for something, hold up nobody. What
+            // one needs beyond it is charged as it grows.
+            0 => most.min((self.main.max_bytes / FIRST_SHARE).max(ISOLATE_BYTES)),
             usual => usual.min(most),
         }
     }
@@ -476,17 +485,17 @@ mod tests {
     #[test]
     fn the_first_invocation_reserves_its_limit_and_later_ones_what_was_needed() {
         let (memory, function) = (memory(), Arc::<FunctionMemory>::default());
-        let mut first = memory.try_reserve(&function, 16 * MIB).unwrap();
-        assert_eq!(memory.reading().used_bytes, 16 * MIB + ISOLATE_BYTES);
+        let mut first = memory.try_reserve(&function, 6 * MIB).unwrap();
+        assert_eq!(memory.reading().used_bytes, 6 * MIB + ISOLATE_BYTES);
         assert!(first.cover(2 << 20));
         drop(first);
-        let next = memory.try_reserve(&function, 16 * MIB).unwrap();
+        let next = memory.try_reserve(&function, 6 * MIB).unwrap();
         assert_eq!(memory.reading().used_bytes, 2 * MIB + ISOLATE_BYTES);
         drop(next);
-        // Never more than half of it, so that others can begin as well.
+        // Never more than an eighth of it, so that others can begin as well.
         let huge = Arc::<FunctionMemory>::default();
         let _first = memory.try_reserve(&huge, 4 << 30).unwrap();
-        assert_eq!(memory.reading().used_bytes, 35 * MIB);
+        assert_eq!(memory.reading().used_bytes, 70 * MIB / 8);
     }
 
     #[test]

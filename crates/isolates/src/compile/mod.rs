@@ -183,8 +183,8 @@ pub enum CompileError {
     },
     /// The child process was killed from outside.
     #[error(
-        "{}the compiler was killed, as the system does when the machine's memory is used up; try again when less runs on \
-         it, or compile the function on a larger machine",
+        "{}the compiler was killed, as the system does when the machine's memory is used up: if it happens again, the code takes more to \
+         compile, or its top level more to run, than this node has; make it smaller, or use a larger machine",
         place(at.as_deref())
     )]
     Killed {

@@ -66,11 +66,10 @@ pub mod objects_proto {
     tonic::include_proto!("edgefaas.objects.v1");
 }
 
-/// The largest message that is taken, in bytes: a deploy carries all sources of an app.
-pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
-
 /// What the paths of the calls of objects begin with.
 const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
+/// The call that carries an app.
+const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
 
 /// What the control port shows and steers.
 pub struct ControlParts {
@@ -156,8 +155,9 @@ pub async fn serve(
     let guard = Guard::new(&parts.token);
     let failed = FailedLogins::default();
     let token = parts.token.clone();
-    let services =
-        Services { guard, token, failed, objects: objects::service(parts, cancel.clone()), routes };
+    let objects = objects::service(parts, cancel.clone());
+    let deploying = Arc::new(tokio::sync::Semaphore::new(1));
+    let services = Services { guard, token, failed, objects, routes, deploying };
     connections::serve(listener, tls, Arc::new(services), cancel, grace).await;
 }
 
@@ -170,6 +170,8 @@ struct Services {
     /// Beside the routes, which cost as much as a small change of an object.
     objects: ObjectsServer<ObjectsService>,
     routes: Router,
+    /// The one deploy that is read and carried out at a time.
+    deploying: Arc<tokio::sync::Semaphore>,
 }
 
 impl Services {
@@ -200,6 +202,14 @@ impl Services {
             Ok(request) if request.uri().path().starts_with(OBJECTS_PATH) => {
                 Answer::Objects(self.objects.clone().call(request))
             }
+            Ok(request) if request.uri().path() == DEPLOY_PATH => {
+                let (mut routes, deploying) = (self.routes.clone(), self.deploying.clone());
+                Answer::Routes(Box::pin(async move {
+                    // Its body is not read before.
+                    let _turn = deploying.acquire_owned().await;
+                    routes.call(request).await
+                }))
+            }
             Ok(request) => Answer::Routes(Box::pin(self.routes.clone().call(request))),
         };
         async move {
@@ -229,7 +239,7 @@ enum Answer {
     /// A refusal, or a proof.
     Ready(Box<Response<Body>>),
     Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
-    Routes(Pin<Box<<Router as Service<Request<Incoming>>>::Future>>),
+    Routes(Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>),
 }
 
 /// Resident memory of this process, in bytes; 0 where the system does not say.

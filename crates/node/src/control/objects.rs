@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::ControlParts;
 use super::objects_proto::objects_server::{Objects, ObjectsServer};
 use super::objects_proto::update_request::Operation as Wanted;
 use super::objects_proto::{self as proto, value::Kind};
-use super::{ControlParts, MAX_MESSAGE_BYTES};
 use crate::manifest::{glob_error, is_name};
 use crate::objects::{
     ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
@@ -44,9 +44,10 @@ pub(super) fn service(
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
 ) -> ObjectsServer<ObjectsService> {
+    let message_bytes = parts.facts.plan.message_bytes();
     ObjectsServer::new(ObjectsService { parts, cancel })
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        .max_decoding_message_size(message_bytes)
+        .max_encoding_message_size(message_bytes)
 }
 
 pub(super) struct ObjectsService {

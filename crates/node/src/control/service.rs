@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
 use super::proto::control_server::{Control, ControlServer};
-use super::{ControlParts, MAX_MESSAGE_BYTES, convert, proto};
+use super::{ControlParts, convert, proto};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 use crate::invocation::{Invocation, InvocationError, Principal};
@@ -36,9 +36,10 @@ const DEFAULT_QUEUES: usize = 1000;
 /// The gRPC routes but those of objects: control, health and reflection.
 pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) -> Router {
     let (health, health_service) = tonic_health::server::health_reporter();
+    let message_bytes = parts.facts.plan.message_bytes();
     let service = ControlServer::new(ControlService { parts, cancel })
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        .max_decoding_message_size(message_bytes)
+        .max_encoding_message_size(message_bytes);
     health.set_serving::<ControlServer<ControlService>>().await;
     let mut routes = tonic::service::Routes::new(service).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
