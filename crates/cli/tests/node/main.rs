@@ -28,6 +28,7 @@ mod memory;
 mod names;
 mod network;
 mod object_power;
+mod overload;
 mod power;
 mod proxying;
 mod reaching;

@@ -1,0 +1,183 @@
+//! More than a node with 128 MiB can take, of everything that is not the memory of functions: it refuses, and goes on.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::memory::Group;
+use crate::support::{PATIENCE, Running, skipped};
+
+const LIMIT_BYTES: u64 = 128 << 20;
+const ANY: [&str; 6] = ["--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+
+fn within(name: &str, test: impl FnOnce(&Path, &Group, &dyn Fn() -> Running)) {
+    let home = tempfile::tempdir().unwrap();
+    let Some(group) = Group::make(name, LIMIT_BYTES) else {
+        return skipped("the right to make a control group with a memory limit (root)");
+    };
+    let data = home.path().join("data");
+    test(home.path(), &group, &|| Running::start_within(&group.procs(), &data, &ANY));
+    assert_eq!(group.killed(), 0, "the kernel killed a process");
+}
+
+fn app(home: &Path, files: &[(&str, &str)]) -> String {
+    let app = home.join("app");
+    std::fs::create_dir_all(&app).unwrap();
+    for (name, text) in files {
+        std::fs::write(app.join(name), text).unwrap();
+    }
+    app.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn connections_without_a_request_make_way() {
+    const COUNT: usize = 4000;
+    within("idle", |home, _, start| {
+        let mut node = start();
+        let app = app(
+            home,
+            &[
+                ("edgefaas.toml", "app = 'a'\n[functions.hello]\nmain = 'hello.js'\n"),
+                ("hello.js", "export default () => 'hello';"),
+            ],
+        );
+        node.ok(&["deploy", &app]);
+        // A client that keeps its connection, and uses it now and then.
+        let mut kept = TcpStream::connect(&node.http).unwrap();
+        kept.set_read_timeout(Some(PATIENCE)).unwrap();
+        let half_a_head = format!("GET /fn/hello HTTP/1.1\r\nhost: localhost\r\nx: {}", "a".repeat(7000));
+        let mut waiting = Vec::new();
+        for number in 0..COUNT {
+            let mut stream = TcpStream::connect(&node.http).expect("it listens");
+            // Its place may be taken already.
+            let _ = stream.write_all(half_a_head.as_bytes());
+            waiting.push(stream);
+            if number % 50 == 0 {
+                write!(kept, "POST /fn/hello HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+                    .unwrap();
+                let mut answer = [0; 512];
+                let bytes = kept.read(&mut answer).expect("it is answered");
+                let answer = String::from_utf8_lossy(&answer[..bytes]).into_owned();
+                assert!(answer.starts_with("HTTP/1.1 200"), "after {number}: {answer}");
+            }
+        }
+        assert_eq!(node.http("POST", "/fn/hello", ""), (200, "hello".into()));
+        assert!(node.is_alive());
+    });
+}
+
+const WAITS: &str =
+    "export default async () => { await new Promise((done) => setTimeout(done, 4000)); return 'waited'; };";
+
+#[test]
+fn functions_that_are_called_for_the_first_time_and_wait_hold_up_nobody() {
+    within("first", |home, _, start| {
+        let node = start();
+        let names: Vec<String> = (0..4).map(|number| format!("waits-{number}")).collect();
+        let mut manifest = "app = 'a'\n[functions.small]\nmain = 'small.js'\n".to_owned();
+        for name in &names {
+            manifest += &format!("[functions.{name}]\nmain = 'waits.js'\nlimits = {{ timeout = '30s' }}\n");
+        }
+        let small = ("small.js", "export default () => 'small';");
+        node.ok(&["deploy", &app(home, &[("edgefaas.toml", &manifest), ("waits.js", WAITS), small])]);
+        std::thread::scope(|scope| {
+            let calls: Vec<_> = names
+                .iter()
+                .map(|name| {
+                    let (node, path) = (&node, format!("/fn/{name}"));
+                    scope.spawn(move || node.http("POST", &path, ""))
+                })
+                .collect();
+            let since = Instant::now();
+            while calls.iter().any(|call| !call.is_finished()) {
+                assert_eq!(
+                    node.http("POST", "/fn/small", ""),
+                    (200, "small".into()),
+                    "{:?}",
+                    since.elapsed()
+                );
+            }
+            for call in calls {
+                assert_eq!(call.join().unwrap(), (200, "waited".into()));
+            }
+        });
+    });
+}
+
+/// Its text is twice as long after each task.
+const DOUBLES: &str = "
+document: { dsl: '1.0.3', namespace: test, name: doubles, version: '1.0.0', metadata: { durable: true } }
+do:
+  - begin: { set: { text: abcdefgh } }
+  - double: { set: { text: '${ .text + .text }' }, then: double }
+";
+
+#[test]
+fn data_of_workflows_that_doubles_without_end_is_an_error() {
+    within("doubles", |home, _, start| {
+        let mut node = start();
+        let manifest = "app = 'a'\nworkflows = ['doubles.yaml']\n";
+        let app = app(home, &[("edgefaas.toml", manifest), ("doubles.yaml", DOUBLES)]);
+        node.ok(&["deploy", &app]);
+        let flood = |node: &Running| {
+            std::thread::scope(|scope| {
+                let calls: Vec<_> =
+                    (0..50).map(|_| scope.spawn(|| node.http("POST", "/workflows/doubles", ""))).collect();
+                for call in calls {
+                    let (status, body) = call.join().unwrap();
+                    assert!([400, 429, 503].contains(&status), "{status}: {body}");
+                    assert!(body.contains("workflows."), "{body}");
+                }
+            });
+        };
+        flood(&node);
+        assert!(node.is_alive());
+        // Killed in the middle of it, and started again with what there was.
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    if let Ok(mut stream) = TcpStream::connect(&node.http) {
+                        let _ = write!(stream, "POST /workflows/doubles HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
+                        let _ = stream.read(&mut [0; 64]);
+                    }
+                });
+            }
+            node.signal("-KILL");
+        });
+        let mut node = start();
+        flood(&node);
+        assert!(node.is_alive());
+    });
+}
+
+#[test]
+fn a_deploy_that_is_too_large_is_refused() {
+    within("deploy", |home, _, start| {
+        let mut node = start();
+        let manifest = "app = 'a'\nassets = ['data/*']\n[functions.hello]\nmain = 'hello.js'\nlimits = { memory = '16MiB' }\n";
+        let app = app(home, &[("edgefaas.toml", manifest), ("hello.js", "export default () => 'hello';")]);
+        let data = Path::new(&app).join("data");
+        std::fs::create_dir(&data).unwrap();
+        let mut random = crate::load::Random::seeded("OVERLOAD_SEED");
+        let mut noise =
+            |mib: usize| -> Vec<u8> { (0..mib << 20).map(|_| random.below(256) as u8).collect() };
+        std::fs::write(data.join("large"), noise(50)).unwrap();
+        let refused = node.cli(&["deploy", &app]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("sixteenth of its memory limit"), "{said}");
+        assert!(node.is_alive());
+        // The most that it takes, from several at the same time.
+        std::fs::write(data.join("large"), noise(7)).unwrap();
+        let deploys = || node.cli(&["deploy", &app]);
+        std::thread::scope(|scope| {
+            let deploys: Vec<_> = (0..3).map(|_| scope.spawn(deploys)).collect();
+            for deploy in deploys {
+                let output = deploy.join().unwrap();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+        });
+        assert_eq!(node.http("POST", "/fn/hello", ""), (200, "hello".into()));
+        assert!(node.is_alive());
+    });
+}
