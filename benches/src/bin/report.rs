@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -26,6 +26,7 @@ const ORDER: [&str; 23] = [
     "isolates",
     "neighbours",
     "soak",
+    "hostile",
     "photons",
     "workflows-chains",
     "workflows-burst",
@@ -53,7 +54,8 @@ optimisation) is not measured here.
 cargo build --release --workspace --bins  # together, so that they share their dependencies
 target/release/end-to-end                 # --quick for a first look
 target/release/soak                       # ten minutes; the same
-target/release/photons                    # needs Node.js; the same
+target/release/hostile                    # needs root (control groups, tmpfs); ten minutes
+target/release/photons                    # needs Node.js; --quick for a first look
 target/release/workflows                  # needs redis-server; the same
 target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
