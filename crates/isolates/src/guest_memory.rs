@@ -33,6 +33,9 @@ const MAX_SMALL_BYTES: u64 = 4 << 20;
 const LANE_SHARE: u64 = 8;
 /// And no less than this, or a quarter of a small budget: two JavaScript functions of little data.
 const MIN_LANE_BYTES: u64 = 13 << 19;
+/// All invocations of a function together hold no more than so many times what is left after that (the dynamic thresholds of
+/// Choudhury and Hahne, 1998): eight ninths of the budget if there is no other, eight seventeenths each if there are two.
+const GREED: u64 = 8;
 /// An invocation of a function that nothing is known of reserves no more than one in so many bytes.
 const FIRST_SHARE: u64 = 8;
 /// After this long the request whose turn it is keeps memory from being given to others.
@@ -247,8 +250,13 @@ impl GuestMemory {
         bytes: u64,
         is_main_open: bool,
     ) -> Option<Reservation> {
-        let in_lane = bytes <= self.small_bytes && self.lane.take(bytes, 0);
-        let taken = in_lane || is_main_open && self.main.take(bytes, self.withheld.load(Relaxed));
+        let held = function.held.load(Relaxed);
+        // One invocation of each function at most: it is for those that have nothing else.
+        let in_lane = held == 0 && bytes <= self.small_bytes && self.lane.take(bytes, 0);
+        let withheld = self.withheld.load(Relaxed);
+        // However many invocations of a function there are, others find some of the memory free.
+        let has_share = held == 0 || held + bytes <= GREED * self.main.free(withheld).saturating_sub(bytes);
+        let taken = in_lane || is_main_open && has_share && self.main.take(bytes, withheld);
         if !taken {
             return None;
         }
@@ -344,6 +352,10 @@ impl GuestMemory {
 }
 
 impl Pool {
+    fn free(&self, withheld: u64) -> u64 {
+        self.max_bytes.saturating_sub(withheld).saturating_sub(self.used.load(Relaxed))
+    }
+
     fn take(&self, bytes: u64, withheld: u64) -> bool {
         let max_bytes = self.max_bytes.saturating_sub(withheld);
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= max_bytes);
@@ -518,10 +530,10 @@ mod tests {
 
     #[test]
     fn small_ones_pass_while_large_ones_wait_and_do_not_starve_them() {
-        let (memory, running, large, small) = (memory(), function(50), function(65), function(3));
+        let (memory, running, large) = (memory(), function(50), function(65));
         let running = memory.try_reserve(&running, 64 * MIB).unwrap();
         let mut waits = memory.reserve(&large, 128 * MIB);
-        let pass = |_| granted(&mut reserve(&memory, &small)).expect("small ones fit");
+        let pass = |_| granted(&mut reserve(&memory, &function(3))).expect("small ones fit");
         let in_lane: Vec<_> = (0..3).map(pass).collect();
         let in_main: Vec<_> = (0..3).map(pass).collect();
         assert!(granted(&mut waits).is_none());
@@ -529,7 +541,7 @@ mod tests {
         memory.queues.lock().functions[0].requests[0].since -= PATIENCE;
         drop(running);
         assert!(granted(&mut waits).is_none(), "small ones hold 9 MiB");
-        let mut late: Vec<_> = (0..2).map(|_| reserve(&memory, &small)).collect();
+        let mut late: Vec<_> = (0..2).map(|_| reserve(&memory, &function(3))).collect();
         assert!(late.iter_mut().all(|waiting| granted(waiting).is_none()));
         drop(in_lane);
         let late: Vec<_> =
@@ -538,6 +550,18 @@ mod tests {
         let large = granted(&mut waits).expect("it has its turn");
         drop((late, large));
         assert_eq!((memory.reading().used_bytes, memory.reading().waiting), (0, 0));
+    }
+
+    #[test]
+    fn however_many_invocations_a_function_has_another_one_finds_room() {
+        let (memory, spins) = (memory(), function(3));
+        let held: Vec<_> = std::iter::from_fn(|| memory.try_reserve(&spins, 64 * MIB)).collect();
+        assert!(held.len() >= 20, "{}", held.len());
+        let mut waits = reserve(&memory, &spins);
+        assert!(granted(&mut waits).is_none());
+        for other in [function(3), function(3), function(3)] {
+            assert!(granted(&mut reserve(&memory, &other)).is_some());
+        }
     }
 
     #[test]

@@ -23,6 +23,11 @@ impl Budget {
         Self { most, taken: Arc::default() }
     }
 
+    /// No bytes, to which others may be added.
+    pub fn nothing(&self) -> Taken {
+        Taken { budget: self.clone(), bytes: 0 }
+    }
+
     /// How many bytes there are for all.
     pub fn most(&self) -> usize {
         self.most
@@ -42,6 +47,27 @@ impl Budget {
 }
 
 impl Taken {
+    /// Takes more of them; false if there are not so many.
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        match self.budget.take(bytes) {
+            Some(mut more) => {
+                self.bytes += std::mem::take(&mut more.bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Bytes that are not taken.
+    pub fn free(&self) -> usize {
+        self.budget.free()
+    }
+
+    /// How many these are.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Changes how many bytes these are, also beyond the budget: for what exists already.
     pub fn resize(&mut self, bytes: usize) {
         match bytes >= self.bytes {
@@ -67,7 +93,10 @@ mod tests {
         let budget = Budget::new(10);
         let six = budget.take(6).unwrap();
         assert!(budget.take(5).is_none());
-        drop(six);
+        let mut more = budget.take(1).unwrap();
+        assert!(more.grow(2) && !more.grow(2));
+        assert_eq!((more.bytes(), budget.free()), (3, 1));
+        drop((six, more));
         assert!(budget.take(10).is_some());
     }
 }

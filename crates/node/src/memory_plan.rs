@@ -44,13 +44,14 @@ impl Share {
 }
 
 const CONNECTIONS: Share = Share::of(100, MAX_CONNECTIONS * CONNECTION_BYTES);
-const GATEWAY_CONNECTIONS: Share = Share::of(40, MAX_GATEWAY_CONNECTIONS * GATEWAY_CONNECTION_BYTES);
+const GATEWAY_CONNECTIONS: Share = Share::of(35, MAX_GATEWAY_CONNECTIONS * GATEWAY_CONNECTION_BYTES);
 const BUFFERED: Share = Share::of(35, 64 * MIB);
 const RETAINED: Share = Share::of(30, 64 * MIB);
 const SUBSCRIPTIONS: Share = Share::of(10, 8 * MIB);
 const WILLS: Share = Share::of(10, 16 * MIB);
 const UNWRITTEN: Share = Share::of(15, 32 * MIB);
-const EVENTS: Share = Share::of(50, 128 * MIB);
+const EVENTS: Share = Share::of(30, 128 * MIB);
+const EFFECTS: Share = Share::of(25, 128 * MIB);
 const REPLIES: Share = Share::of(35, 64 * MIB);
 const BODIES: Share = Share::of(35, 64 * MIB);
 const ANSWERS: Share = Share::of(35, 64 * MIB);
@@ -102,6 +103,8 @@ pub struct MemoryPlan {
     pub unwritten_bytes: u64,
     /// Events of invocations that run, wait or are being written.
     pub event_bytes: u64,
+    /// What invocations have published and written and not committed.
+    pub effect_bytes: u64,
     /// Replies that wait for their clients.
     pub reply_bytes: u64,
     /// Request bodies that are not complete.
@@ -148,6 +151,7 @@ impl MemoryPlan {
             will_bytes: of(WILLS),
             unwritten_bytes: of(UNWRITTEN),
             event_bytes: of(EVENTS),
+            effect_bytes: of(EFFECTS),
             reply_bytes: of(REPLIES),
             body_bytes: of(BODIES),
             answer_bytes: of(ANSWERS),
@@ -164,7 +168,7 @@ impl MemoryPlan {
     }
 
     /// Every budget, in bytes.
-    pub fn shares(&self) -> [MemoryShare; 18] {
+    pub fn shares(&self) -> [MemoryShare; 19] {
         let share = |name, bytes| MemoryShare { name, bytes };
         [
             share("process", self.base_bytes),
@@ -177,6 +181,7 @@ impl MemoryPlan {
             share("wills", self.will_bytes),
             share("unwritten changes", self.unwritten_bytes),
             share("events", self.event_bytes),
+            share("uncommitted effects", self.effect_bytes),
             share("replies", self.reply_bytes),
             share("request bodies", self.body_bytes),
             share("answers to functions", self.answer_bytes),

@@ -103,6 +103,9 @@ impl<'a> Entry<'a> {
             return Ok(false);
         }
         make_room(&self.folder.path, self.folder.max_bytes - bytes)?;
+        if !self.folder.has_room_for(bytes) {
+            return Ok(false);
+        }
         let write = WRITES.fetch_add(1, Ordering::Relaxed);
         let temporary = self.path.with_extension(format!("{}-{write}.tmp", std::process::id()));
         let written = self.write_to(&temporary, native, about);

@@ -28,6 +28,18 @@ pub struct CacheFolder {
     pub key: [u8; 32],
     /// Bytes of files at most; one that is larger is not kept.
     pub max_bytes: u64,
+    /// Bytes of the file system that are kept free for others.
+    pub reserve_bytes: u64,
+}
+
+impl CacheFolder {
+    /// Whether the file system has room for so much more. What it cannot say is left to fail.
+    fn has_room_for(&self, bytes: u64) -> bool {
+        rustix::fs::statvfs(&self.path).map_or(true, |stat| {
+            let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+            free_bytes >= bytes.saturating_add(self.reserve_bytes)
+        })
+    }
 }
 
 /// Compiles what is not in its folder yet and loads what is.
@@ -201,7 +213,7 @@ mod tests {
     }
 
     fn folder(path: &Path) -> CacheFolder {
-        CacheFolder { path: path.to_owned(), key: KEY, max_bytes: 1 << 20 }
+        CacheFolder { path: path.to_owned(), key: KEY, max_bytes: 1 << 20, reserve_bytes: 0 }
     }
 
     fn entry<'a>(engine: &Engine, cache: &'a CodeCache, wasm: &[u8]) -> Entry<'a> {
@@ -307,6 +319,8 @@ mod tests {
         assert!(entry.open().is_some());
         assert!(entry.path.metadata().unwrap().modified().unwrap() > long_ago);
         // One that would take all the room for itself is used and not kept.
+        let full = CacheFolder { reserve_bytes: u64::MAX, ..own.clone() };
+        assert!(!full.has_room_for(1));
         let small = CacheFolder { max_bytes: 10, ..own };
         CodeCache::new(Compiler::InProcess, Some(small))
             .module(&engine, &[OTHER], || given(OTHER))

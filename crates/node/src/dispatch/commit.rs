@@ -41,7 +41,7 @@ impl Dispatcher {
         effects: Effects,
         depth: u8,
     ) -> Result<(), CommitError> {
-        let (mut batch, publishes) = effects.into_parts();
+        let (mut batch, publishes, _taken) = effects.into_parts();
         if publishes.is_empty() {
             return self.store.committer().commit(batch, Durability::Written).await;
         }

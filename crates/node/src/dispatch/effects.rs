@@ -3,6 +3,7 @@
 use edgefaas_broker::Message;
 use edgefaas_crdt::{Hlc, Operation};
 
+use crate::budget::{Budget, Taken};
 use crate::objects::{FieldKey, Objects, Pending, PendingError, PendingFields};
 use crate::store::Batch;
 
@@ -14,10 +15,12 @@ pub const MAX_FIELDS: usize = 10_000;
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// Held-back messages and pending writes.
-#[derive(Default)]
 pub struct Effects {
     publishes: Vec<Message>,
     publish_bytes: usize,
+    /// What the messages and fields take of the budget for those of all invocations, and how many bytes one may take.
+    taken: Taken,
+    most_bytes: usize,
     fields: PendingFields,
     depth: u8,
 }
@@ -29,14 +32,24 @@ pub enum EffectsFull {
     #[error("one invocation may publish at most {MAX_PUBLISHES} messages")]
     Publishes,
     /// Too many bytes.
-    #[error("one invocation may publish and write at most {MAX_BYTES} bytes")]
-    Bytes,
+    #[error("one invocation may publish and write at most {max_bytes} bytes on this node")]
+    Bytes {
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// Those of others have the memory.
+    #[error(
+        "what all invocations have published and written and not committed has no room for more; try again later"
+    )]
+    Memory,
 }
 
 impl Effects {
-    /// Nothing yet, of an invocation that so many others led to.
-    pub fn of(depth: u8) -> Self {
-        Self { depth, ..Self::default() }
+    /// Nothing yet, of an invocation that so many others led to. `budget`: of all invocations, of which one has half.
+    pub fn of(depth: u8, budget: &Budget) -> Self {
+        let most_bytes = (budget.most() / 2).min(MAX_BYTES);
+        let (publishes, fields) = (Vec::new(), PendingFields::default());
+        Self { publishes, publish_bytes: 0, taken: budget.nothing(), most_bytes, fields, depth }
     }
 
     /// Holds a message back.
@@ -44,13 +57,28 @@ impl Effects {
         if self.publishes.len() >= MAX_PUBLISHES {
             return Err(EffectsFull::Publishes);
         }
-        let bytes = self.publish_bytes + message.weight();
-        if bytes + self.fields.bytes() > MAX_BYTES {
-            return Err(EffectsFull::Bytes);
+        let bytes = message.weight();
+        if self.publish_bytes + bytes + self.fields.bytes() > self.most_bytes {
+            return Err(self.too_many_bytes());
         }
-        self.publish_bytes = bytes;
+        if !self.taken.grow(bytes) {
+            return Err(EffectsFull::Memory);
+        }
+        self.publish_bytes += bytes;
         self.publishes.push(message);
         Ok(())
+    }
+
+    fn too_many_bytes(&self) -> EffectsFull {
+        EffectsFull::Bytes { max_bytes: self.most_bytes }
+    }
+
+    /// Why there is no room for a write.
+    pub fn no_room(&self) -> EffectsFull {
+        match self.most_bytes - self.publish_bytes - self.fields.bytes() > self.taken.free() {
+            true => EffectsFull::Memory,
+            false => self.too_many_bytes(),
+        }
     }
 
     /// The pending write of a field.
@@ -71,16 +99,20 @@ impl Effects {
     ) -> Result<(), PendingError> {
         // What is shown of it before the commit needs no better time: the writer gives it its own.
         let now = Hlc { wall_ms: now_ms, logical: 0 };
-        self.fields.operate(objects, key, operation, now, (MAX_FIELDS, MAX_BYTES - self.publish_bytes))
+        let most_bytes =
+            (self.most_bytes - self.publish_bytes).min(self.fields.bytes() + self.taken.free());
+        let done = self.fields.operate(objects, key, operation, now, (MAX_FIELDS, most_bytes));
+        self.taken.resize(self.publish_bytes + self.fields.bytes());
+        done
     }
 
-    /// The batch to commit and the messages to send after it.
-    pub fn into_parts(self) -> (Batch, Vec<Message>) {
+    /// The batch to commit and the messages to send after it, and what they take of the budget until then.
+    pub fn into_parts(self) -> (Batch, Vec<Message>, Taken) {
         let mut batch = Batch::default();
         batch.caused_at(self.depth);
         for (key, operation) in self.fields.into_operations() {
             batch.operate(key, operation);
         }
-        (batch, self.publishes)
+        (batch, self.publishes, self.taken)
     }
 }

@@ -59,6 +59,8 @@ pub struct Dispatcher {
     /// Events under way, over all functions: queues are bounded in number, and the largest events that fit them all are
     /// more than a small machine has.
     event_bytes: Budget,
+    /// Of what invocations have published and written, until it is committed.
+    effect_bytes: Budget,
     /// Replies that wait for their clients, over all connections of the gateway.
     replies: ReplyBudget,
     bodies: BodyBudget,
@@ -162,6 +164,7 @@ impl Dispatcher {
             broker,
             max_message_bytes,
             event_bytes: Budget::new(plan.event_bytes as usize),
+            effect_bytes: Budget::new(plan.effect_bytes as usize),
             replies: ReplyBudget::new(plan.reply_bytes as usize),
             bodies: BodyBudget::new(plan.body_bytes as usize),
             http: HttpClient::new(plan.answer_bytes as usize),
@@ -435,7 +438,7 @@ impl Dispatcher {
             function: name(),
             deadline_unix_ms: self.clock.now_unix_ms() + run_limits.timeout.as_millis() as u64,
         };
-        let effects = Arc::new(Mutex::new(Effects::of(invocation.depth)));
+        let effects = Arc::new(Mutex::new(Effects::of(invocation.depth, &self.effect_bytes)));
         let host = InvocationHost::new(self.clone(), function.clone(), &invocation, effects.clone());
         let run =
             self.isolates.run_started(&program, start, &meta, invocation.event, run_limits, Box::new(host));
@@ -453,7 +456,8 @@ impl Dispatcher {
             };
             InvocationError::Run { function: name(), error }
         })?;
-        let effects = std::mem::take(&mut *effects.lock());
+        let nothing = Effects::of(0, &self.effect_bytes);
+        let effects = std::mem::replace(&mut *effects.lock(), nothing);
         Ok((reply, effects))
     }
 

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value, WrongType};
 use edgefaas_isolates::{Change, FieldType as GuestType, FieldValue, HostError, Read};
 
-use super::effects::EffectsFull;
 use super::host::{InvocationHost, full};
 use crate::objects::{
     FieldKey, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, json_of_value,
@@ -39,7 +38,7 @@ impl InvocationHost {
         written.map_err(|error| match error {
             PendingError::Apply(error) => invalid(object, &error),
             PendingError::Store(error) => HostError::Failed(error.to_string()),
-            PendingError::NoRoom => full(EffectsFull::Bytes),
+            PendingError::NoRoom => full(self.effects.lock().no_room()),
             PendingError::TooMany => HostError::Overloaded(format!(
                 "one invocation may write at most {} fields",
                 super::effects::MAX_FIELDS

@@ -153,6 +153,11 @@ mod tests {
         place.given_up().now_or_never().is_some()
     }
 
+    fn counts(places: &Places) -> (usize, usize) {
+        let state = places.state.lock();
+        (state.open, state.leaving)
+    }
+
     #[test]
     fn the_connection_that_has_waited_longest_makes_way() {
         let places = Places::new(2);
@@ -172,7 +177,7 @@ mod tests {
         drop(third);
         assert!(enter().is_some());
         drop(first);
-        assert_eq!((places.state.lock().open, places.state.lock().leaving), (0, 0));
+        assert_eq!(counts(&places), (0, 0));
     }
 
     #[test]
@@ -184,6 +189,6 @@ mod tests {
         assert_eq!(greedy.iter().filter(|place| is_given_up(place)).count(), 10);
         assert!(places.enter(address(2)).is_none(), "so many are on their way out");
         greedy.clear();
-        assert_eq!((places.state.lock().open, places.state.lock().leaving), (1, 0));
+        assert_eq!(counts(&places), (1, 0));
     }
 }

@@ -18,7 +18,7 @@ use crate::workflow::{Start, input_of};
 /// The largest input.
 const INPUT_BYTES: usize = 1 << 20;
 /// Room that an output is expected to need, whose size nobody knows before.
-const OUTPUT_BYTES: usize = 64 << 10;
+const OUTPUT_BYTES: usize = 16 << 10;
 
 /// Starts a workflow with the request's body as its input, and answers with its output. A client that goes away does not end
 /// it.

@@ -293,7 +293,7 @@ impl Dispatcher {
         timing: Timing,
     ) -> Result<(), InvocationError> {
         let name = &function.name;
-        let (mut batch, messages) = effects.into_parts();
+        let (mut batch, messages, _taken) = effects.into_parts();
         let depth = pending.depth.saturating_add(1);
         let mut outgoing: Vec<_> =
             messages.iter().map(|message| Outgoing::new(name, depth, None, message)).collect();

@@ -411,6 +411,13 @@ impl Registry {
             live: digest,
             deployed_unix_ms: self.clock.now_unix_ms(),
         };
+        // What is compiled is kept on the disk: nothing is, of a deploy that is refused.
+        let space = self.store.committer().space();
+        if space.is_full {
+            let (free_bytes, needed_bytes) = (space.free_bytes, space.needed_bytes);
+            let error = CommitError::DiskFull { free_bytes, needed_bytes };
+            return Err(DeployError::Commit { app: manifest.app, error });
+        }
         let app = Arc::new(LiveApp::new(&manifest, &revision, &record, live_workflows, &self.metrics));
         let mut prepare_lines = Vec::new();
         let in_place = LiveFunction::deployed_assets(&assets);

@@ -36,6 +36,8 @@ const GROUP_BATCHES: usize = 512;
 const OTHER_WRITES: Duration = Duration::from_micros(50);
 /// Larger batches are for the writer's thread.
 const WRITTEN_HERE_BYTES: u64 = 64 << 10;
+/// A batch releases space that adds no more than one in so many bytes that it removes.
+const RELEASE_SHARE: u64 = 4;
 /// What small batches that wait may take in all; others are for the writer's thread.
 const SMALL_BYTES: u64 = 1 << 20;
 /// Longer keys the store can't have.
@@ -332,8 +334,12 @@ impl Committer {
             chores.clone(),
         );
         let space = disk.state().clone();
-        let unflushed =
-            Unflushed::new(options.database.clone(), options.all.clone(), options.journal_bytes);
+        let unflushed = Unflushed::new(
+            options.database.clone(),
+            options.all.clone(),
+            options.journal_bytes,
+            disk.total_bytes(),
+        );
         let writer = Writer {
             fields: options.fields,
             database: options.database,
@@ -651,8 +657,8 @@ impl Writer {
     fn admit(&mut self, batch: &Batch) -> Answer {
         let bytes = batch.size_bytes();
         let Err(mut full) = self.disk.plan(bytes, Purpose::Grow) else { return Ok(()) };
-        if self.releases(batch) {
-            match self.disk.plan(bytes, Purpose::Release) {
+        if let Some(purpose) = self.releases(batch) {
+            match self.disk.plan(bytes, purpose) {
                 Ok(()) => return Ok(()),
                 Err(error) => full = error,
             }
@@ -661,9 +667,9 @@ impl Writer {
         Err(full)
     }
 
-    /// Whether a batch removes at least as much as it adds. Reads the entries that it replaces: only where the disk is
+    /// What a batch is that removes at least as much as it adds. Reads the entries that it replaces: only where the disk is
     /// full.
-    fn releases(&self, batch: &Batch) -> bool {
+    fn releases(&self, batch: &Batch) -> Option<Purpose> {
         let stored_bytes = |space: &Keyspace, key: &[u8]| -> u64 {
             space.size_of(key).ok().flatten().map_or(0, |value| key.len() as u64 + u64::from(value))
         };
@@ -677,11 +683,20 @@ impl Writer {
                 Write::Delete(space, key) => removed += stored_bytes(space, key),
             }
         }
-        added <= removed && !self.fields.grow(&batch.fields)
+        if added > removed || self.fields.grow(&batch.fields) {
+            return None;
+        }
+        Some(if added <= removed / RELEASE_SHARE { Purpose::Release } else { Purpose::Replace })
     }
 
-    /// Measures the free space, for other programs use the disk as well.
+    /// Measures the free space, for other programs use the disk as well, and looks whether the engine still works: its own threads
+    /// may have met an error.
     pub(super) fn watch_disk(&mut self) {
+        if let Err(error) = self.database.persist(PersistMode::Buffer)
+            && !self.failure.happened.is_cancelled()
+        {
+            self.fail(error.to_string());
+        }
         match self.journal.journal.get().and_then(Weak::upgrade) {
             Some(journal) => drop(self.offer_room(&journal)),
             None => drop(self.disk.room_bytes()),

@@ -2,8 +2,8 @@
 //!
 //! The engine stops permanently when a write, a flush or a compaction finds the disk full. So space is counted before
 //! each write. A write that grows the store must leave room for everything that the engine has still to do: the journal,
-//! the flush of what is in memory, and the largest compaction that it may start, which needs as much as it reads. A
-//! write that releases space only has to leave room for the flush, and may use the reserve. When the first growing write
+//! the flush of what is in memory, and the compactions that it may start, which need as much as they read. A
+//! write that releases space takes some, too, and may use the reserve for it. When the first growing write
 //! is refused, [`super::upkeep`] reclaims the space of dead data.
 //!
 //! The disk is asked at each write: others may fill it between two writes, and asking costs a microsecond.
@@ -50,6 +50,8 @@ pub enum Purpose {
     /// It may make the store larger.
     Grow,
     /// It removes at least as much as it adds.
+    Replace,
+    /// It removes several times what it adds.
     Release,
 }
 
@@ -97,6 +99,13 @@ impl SpaceState {
     }
 }
 
+/// What the file system has left.
+struct Free {
+    bytes: u64,
+    /// Files that can be made.
+    files: u64,
+}
+
 /// Admits writes by the free space of one file system. Owned by the writer.
 pub struct DiskSpace {
     path: PathBuf,
@@ -111,7 +120,7 @@ pub struct DiskSpace {
     planned_bytes: u64,
     /// Written since the last rotation of the journal.
     journal_bytes: u64,
-    /// The room that the largest compaction may take, and the bytes until it is measured again.
+    /// The room that compactions may take, and the bytes until it is measured again.
     compaction_bytes: u64,
     measure_in_bytes: u64,
     /// What was not in tables when it was last looked at.
@@ -152,6 +161,11 @@ impl DiskSpace {
         space
     }
 
+    /// The size of the file system.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
     /// The state for other threads.
     pub fn state(&self) -> &Arc<SpaceState> {
         &self.state
@@ -161,17 +175,20 @@ impl DiskSpace {
     pub fn plan(&mut self, bytes: u64, purpose: Purpose) -> Result<(), CommitError> {
         self.follow_flushes();
         // A disk that can't be asked is left to fail by itself.
-        let Some(free_bytes) = self.free_bytes() else {
+        let Some(Free { bytes: free_bytes, files }) = self.free() else {
             self.accept(bytes);
             return Ok(());
         };
         let needed_bytes = self.needed_bytes(purpose);
         let copies = if purpose == Purpose::Grow { GROWTH_COPIES } else { RELEASE_COPIES };
         let more_bytes = copies.saturating_mul(self.planned_bytes.saturating_add(bytes));
-        let fits = free_bytes >= needed_bytes.saturating_add(more_bytes);
+        let mut fits = free_bytes >= needed_bytes.saturating_add(more_bytes);
         if purpose == Purpose::Grow {
+            // The journal has its file: what releases space goes on without.
+            fits &= files >= MIN_FILES;
             // A large write that does not fit does not stop the small ones.
-            let is_full = free_bytes < needed_bytes.saturating_add(GROWTH_COPIES * SMALL_WRITE_BYTES);
+            let has_room = free_bytes >= needed_bytes.saturating_add(GROWTH_COPIES * SMALL_WRITE_BYTES);
+            let is_full = !has_room || files < MIN_FILES;
             self.report(is_full, free_bytes, needed_bytes);
         }
         if !fits {
@@ -196,13 +213,13 @@ impl DiskSpace {
     /// that: then it waits.
     pub fn room_after(&mut self, bytes: u64) -> Option<u64> {
         self.follow_flushes();
-        let Some(free_bytes) = self.free_bytes() else { return Some(u64::MAX) };
+        let Some(Free { bytes: free_bytes, files }) = self.free() else { return Some(u64::MAX) };
         let bytes = self.planned_bytes.saturating_add(bytes);
         let least_bytes = self.needed_bytes(Purpose::Release).saturating_add(RELEASE_COPIES * bytes);
         let needed_bytes = self.needed_bytes(Purpose::Grow);
         let after_bytes = needed_bytes.saturating_add(GROWTH_COPIES * bytes);
         let room_bytes = free_bytes.saturating_sub(after_bytes) / GROWTH_COPIES;
-        let is_full = room_bytes < SMALL_WRITE_BYTES;
+        let is_full = room_bytes < SMALL_WRITE_BYTES || files < MIN_FILES;
         self.report(is_full, free_bytes, needed_bytes);
         (free_bytes >= least_bytes).then_some(if is_full { 0 } else { room_bytes })
     }
@@ -215,7 +232,7 @@ impl DiskSpace {
     /// Whether everything that is in memory can be flushed to tables.
     pub fn can_flush(&self) -> bool {
         let needed_bytes = self.database.write_buffer_size() + self.floor_bytes() / 2;
-        self.free_bytes().is_none_or(|free_bytes| free_bytes >= needed_bytes)
+        self.free().is_none_or(|free| free.bytes >= needed_bytes && free.files >= MIN_FILES / 2)
     }
 
     /// Bytes that a compaction may take now.
@@ -283,18 +300,23 @@ impl DiskSpace {
     }
 
     fn measure(&mut self) {
-        let largest = self.spaces.iter().map(Keyspace::disk_space).max().unwrap_or(0);
-        self.compaction_bytes = largest.min(MAX_COMPACTION_BYTES);
+        // One after another, before the engine lets go of what the first of them has replaced.
+        let all = self.spaces.iter().map(Keyspace::disk_space).sum::<u64>();
+        self.compaction_bytes = all.min(MAX_COMPACTION_BYTES);
         self.measure_in_bytes = MEASURE_EVERY_BYTES;
     }
 
     fn free_bytes(&self) -> Option<u64> {
+        Some(self.free()?.bytes)
+    }
+
+    fn free(&self) -> Option<Free> {
         let stat = rustix::fs::statvfs(&self.path).ok()?;
-        // File systems without a fixed number of files say 0 of 0.
-        if stat.f_files > 0 && stat.f_favail < MIN_FILES {
-            return Some(0);
-        }
-        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Some(Free {
+            bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            // File systems without a fixed number of files say 0 of 0.
+            files: if stat.f_files == 0 { u64::MAX } else { stat.f_favail },
+        })
     }
 
     fn floor_bytes(&self) -> u64 {
@@ -303,13 +325,16 @@ impl DiskSpace {
 
     fn needed_bytes(&self, purpose: Purpose) -> u64 {
         let unflushed_bytes = self.database.write_buffer_size();
+        // What is flushed is compacted later: once more as much.
+        let engine_bytes = (2 * unflushed_bytes).saturating_add(self.compaction_bytes);
         match purpose {
+            // It takes as much as it gives back later.
+            Purpose::Replace => self.floor_bytes().saturating_add(engine_bytes),
+            // It takes a little, and without it there is nothing for a compaction to give back.
             Purpose::Release => self.floor_bytes().saturating_add(unflushed_bytes),
             Purpose::Grow => {
                 // Room has to be clear before it is offered again.
                 let again = if self.state.full.load(Ordering::Relaxed) { self.floor_bytes() } else { 0 };
-                // What is flushed is compacted later: once more as much.
-                let engine_bytes = (2 * unflushed_bytes).saturating_add(self.compaction_bytes);
                 self.reserve_bytes.saturating_add(engine_bytes).saturating_add(again)
             }
         }

@@ -21,6 +21,9 @@ use fjall::{AbstractTree, Database, Keyspace, PersistMode};
 
 /// The bounds of what may be unflushed, in bytes: a share of the memory within these.
 const BUDGET_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(128 << 20);
+/// It is no more than this share of a small disk.
+const DISK_SHARE: u64 = 32;
+const MIN_OF_DISK_BYTES: u64 = 2 << 20;
 /// A memtable of less than this share of the budget is not worth a table of its own.
 const WORTH_SHARE: u64 = 16;
 /// A flush that takes longer has failed, or the disk is stuck: the writer goes on, and sees the engine's error.
@@ -38,10 +41,17 @@ pub(super) struct Unflushed {
 }
 
 impl Unflushed {
-    /// For all key spaces of a database. `share_bytes`: the store's share of the memory.
-    pub(super) fn new(database: Database, spaces: Vec<Keyspace>, share_bytes: u64) -> Self {
+    /// For all key spaces of a database. `share_bytes`: the store's share of the memory; `disk_bytes`: the size of its disk, on which it is
+    /// to be written twice.
+    pub(super) fn new(
+        database: Database,
+        spaces: Vec<Keyspace>,
+        share_bytes: u64,
+        disk_bytes: u64,
+    ) -> Self {
         let (least, most) = BUDGET_BYTES.into_inner();
-        Self { database, spaces, budget_bytes: share_bytes.clamp(least, most) }
+        let of_disk = (disk_bytes / DISK_SHARE).max(MIN_OF_DISK_BYTES);
+        Self { database, spaces, budget_bytes: share_bytes.clamp(least, most).min(of_disk) }
     }
 
     /// The most that one part of a group may have, in bytes.

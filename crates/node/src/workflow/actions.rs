@@ -272,8 +272,8 @@ impl Dispatcher {
         let outcome = self.ended(&function, Outcome { id, result, timing });
         self.end_trace(traced, &function, &outcome, std::time::Duration::ZERO);
         let effects = effects.map(|effects: Effects| {
-            let (batch, messages) = effects.into_parts();
-            StepEffects { batch, source: function.name.clone(), messages }
+            let (batch, messages, taken) = effects.into_parts();
+            StepEffects { batch, source: function.name.clone(), messages, _taken: taken }
         });
         match outcome.result {
             Ok(reply) => match value_of(reply) {

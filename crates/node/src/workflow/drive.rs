@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 use super::actions::Asked;
 use super::root::Charge;
 use super::turn::{Paused, YieldTimer};
-use super::{INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
+use super::{Coordinator, INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
+use crate::budget::Taken;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
 use crate::registry::LiveWorkflow;
@@ -45,6 +46,8 @@ pub(super) struct StepEffects {
     pub batch: Batch,
     pub source: Arc<str>,
     pub messages: Vec<Message>,
+    /// Of the budget of all that is not committed.
+    pub _taken: Taken,
 }
 
 impl Queued {
@@ -115,7 +118,13 @@ impl Dispatcher {
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
         let charge = match start.is_recovered {
             true => root.charge_recovered(start.id, bytes),
-            false => root.charge_instance(start.id, bytes),
+            false => {
+                let is_modest = Coordinator::is_modest(&workflow);
+                root.charge_instance(start.id, bytes, is_modest).or_else(|error| {
+                    self.make_room(bytes);
+                    root.charge_instance(start.id, bytes, is_modest).map_err(|_| error)
+                })
+            }
         };
         let charge = charge.map_err(|error| InvocationError::OverBudget { workflow: name(), error })?;
         let mut trace_parent = start.trace_parent;
@@ -387,7 +396,7 @@ impl Dispatcher {
                     let times_ms = self.log_event(running, &mut state, &event, number, &mut batch);
                     self.begin_turn(running, &mut state, event, Some(times_ms))
                 };
-                if let Some(StepEffects { batch: changes, source, messages }) = effects {
+                if let Some(StepEffects { batch: changes, source, messages, .. }) = effects {
                     batch.append(changes);
                     outgoing.extend(self.put_outgoing(&mut batch, &source, running.depth + 1, &messages));
                 }

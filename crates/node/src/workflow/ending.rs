@@ -84,24 +84,38 @@ impl Dispatcher {
     /// Keeps an instance that failed, in place of the one that failed first of too many, or of the largest where memory is short.
     fn keep_faulted(self: &Arc<Self>, running: &Running) {
         let coordinator = self.coordinator();
-        let mut faulted = coordinator.faulted.lock();
-        faulted.push_back(running.id);
-        let victim = if faulted.len() > MAX_FAULTED {
-            faulted.pop_front()
-        } else if coordinator.budget.has_room(0) {
-            return;
-        } else {
-            let bytes = |id: &Ulid| coordinator.find(*id).map_or(0, |one| one.state.lock().charge.bytes());
-            let at = (0..faulted.len()).max_by_key(|at| bytes(&faulted[*at]));
-            at.and_then(|at| faulted.remove(at))
+        let oldest = {
+            let mut faulted = coordinator.faulted.lock();
+            faulted.push_back(running.id);
+            if faulted.len() > MAX_FAULTED { faulted.pop_front() } else { None }
         };
-        drop(faulted);
-        let oldest = victim.and_then(|id| coordinator.find(id));
-        // It may have been retried meanwhile.
-        if let Some(oldest) =
-            oldest.filter(|oldest| oldest.state.lock().instance.status() == Status::Faulted)
-        {
-            self.spawn_drop(&oldest);
+        self.drop_if_faulted(oldest);
+        self.make_room(0);
+    }
+
+    /// Drops instances that failed, the largest first, until there is room for so many bytes.
+    pub(super) fn make_room(self: &Arc<Self>, bytes: usize) {
+        let coordinator = self.coordinator();
+        while !coordinator.budget.has_room(bytes) {
+            let largest = {
+                let mut faulted = coordinator.faulted.lock();
+                let held =
+                    |id: &Ulid| coordinator.find(*id).map_or(0, |one| one.state.lock().charge.bytes());
+                let at = (0..faulted.len()).max_by_key(|at| held(&faulted[*at]));
+                at.and_then(|at| faulted.remove(at))
+            };
+            if largest.is_none() {
+                return;
+            }
+            self.drop_if_faulted(largest);
+        }
+    }
+
+    /// It may have been retried meanwhile.
+    fn drop_if_faulted(self: &Arc<Self>, id: Option<Ulid>) {
+        let found = id.and_then(|id| self.coordinator().find(id));
+        if let Some(found) = found.filter(|one| one.state.lock().instance.status() == Status::Faulted) {
+            self.spawn_drop(&found);
         }
     }
 

@@ -208,7 +208,7 @@ impl Dispatcher {
         let coordinator = self.coordinator();
         let most = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
         most.is_some_and(|most| workflow.figures.live.load(Relaxed) >= most)
-            || !coordinator.budget.has_room(INSTANCE_BYTES.saturating_add(bytes))
+            || !coordinator.finds_room(workflow, INSTANCE_BYTES.saturating_add(bytes))
             || coordinator.running.load(Relaxed) >= coordinator.limits.running
             || coordinator.instances.lock().len() >= coordinator.limits.instances
             || self.broker().journal().is_full()

@@ -58,7 +58,7 @@ pub(crate) use interests::{Interest, Interests, Waiter};
 use lanes::Lanes;
 pub(crate) use lanes::needs_lane;
 pub(crate) use root::RootBudget;
-use root::{Charge, NodeBudget};
+use root::{Charge, MODEST_BYTES, NodeBudget};
 pub use root::{OverBudget, RootLimits};
 pub(crate) use schedule::run as run_schedules;
 use timers::Timers;
@@ -66,6 +66,9 @@ pub(crate) use timers::run as run_timers;
 
 /// Bytes of an instance beside its data, everything included that the node keeps for it.
 const INSTANCE_BYTES: usize = 5120;
+
+/// A workflow with fewer instances finds room for a small one.
+const MODEST_INSTANCES: u64 = 4;
 
 /// How many instances there may be.
 #[derive(Debug, Clone, Copy)]
@@ -356,6 +359,16 @@ impl Coordinator {
 
     fn find(&self, id: Ulid) -> Option<Arc<Running>> {
         self.instances.lock().get(&id).cloned()
+    }
+
+    /// Whether a workflow has so few instances that a small one finds room whatever others hold.
+    fn is_modest(workflow: &LiveWorkflow) -> bool {
+        workflow.figures.live.load(Ordering::Relaxed) < MODEST_INSTANCES
+    }
+
+    /// Whether there is room for an instance of so many bytes.
+    fn finds_room(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
+        self.budget.has_room(bytes) || bytes <= MODEST_BYTES && Self::is_modest(workflow)
     }
 
     /// A budget for a root instance and its descendants.

@@ -10,6 +10,8 @@ use ulid::Ulid;
 
 use crate::budget::{Budget, Taken};
 
+/// A small instance, in bytes.
+pub(super) const MODEST_BYTES: usize = 32 << 10;
 /// New instances leave one in so many bytes of the node's budget to those there are.
 const GROWTH_SHARE: usize = 8;
 
@@ -137,12 +139,19 @@ impl RootBudget {
         self.id
     }
 
-    /// Charges an instance of the tree.
+    /// Charges an instance of the tree. `is_modest`: its workflow has hardly any instances, and finds room for a small one whatever
+    /// others hold.
     ///
     /// # Errors
     /// One of the budgets has no room.
-    pub fn charge_instance(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
-        if !self.node.has_room(bytes) {
+    pub fn charge_instance(
+        self: &Arc<Self>,
+        id: Ulid,
+        bytes: usize,
+        is_modest: bool,
+    ) -> Result<Charge, OverBudget> {
+        let is_modest = is_modest && bytes <= MODEST_BYTES;
+        if !is_modest && !self.node.has_room(bytes) {
             return Err(OverBudget::NodeBytes { max_bytes: self.node.bytes.most() });
         }
         let is_descendant = id != self.id;
@@ -151,7 +160,9 @@ impl RootBudget {
             self.descendants.fetch_sub(1, Relaxed);
             return Err(OverBudget::Descendants { root: self.id, max });
         }
-        match self.charge(bytes) {
+        // What is modest may exceed the budget: there are few workflows.
+        let charge = if is_modest { Ok(self.charge_beyond(bytes)) } else { self.charge(bytes) };
+        match charge {
             Ok(mut charge) => {
                 charge.is_descendant = is_descendant;
                 Ok(charge)
@@ -175,6 +186,13 @@ impl RootBudget {
         self.descendants.fetch_add(usize::from(is_descendant), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         Ok(Charge { root: self.clone(), bytes, is_descendant, node })
+    }
+
+    fn charge_beyond(self: &Arc<Self>, bytes: usize) -> Charge {
+        let node = self.node.bytes.nothing();
+        let mut charge = Charge { root: self.clone(), bytes: 0, is_descendant: false, node };
+        charge.set_bytes(bytes);
+        charge
     }
 
     /// Charges bytes.
@@ -254,10 +272,10 @@ mod tests {
     fn a_tree_has_one_budget_and_returns_all_of_it() {
         let (node, root) = (NodeBudget::new(1000), Ulid::from_parts(1, 1));
         let budget = RootBudget::new(root, RootLimits { descendants: 2, bytes: 300 }, node.clone());
-        let own = budget.charge_instance(root, 100).unwrap();
-        let first = budget.charge_instance(Ulid::from_parts(1, 2), 50).unwrap();
-        let mut second = budget.charge_instance(Ulid::from_parts(1, 3), 50).unwrap();
-        let third = budget.charge_instance(Ulid::from_parts(1, 4), 50).unwrap_err();
+        let own = budget.charge_instance(root, 100, false).unwrap();
+        let first = budget.charge_instance(Ulid::from_parts(1, 2), 50, false).unwrap();
+        let mut second = budget.charge_instance(Ulid::from_parts(1, 3), 50, false).unwrap();
+        let third = budget.charge_instance(Ulid::from_parts(1, 4), 50, false).unwrap_err();
         assert_eq!(third, OverBudget::Descendants { root, max: 2 });
         assert_eq!(budget.charge(101).unwrap_err(), OverBudget::RootBytes { root, max_bytes: 300 });
         assert!(second.set_bytes(150), "exactly all of it");
@@ -281,11 +299,14 @@ mod tests {
         let limits = RootLimits { descendants: 2, bytes: 900 };
         let root = |number| {
             let id = Ulid::from_parts(1, number);
-            RootBudget::new(id, limits, node.clone()).charge_instance(id, 100).unwrap()
+            RootBudget::new(id, limits, node.clone()).charge_instance(id, 100, false).unwrap()
         };
         let (mut large, mut small) = (root(1), root(2));
         assert!(large.set_bytes(800) && small.set_bytes(199), "there is room for both");
         assert!(!node.has_room(1) && node.is_spent());
+        let other = RootBudget::new(Ulid::from_parts(1, 3), limits, node.clone());
+        assert!(other.charge_instance(Ulid::from_parts(1, 3), 1, false).is_err());
+        assert!(other.charge_instance(Ulid::from_parts(1, 3), 1, true).is_ok(), "hardly any of its kind");
         assert!(small.set_bytes(400), "it has less than half");
         assert!(!large.set_bytes(801));
         assert_eq!(large.over_budget(), OverBudget::NodeBytes { max_bytes: 1000 });

@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::budget::Budget;
 use crate::cluster::Recoveries;
 use crate::config::NodeConfig;
 use crate::dispatch::{DispatcherParts, Workers};
@@ -148,7 +149,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 async fn changes_and_messages_are_on_the_disk_together_when_the_call_is_answered() {
     let (dir, after_kill) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let node = Parts::open(dir.path(), Hooks::default(), true);
-    let mut effects = Effects::of(0);
+    let mut effects = Effects::of(0, &Budget::new(1 << 20));
     effects.operate(node.dispatcher.store().objects(), key(), Operation::CounterAdd(1), 0).unwrap();
     effects.publish(message(true)).unwrap();
     node.dispatcher.commit_effects(&"f".into(), effects, 0).await.unwrap();
@@ -172,7 +173,7 @@ async fn changes_and_messages_are_on_the_disk_together_when_the_call_is_answered
 async fn a_message_is_published_once_when_the_broker_has_written_it() {
     let dir = tempfile::tempdir().unwrap();
     let node = Parts::open(dir.path(), Hooks::default(), false);
-    let mut effects = Effects::of(0);
+    let mut effects = Effects::of(0, &Budget::new(1 << 20));
     effects.publish(message(true)).unwrap();
     node.dispatcher.commit_effects(&"f".into(), effects, 0).await.unwrap();
     let broker = node.dispatcher.broker();
@@ -189,7 +190,7 @@ async fn an_answer_waits_for_what_the_broker_keeps_unforeseen() {
     let hooks = Hooks { publish: vec![Arc::new(Records)], ..Hooks::default() };
     let node = Parts::open(dir.path(), hooks, true);
     let source = "f".into();
-    let mut effects = Effects::of(0);
+    let mut effects = Effects::of(0, &Budget::new(1 << 20));
     effects.publish(message(false)).unwrap();
     let mut committed = Box::pin(node.dispatcher.commit_effects(&source, effects, 0));
     assert_eq!((&mut committed).now_or_never(), None, "nothing is written yet");
@@ -198,7 +199,7 @@ async fn an_answer_waits_for_what_the_broker_keeps_unforeseen() {
 
     // What nobody waits for is not waited for.
     node.storage.is_held.store(true, SeqCst);
-    let mut effects = Effects::of(0);
+    let mut effects = Effects::of(0, &Budget::new(1 << 20));
     effects.publish(message(false).with_qos(QoS::AtMostOnce)).unwrap();
     let committed = node.dispatcher.commit_effects(&source, effects, 0).now_or_never();
     assert_eq!(committed, Some(Ok(())));
