@@ -155,6 +155,59 @@ fn data_of_workflows_that_doubles_without_end_is_an_error() {
     });
 }
 
+/// Ten thousand iterations wait at the same time.
+const WIDE: &str = "
+document: { dsl: '1.0.3', namespace: test, name: wide, version: '1.0.0' }
+do:
+  - all:
+      for: { each: i, in: '${ [range(20000)] }' }
+      metadata: { parallel: 10000 }
+      do: [ { rest: { wait: { seconds: 20 } } } ]
+";
+
+#[test]
+fn many_wide_loops_end_one_after_another_within_the_budget() {
+    within("wide", |home, _, start| {
+        let mut node = start();
+        let manifest = "app = 'a'\nworkflows = ['wide.yaml']\n";
+        node.ok(&["deploy", &app(home, &[("edgefaas.toml", manifest), ("wide.yaml", WIDE)])]);
+        std::thread::scope(|scope| {
+            let calls: Vec<_> =
+                (0..60).map(|_| scope.spawn(|| node.http("POST", "/workflows/wide", ""))).collect();
+            for call in calls {
+                let (status, body) = call.join().unwrap();
+                assert!([429, 503].contains(&status) && body.contains("workflows."), "{status}: {body}");
+            }
+        });
+        assert!(node.is_alive());
+    });
+}
+
+const SPINS: &str = "export default () => { for (;;); };";
+
+/// A function that loops, called as often as its queue allows, leaves memory to another one.
+#[test]
+fn loops_of_one_function_leave_memory_to_others() {
+    within("spins", |home, _, start| {
+        let node = start();
+        let manifest = "app = 'a'\n[functions.spin]\nmain = 'spin.js'\nlimits = { timeout = '5s' }\n[functions.small]\nmain = \
+                        'small.js'\n";
+        let small = ("small.js", "export default () => 'small';");
+        node.ok(&["deploy", &app(home, &[("edgefaas.toml", manifest), ("spin.js", SPINS), small])]);
+        assert_eq!(node.http("POST", "/fn/small", ""), (200, "small".into()));
+        std::thread::scope(|scope| {
+            let spins: Vec<_> =
+                (0..40).map(|_| scope.spawn(|| node.http("POST", "/fn/spin", ""))).collect();
+            let mut answered = 0;
+            while spins.iter().any(|spin| !spin.is_finished()) {
+                assert_eq!(node.http("POST", "/fn/small", ""), (200, "small".into()));
+                answered += 1;
+            }
+            assert!(answered > 20, "{answered} calls were answered beside the loops");
+        });
+    });
+}
+
 #[test]
 fn a_deploy_that_is_too_large_is_refused() {
     within("deploy", |home, _, start| {

@@ -12,6 +12,8 @@ use super::root::NodeBudget;
 
 /// How long one instance computes until it is the next one's turn.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
+/// An instance that holds so much ends before others grow, where memory is short.
+const LARGE_BYTES: usize = 256 << 10;
 /// Before another instance computes when all memory of instances is taken.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Of the threads, on top of the node's own.
@@ -33,9 +35,12 @@ struct Queue {
     ready: Condvar,
 }
 
-/// A job, and whether a slice of it was done.
+/// A job of an instance.
 struct Work {
     job: Job,
+    /// What the instance held before.
+    bytes: usize,
+    /// A slice of it was done.
     has_begun: bool,
 }
 
@@ -56,15 +61,16 @@ impl Compute {
         Self { queue: Arc::new(Queue { memory, state, ready: Condvar::new() }) }
     }
 
-    /// Runs `slice` until it gives a result; between two slices others have their turn. None: the node stops, or there is
-    /// no thread.
+    /// Runs `slice` of an instance that holds so many bytes until it gives a result; between two slices others have their
+    /// turn. None: the node stops, or there is no thread.
     pub(super) async fn run<T: Send + 'static>(
         &self,
+        bytes: usize,
         mut slice: impl FnMut() -> Option<T> + Send + 'static,
     ) -> Option<T> {
         let (sender, result) = oneshot::channel();
         let mut sender = Some(sender);
-        self.push(Box::new(move || match slice() {
+        let job = Box::new(move || match slice() {
             Some(value) => {
                 if let Some(sender) = sender.take() {
                     let _ = sender.send(value);
@@ -72,17 +78,18 @@ impl Compute {
                 true
             }
             None => false,
-        }));
+        });
+        self.push(Work { job, bytes, has_begun: false });
         result.await.ok()
     }
 
-    fn push(&self, job: Job) {
+    fn push(&self, work: Work) {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let mut state = self.queue.state.lock();
         if state.stopped {
             return;
         }
-        state.jobs.push_back(Work { job, has_begun: false });
+        state.jobs.push_back(work);
         if state.idle < state.jobs.len() && state.threads < most {
             let queue = self.queue.clone();
             let name = format!("compute-{}", state.threads);
@@ -103,11 +110,16 @@ impl Compute {
 }
 
 impl QueueState {
-    /// The job whose turn it is. Where memory `is_short`, one that has begun; another one only if there is none, and after a pause.
+    /// The job whose turn it is. Where memory `is_short`, one that has begun; if there is none that of the instance that holds most: it may
+    /// be about to give it back. One that holds little begins after a pause.
     fn next(&mut self, is_short: bool, has_paused: bool) -> Option<Work> {
-        let may_begin = !is_short || self.begun == 0 && has_paused;
-        let is_next = |work: &Work| work.has_begun || may_begin;
-        let at = self.jobs.iter().position(is_next)?;
+        let begun = || self.jobs.iter().position(|work| work.has_begun);
+        let largest = || (0..self.jobs.len()).max_by_key(|at| self.jobs[*at].bytes);
+        let at = match is_short {
+            false => (!self.jobs.is_empty()).then_some(0),
+            true if self.begun > 0 => begun(),
+            true => largest().filter(|at| has_paused || self.jobs[*at].bytes >= LARGE_BYTES),
+        }?;
         let mut work = self.jobs.remove(at)?;
         self.begun += usize::from(!std::mem::replace(&mut work.has_begun, true));
         Some(work)
@@ -186,14 +198,14 @@ mod tests {
         let others = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         // Goes on until all the others have ended, however many threads there are.
         let seen = others.clone();
-        let long = compute.run(move || {
+        let long = compute.run(0, move || {
             std::thread::yield_now();
             (seen.load(std::sync::atomic::Ordering::Relaxed) == 20).then_some("long")
         });
         let short = async {
             for number in 0..20 {
                 let others = others.clone();
-                let done = compute.run(move || {
+                let done = compute.run(0, move || {
                     others.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     Some(number)
                 });

@@ -133,8 +133,9 @@ impl Dispatcher {
         paused: Box<Paused>,
     ) -> Option<Vec<Action>> {
         let (of, program) = (running.clone(), running.workflow.program.clone());
+        let bytes = paused.instance.bytes();
         let mut paused = Some(paused);
-        let turn = self.coordinator().compute.run(move || {
+        let turn = self.coordinator().compute.run(bytes, move || {
             let mut turn = paused.take()?;
             let Paused { now_ms, unix_ms, observed, .. } = *turn;
             let environment = Environment {
