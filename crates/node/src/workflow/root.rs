@@ -307,6 +307,7 @@ mod tests {
         let other = RootBudget::new(Ulid::from_parts(1, 3), limits, node.clone());
         assert!(other.charge_instance(Ulid::from_parts(1, 3), 1, false).is_err());
         assert!(other.charge_instance(Ulid::from_parts(1, 3), 1, true).is_ok(), "hardly any of its kind");
+        drop(other);
         assert!(small.set_bytes(400), "it has less than half");
         assert!(!large.set_bytes(801));
         assert_eq!(large.over_budget(), OverBudget::NodeBytes { max_bytes: 1000 });
