@@ -343,8 +343,8 @@ fn retained_messages_that_filled_the_disk_are_deleted_and_messages_expire() {
         publisher.accepted("kept/again", true).await;
 
         Client::connect(small.port(), "away", false).await.subscribe("full/#").await;
-        // None expires before the disk is full, also on a slow machine.
-        publisher.fill(50_000, Some(20), |_| ("full/a".into(), false)).await;
+        // Few and large, so that none expires before the disk is full, also on a slow machine.
+        publisher.fill(400_000, Some(20), |_| ("full/a".into(), false)).await;
         let expired = Duration::from_secs(20) + RECOVERY;
         publisher.accepted_within(expired, "full/a", false).await;
         assert_eq!(small.node.unwrap().terminate(), Some(0));
