@@ -121,7 +121,10 @@ impl<'a> Entry<'a> {
         hasher.update(native).update(about).update(&length);
         let mut file = File::options();
         let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
-        write_sparse(&mut file, native)?;
+        match may_have_holes(&file) {
+            true => write_sparse(&mut file, native)?,
+            false => file.write_all(native)?,
+        }
         for part in [about, &length, hasher.finalize().as_bytes()] {
             file.write_all(part)?;
         }
@@ -136,6 +139,14 @@ impl<'a> Entry<'a> {
 }
 
 impl Authentic {
+    /// Whether its code can be used where it lies: no page of it has to be made by the file system, which may be full.
+    pub fn is_mappable(&self) -> bool {
+        let is_whole = || {
+            self.file.metadata().is_ok_and(|metadata| metadata.blocks() * BLOCK_BYTES >= metadata.len())
+        };
+        may_have_holes(&self.file) || is_whole()
+    }
+
     /// The native code, read into memory.
     pub fn read(&self) -> std::io::Result<Vec<u8>> {
         let mut native = vec![0; usize::try_from(self.native_bytes).map_err(std::io::Error::other)?];
@@ -144,8 +155,19 @@ impl Authentic {
     }
 }
 
+/// Whether a hole of a file is read without room for it being taken. File systems in memory take it, also when the file is
+/// mapped: where they are full the process gets a SIGBUS.
+pub(super) fn may_have_holes(file: &File) -> bool {
+    // statfs(2).
+    const EXT: u32 = 0xef53;
+    const XFS: u32 = 0x5846_5342;
+    const BTRFS: u32 = 0x9123_683e;
+    const F2FS: u32 = 0xf2f5_2010;
+    rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT, XFS, BTRFS, F2FS].contains(&(stat.f_type as u32)))
+}
+
 /// Pages of zeros, of which a memory image has many, take no room on the disk.
-fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
     let mut hole = 0;
     for page in bytes.chunks(PAGE_BYTES) {
         if page.len() == PAGE_BYTES && is_zero(page) {

@@ -155,9 +155,14 @@ impl CodeCache {
     }
 }
 
-/// Maps it; where nothing can be mapped, as on a file system that nothing may be executed from, reads it.
+/// Maps it; where it can't be mapped, as on a file system that nothing may be executed from, reads it.
 fn load_kept<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<T> {
-    T::from_file(engine, &authentic.file).or_else(|_| T::from_bytes(engine, &authentic.read()?))
+    if authentic.is_mappable()
+        && let Ok(code) = T::from_file(engine, &authentic.file)
+    {
+        return Ok(code);
+    }
+    T::from_bytes(engine, &authentic.read()?)
 }
 
 #[allow(unsafe_code)]
@@ -196,10 +201,11 @@ impl Loaded for Component {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::path::Path;
     use std::time::{Duration, SystemTime};
 
-    use super::entry::make_room;
+    use super::entry::{make_room, may_have_holes, write_sparse};
     use super::*;
     use crate::compile::ChildCompiler;
 
@@ -261,11 +267,12 @@ mod tests {
         let engine = Engine::default();
         let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
         let entry = entry(&engine, &cache, EMPTY);
-        // With pages of zeros, which take no room.
+        // With pages of zeros, which take no room on most disks.
         let native = [b"native code".as_slice(), &[0; 40_000], b"more of it"].concat();
         entry.write(&native, b"about it").unwrap();
         let room = std::os::unix::fs::MetadataExt::blocks(&entry.path.metadata().unwrap()) * 512;
-        assert!(room < 30_000, "{room}");
+        let is_sparse = may_have_holes(&File::open(&entry.path).unwrap());
+        assert_eq!(room < 30_000, is_sparse, "{room}");
         let kept = entry.open().unwrap();
         assert!(kept.read().unwrap() == native);
         assert_eq!(kept.about, b"about it");
@@ -280,6 +287,27 @@ mod tests {
         }
         std::fs::write(&entry.path, &whole).unwrap();
         assert!(entry.open().is_some());
+    }
+
+    #[test]
+    fn a_file_in_memory_has_no_holes_or_is_not_mapped() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        let engine = Engine::default();
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
+        let entry = entry(&engine, &cache, EMPTY);
+        assert!(entry.open().unwrap().is_mappable());
+        // As `cp` leaves it, which makes holes of zeros that had room where they come from.
+        let native = [entry.open().unwrap().read().unwrap(), vec![0; 40_000]].concat();
+        entry.write(&native, b"").unwrap();
+        assert!(entry.open().unwrap().is_mappable());
+        let whole = std::fs::read(&entry.path).unwrap();
+        let mut copy = File::create(&entry.path).unwrap();
+        write_sparse(&mut copy, &whole[..whole.len() - 1]).unwrap();
+        copy.write_all(&whole[whole.len() - 1..]).unwrap();
+        let with_holes = entry.open().expect("it has the same content");
+        assert!(!with_holes.is_mappable());
+        assert_eq!(with_holes.read().unwrap(), native);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! writes go through [`commit::Committer`]; reads go straight to the key spaces.
 
 mod accept;
+mod batch;
 mod broker;
 mod check;
+mod chores;
 mod commit;
 mod incarnation;
 mod inspect;
@@ -18,6 +20,7 @@ mod space;
 mod tail;
 mod unflushed;
 mod upkeep;
+mod writer;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,16 +29,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_crdt::ReplicaId;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::config::CompressionPolicy;
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
+pub use batch::{Batch, CommitError, Durability};
 pub use broker::BrokerStorage;
 pub use check::{CheckError, CheckReport, SpaceReport, check};
-use commit::JournalSpaces;
-pub use commit::{Batch, CommitError, CommitReading, Committer, Durability, JournalSync};
+pub use commit::{CommitReading, Committer};
 pub use inspect::{Damage, Problem};
 use keeper::{Keeper, Moment};
 pub use lock::{DirLock, LockError};
 pub use space::{MIN_RESERVE_BYTES, SpaceReading};
+use writer::JournalSpaces;
+pub use writer::JournalSync;
 
 use crate::objects::{FieldWriter, Objects};
 use crate::platform::Clock;
@@ -238,7 +244,7 @@ impl Store {
             .map_err(|_| StoreError::Panicked { path: path.clone() })?
             .map_err(failed)?;
         let space = |name: &str| {
-            database.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES))
+            database.keyspace(name, || keyspace_options(CompressionPolicy::all(CompressionType::Lz4)))
         };
         let spaces = Spaces {
             apps: space("apps").map_err(failed)?,
@@ -311,6 +317,15 @@ impl Store {
         self.keeper.write(&self.spaces.all(), Moment::Closed);
         Ok(())
     }
+}
+
+/// Every level has the same `compression`: by the engine's default a compaction may make a hundred times what it reads, for upper levels
+/// are not compressed, and lower ones are.
+fn keyspace_options(compression: CompressionPolicy) -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .max_memtable_size(MEMTABLE_BYTES)
+        .index_block_compression_policy(compression.clone())
+        .data_block_compression_policy(compression)
 }
 
 /// A file of the data directory that a node writes after its first store.

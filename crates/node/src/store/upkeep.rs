@@ -7,23 +7,26 @@
 //! space first: a flush that finds the disk full would stop the engine.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fjall::{AbstractTree, Database, Keyspace};
 use parking_lot::Mutex;
 
-use super::commit::Writer;
+use super::chores::Chores;
 use super::keeper::{Keeper, Moment};
-use super::rotate;
+use super::writer::Writer;
 
 /// Between two looks at the free space, which other programs use as well.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two passes while the disk stays full.
 const RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(5);
+/// The engine's own work takes less mostly.
+const IDLE_PATIENCE: Duration = Duration::from_secs(3);
+/// The key space that has no large values.
+const META: &str = "meta";
 /// A flush of everything takes less, or the disk is stuck.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
@@ -35,56 +38,6 @@ const MANY_DELETED: u64 = 100;
 /// Larger key spaces are not read to learn how much of them is live.
 const MAX_MEASURED_BYTES: u64 = 256 << 20;
 
-/// Work that waits for the upkeep thread.
-pub struct Chores {
-    signal: SyncSender<()>,
-    reclaim: AtomicBool,
-    rotate: AtomicBool,
-    survey: AtomicBool,
-    stop: AtomicBool,
-}
-
-impl Chores {
-    /// With the receiver for [`run`].
-    pub fn new() -> (Arc<Self>, Receiver<()>) {
-        let (signal, signalled) = sync_channel(1);
-        let (reclaim, rotate, survey, stop) = Default::default();
-        (Arc::new(Self { signal, reclaim, rotate, survey, stop }), signalled)
-    }
-
-    /// The disk is full: dead data is to be removed.
-    pub fn reclaim(&self) {
-        self.ask(&self.reclaim);
-    }
-
-    /// The journal is longer than it should be.
-    pub fn rotate(&self) {
-        self.ask(&self.rotate);
-    }
-
-    /// The manifest may be out of date.
-    pub fn survey(&self) {
-        self.ask(&self.survey);
-    }
-
-    /// Ends the thread.
-    pub fn stop(&self) {
-        self.ask(&self.stop);
-    }
-
-    fn ask(&self, flag: &AtomicBool) {
-        if !flag.swap(true, Ordering::AcqRel) {
-            // A full channel is a signal that is still to be seen.
-            let _ = self.signal.try_send(());
-        }
-    }
-
-    /// The store closes.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-}
-
 /// Does the chores until it is stopped.
 fn run(
     writer: &Weak<Mutex<Writer>>,
@@ -92,7 +45,7 @@ fn run(
     signalled: &Receiver<()>,
     (folder, keeper): (PathBuf, Arc<Keeper>),
 ) {
-    let mut upkeep = Upkeep { folder, retry: RETRY, commits: None };
+    let mut upkeep = Upkeep { folder, retry: RETRY, whole: None, compactions: 0 };
     let mut due: Option<Instant> = None;
     loop {
         let wait = due.map_or(WATCH_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
@@ -102,16 +55,18 @@ fn run(
         }
         let Some(writer) = writer.upgrade() else { return };
         writer.lock().watch_disk();
-        let rotates = chores.rotate.swap(false, Ordering::AcqRel);
-        let is_asked = chores.reclaim.swap(false, Ordering::AcqRel);
+        let rotates = chores.takes_rotate();
+        let is_asked = chores.takes_reclaim();
         let reclaims = is_asked || due.is_some_and(|due| due <= Instant::now());
-        chores.survey.store(false, Ordering::Release);
+        // Each round looks at the manifest.
+        let _ = chores.takes_survey();
         let Some(pass) = Pass::new(&writer, chores) else { continue };
         if reclaims {
             due = upkeep.reclaim(&pass, is_asked).map(|wait| Instant::now() + wait);
         } else if rotates {
             pass.empty_journals(&upkeep.folder, false);
         }
+        upkeep.release_old_tables(&pass);
         if pass.is_idle() && keeper.is_stale() {
             keeper.write(&pass.spaces, Moment::Running);
         }
@@ -132,41 +87,70 @@ fn pause(chores: &Chores, duration: Duration) {
 struct Upkeep {
     folder: PathBuf,
     retry: Duration,
-    /// Groups that were written by the end of the last pass.
-    commits: Option<u64>,
+    /// The last pass, if nothing was left for another.
+    whole: Option<WholePass>,
+    /// The engine's own, when replaced tables were last removed.
+    compactions: usize,
+}
+
+/// A pass that removed all that was dead when it began.
+#[derive(Clone, Copy)]
+struct WholePass {
+    /// Groups that were written by then.
+    commits: u64,
+    /// Room that it left.
+    room_bytes: u64,
 }
 
 impl Upkeep {
     /// Gives the time until the next pass, if there has to be one. `is_asked`: a write was refused.
     fn reclaim(&mut self, pass: &Pass<'_>, is_asked: bool) -> Option<Duration> {
-        // Nothing can have died where nothing was written; but others may have made room on the disk.
         let is_full = pass.look_again();
-        let is_idle = self.commits == Some(pass.commits());
-        if is_idle || !(is_full || is_asked || pass.deleted() >= MANY_DELETED) {
+        let before_bytes = pass.compaction_room_bytes();
+        // Nothing can have died where nothing was written; but others may have made room on the disk.
+        let is_same = |whole: WholePass| {
+            whole.commits == pass.commits() && before_bytes < whole.room_bytes + WORTH_BYTES
+        };
+        let is_due = is_full || is_asked || self.whole.is_none() || pass.deleted() >= MANY_DELETED;
+        if self.whole.is_some_and(is_same) || !is_due {
             return (is_full || pass.is_tight()).then(|| self.next_retry());
         }
+        self.whole = None;
         if !pass.can_flush() {
-            self.commits = None;
-            return pass.look_again().then_some(RETRY);
+            return is_full.then_some(RETRY);
         }
-        let before = pass.compaction_room_bytes();
+        // What is deleted while the pass goes on is for the next one.
+        let commits = pass.commits();
         pass.forget_deleted();
-        pass.empty_journals(&self.folder, true);
+        let mut is_whole = pass.empty_journals(&self.folder, true);
         let compacted = pass.compact();
         if compacted {
             // Tables are removed with the last version that has them, at the next flush.
-            pass.empty_journals(&self.folder, false);
+            is_whole &= pass.empty_journals(&self.folder, false);
+        }
+        if is_whole {
+            self.whole = Some(WholePass { commits, room_bytes: pass.compaction_room_bytes() });
+            pass.reclaimed_all();
         }
         pass.reclaimed();
-        self.commits = Some(pass.commits());
         let is_full = pass.look_again();
-        let gained_bytes = pass.compaction_room_bytes().saturating_sub(before);
-        tracing::debug!(is_full, compacted, gained_bytes, "space was reclaimed");
+        let gained_bytes = pass.compaction_room_bytes().saturating_sub(before_bytes);
+        tracing::debug!(is_full, is_whole, compacted, gained_bytes, "space was reclaimed");
         if gained_bytes >= WORTH_BYTES {
             self.retry = RETRY;
         }
         // More may be deleted while there is little room.
-        (is_full || pass.is_tight()).then(|| self.next_retry())
+        (is_full || pass.is_tight() || !is_whole).then(|| self.next_retry())
+    }
+
+    /// Has the engine remove the tables that its compactions have replaced, where their room is missed.
+    fn release_old_tables(&mut self, pass: &Pass<'_>) {
+        let compactions = pass.database.compactions_completed();
+        if compactions != self.compactions && pass.is_idle() && pass.is_tight() && pass.can_flush() {
+            pass.release_old_tables();
+            // The flush is followed by a look for something to compact, which counts.
+            self.compactions = compactions + 1;
+        }
     }
 
     fn next_retry(&mut self) -> Duration {
@@ -225,21 +209,30 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().forget_deleted();
     }
 
+    fn reclaimed_all(&self) {
+        self.writer.lock().disk().reclaimed_all();
+    }
+
     fn reclaimed(&self) {
         self.writer.lock().disk().state().reclaimed();
     }
 
     /// Begins a new journal and flushes all memtables, so that the engine removes the old journals. `always`: even if
-    /// the journal is short.
-    fn empty_journals(&self, folder: &std::path::Path, always: bool) {
-        if !self.can_flush() || !self.wait(|| self.is_idle(), rotate_patience()) {
-            return;
+    /// the journal is short. False if that could not be done now.
+    fn empty_journals(&self, folder: &std::path::Path, always: bool) -> bool {
+        if !self.can_flush() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
+            return false;
         }
+        let mut is_done = true;
         let mut writer = self.writer.lock();
         if always || writer.disk().is_journal_long() {
             match writer.rotate_journal(folder) {
                 Ok(true) => {}
-                Ok(false) => tracing::debug!("the journal could not be rotated now"),
+                Ok(false) => {
+                    is_done = false;
+                    tracing::debug!("the journal could not be rotated now");
+                }
+                // It is not tried again at once: what is wrong with it stays so.
                 Err(error) => tracing::warn!(%error, "the store's journal cannot be shortened"),
             }
         } else {
@@ -252,7 +245,16 @@ impl<'a> Pass<'a> {
             }
         }
         let flushed = || self.spaces.iter().all(|space| space.sealed_memtable_count() == 0);
-        self.wait(flushed, FLUSH_PATIENCE);
+        self.wait(flushed, FLUSH_PATIENCE) && is_done
+    }
+
+    /// The engine removes them for all key spaces when it seals a memtable of any.
+    fn release_old_tables(&self) {
+        let Some(meta) = self.spaces.iter().find(|space| **space.name() == *META) else { return };
+        self.writer.lock().mark();
+        if let Err(error) = meta.rotate_memtable() {
+            tracing::warn!(%error, "a memtable could not be sealed");
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -284,7 +286,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             // Measuring takes long: meanwhile the engine may have begun one, whose room is not there for another.
-            if self.chores.is_stopped() || !self.wait(|| self.is_idle(), rotate_patience()) {
+            if self.chores.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
                 break;
             }
             let (needed, room) = (size.compaction_bytes(), self.compaction_room_bytes());
@@ -300,10 +302,6 @@ impl<'a> Pass<'a> {
         }
         compacted
     }
-}
-
-fn rotate_patience() -> Duration {
-    Duration::from_secs(3)
 }
 
 /// How much of a key space's tables is dead.
@@ -354,9 +352,4 @@ pub(super) fn start(
     let writer = Arc::downgrade(writer);
     let work = move || run(&writer, &chores, &signalled, store);
     std::thread::Builder::new().name("store-upkeep".into()).spawn(work)
-}
-
-/// Rotates the journal of a writer that holds still.
-pub(super) fn rotate_journal(folder: &std::path::Path, meta: &Keyspace) -> std::io::Result<bool> {
-    rotate::rotate(folder, || meta.rotate_memtable().unwrap_or(false))
 }

@@ -1,11 +1,13 @@
 use std::sync::Arc;
 
+use edgefaas_crdt::Operation;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
-use crate::objects::WatchScope;
+use crate::objects::{FieldKey, WatchScope};
 use crate::platform::Clock;
+use crate::store::writer::GROUP_BATCHES;
 use crate::store::{Store, StoreOptions};
 
 fn open(dir: &tempfile::TempDir) -> Arc<Store> {

@@ -1,0 +1,505 @@
+//! The store's one writer: it writes a group of batches with what the broker has to store, and syncs.
+//!
+//! A thread of its own waits for jobs and for the time of the next sync; [`super::commit`] writes small batches through it as well.
+
+use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use edgefaas_broker::{Change, Group as JournalGroup, Journal, Space};
+use fjall::{Database, Keyspace, PersistMode, UserValue};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::batch::{Batch, CommitError, Durability, ENTRY_BYTES, MAX_KEY_BYTES, Write};
+use super::chores::Chores;
+use super::rotate;
+use super::space::{DiskSpace, Purpose};
+use super::unflushed::{self, Unflushed};
+use crate::objects::FieldWriter;
+
+/// Batches that are written as one.
+pub(super) const GROUP_BATCHES: usize = 512;
+/// What small batches that wait may take in all; others are for the writer's thread.
+const SMALL_BYTES: u64 = 1 << 20;
+/// A batch releases space that adds no more than one in so many bytes that it removes.
+const RELEASE_SHARE: u64 = 4;
+/// Counts the rounds of upkeep; written so that there is something to flush.
+const UPKEEP_KEY: &str = "upkeep";
+
+pub(super) type Answer = Result<(), CommitError>;
+
+pub(super) enum Job {
+    Commit(Batch, Durability, oneshot::Sender<Answer>),
+    Close,
+}
+
+/// Why the store takes no writes any more, once that is so.
+#[derive(Default)]
+pub(super) struct Failure {
+    pub(super) reason: Mutex<Option<String>>,
+    pub(super) happened: CancellationToken,
+}
+
+/// Small batches that wait for whoever writes next.
+#[derive(Default)]
+pub(super) struct Small {
+    /// With what they take in all, in bytes.
+    jobs: Mutex<(Vec<Job>, u64)>,
+    /// The writer's thread writes, which may take as long as the disk does.
+    pub(super) thread_writes: AtomicBool,
+    /// The writer's thread takes them once more after this, and then ends.
+    closed: AtomicBool,
+}
+
+impl Small {
+    /// Gives the job back if as much as may be waits already.
+    pub(super) fn add(&self, job: Job, bytes: u64) -> Result<(), Job> {
+        let mut waiting = self.jobs.lock();
+        if waiting.0.len() >= GROUP_BATCHES || waiting.1 + bytes > SMALL_BYTES {
+            return Err(job);
+        }
+        waiting.0.push(job);
+        waiting.1 += bytes;
+        Ok(())
+    }
+
+    pub(super) fn take(&self) -> Vec<Job> {
+        std::mem::take(&mut *self.jobs.lock()).0
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+}
+
+/// The broker's journal, from which the writer takes a group whenever it writes.
+#[derive(Default)]
+pub(super) struct JournalSlot {
+    // The broker has it, and it has the store: a strong one here would keep all of them for ever.
+    pub(super) journal: OnceLock<Weak<Journal>>,
+    pub(super) wake: Notify,
+}
+
+/// Where what the broker hands over is kept, and how soon it is on the disk.
+#[derive(Clone)]
+pub(super) struct JournalSpaces {
+    pub state: Keyspace,
+    pub queue: Keyspace,
+    pub hook: Keyspace,
+    pub sync: JournalSync,
+}
+
+/// When a message is on the disk that somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JournalSync {
+    /// Before it is acknowledged: survives a power cut.
+    #[default]
+    Commit,
+    /// Within the store's `sync_interval`: a power cut may cost what was acknowledged since, `kill -9` nothing.
+    Interval,
+    /// When the operating system likes, commonly within 30 s.
+    Never,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) commits: AtomicU64,
+    pub(super) syncs: AtomicU64,
+}
+
+pub(super) struct Writer {
+    pub(super) fields: FieldWriter,
+    pub(super) database: Database,
+    pub(super) all: Vec<Keyspace>,
+    pub(super) meta: Keyspace,
+    pub(super) chores: Arc<Chores>,
+    /// Of upkeep.
+    pub(super) rounds: u64,
+    pub(super) journal: Arc<JournalSlot>,
+    pub(super) spaces: JournalSpaces,
+    pub(super) sync_interval: Duration,
+    pub(super) disk: DiskSpace,
+    pub(super) unflushed: Unflushed,
+    /// When the oldest change was written that is not on the disk yet.
+    pub(super) unsynced_since: Option<Instant>,
+    pub(super) failure: Arc<Failure>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) small: Arc<Small>,
+    pub(super) closed: bool,
+}
+
+impl Writer {
+    pub(super) fn run(
+        shared: &Mutex<Self>,
+        runtime: &tokio::runtime::Runtime,
+        mut inbox: mpsc::Receiver<Job>,
+    ) {
+        let mut group = Vec::with_capacity(GROUP_BATCHES);
+        let mut open = true;
+        while open {
+            let (wait, journal) = {
+                let writer = shared.lock();
+                let since = writer.unsynced_since;
+                let wait = since.map(|since| writer.sync_interval.saturating_sub(since.elapsed()));
+                let lazy = writer.fields.due().map(|due| due.saturating_duration_since(Instant::now()));
+                ([wait, lazy].into_iter().flatten().min(), writer.journal.clone())
+            };
+            let closed = runtime.block_on(async {
+                let due = async {
+                    match wait {
+                        Some(wait) => tokio::time::sleep(wait).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    received = inbox.recv_many(&mut group, GROUP_BATCHES) => received == 0,
+                    () = journal.wake.notified() => false,
+                    () = due => false,
+                }
+            });
+            // What came in meanwhile goes with it.
+            while group.len() < GROUP_BATCHES
+                && let Ok(job) = inbox.try_recv()
+            {
+                group.push(job);
+            }
+            let closes = closed || group.iter().any(|job| matches!(job, Job::Close));
+            let mut writer = shared.lock();
+            let small = writer.small.clone();
+            small.thread_writes.store(true, Ordering::Relaxed);
+            if closes {
+                small.closed.store(true, Ordering::SeqCst);
+            }
+            // They have waited for longer than what has just come in.
+            let mut jobs = small.take();
+            jobs.append(&mut group);
+            open = writer.write_guarded(jobs, true) && !closes;
+            writer.closed = !open;
+            let due = writer.unsynced_since.is_some_and(|since| since.elapsed() >= writer.sync_interval);
+            if due || !open {
+                writer.sync();
+            }
+            small.thread_writes.store(false, Ordering::Relaxed);
+            let (unflushed, failure) = (writer.unflushed.clone(), writer.failure.clone());
+            let chores = writer.chores.clone();
+            drop(writer);
+            if open {
+                unflushed.settle(|| failure.happened.is_cancelled() || chores.is_stopped());
+            }
+        }
+    }
+
+    /// As [`write`](Self::write), whatever happens in it.
+    pub(super) fn write_guarded(&mut self, jobs: Vec<Job>, with_journal: bool) -> bool {
+        match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter(), with_journal))) {
+            Ok(open) => open,
+            // Whoever waited learns it by its answer being dropped, the broker by the group that is never stored.
+            Err(_) => {
+                self.fail("the writer panicked".into());
+                if let Some(journal) = self.journal.journal.get().and_then(Weak::upgrade) {
+                    journal.fail();
+                }
+                true
+            }
+        }
+    }
+
+    /// Writes a group, with what the broker has to store if `with_journal`; false if it held the order to close.
+    fn write(&mut self, group: impl Iterator<Item = Job>, with_journal: bool) -> bool {
+        let (mut writes, mut fresh) = (Vec::new(), Vec::new());
+        let mut answers = Vec::new();
+        let mut durability = Durability::Written;
+        let mut open = true;
+        for job in group {
+            let (batch, wanted, answer) = match job {
+                Job::Close => {
+                    open = false;
+                    continue;
+                }
+                Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
+            };
+            let failure = self.failure.reason.lock().clone();
+            let room = match (failure, batch.longest_key_bytes()) {
+                (Some(reason), _) => Err(CommitError::Failed(reason)),
+                (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
+                (None, _) => self.admit(&batch),
+            };
+            // What belongs to something that is written cannot wait for its turn.
+            let lazy = wanted == Durability::Written && batch.writes.is_empty();
+            match room.and_then(|()| self.fields.apply(batch.fields, batch.depth, lazy)) {
+                Ok(needed) => {
+                    writes.extend(batch.writes);
+                    durability = durability.max(wanted).max(needed);
+                    answers.push(answer);
+                }
+                Err(error) => drop(answer.send(Err(error))),
+            }
+        }
+        self.fields.ask_for_shares();
+        let taken = if with_journal { self.take_journal(&mut writes, &mut fresh, open) } else { None };
+        if let Some(taken) = &taken
+            && taken.awaited
+            && self.spaces.sync == JournalSync::Commit
+        {
+            durability = Durability::Synced;
+        }
+        // A group may have been taken back by the time it is its turn; whoever asked for a sync gets one.
+        let now = Instant::now();
+        let has_writes = !writes.is_empty() || !fresh.is_empty() || !open || self.fields.has_writes(now);
+        let outcome = match has_writes || durability == Durability::Synced {
+            true => self.commit(fresh, writes, !open, now, durability),
+            false => Ok(()),
+        };
+        match &outcome {
+            Ok(()) => self.fields.committed(now),
+            Err(_) => self.fields.abandon(),
+        }
+        self.disk.written();
+        if let (Some(journal), Some(taken)) = (self.journal.journal.get().and_then(Weak::upgrade), &taken) {
+            journal.committed(taken, outcome.is_ok());
+        }
+        let never = answers.is_empty() && self.spaces.sync == JournalSync::Never;
+        match (&outcome, durability) {
+            (Err(error), _) => self.fail(error.to_string()),
+            (Ok(()), Durability::Synced) => self.unsynced_since = None,
+            (Ok(()), Durability::Written) if never || !has_writes => {}
+            (Ok(()), Durability::Written) => {
+                self.unsynced_since.get_or_insert_with(Instant::now);
+            }
+        }
+        for answer in answers {
+            let _ = answer.send(outcome.clone());
+        }
+        open
+    }
+
+    /// Admits a batch if there is room for it, or if it makes room.
+    fn admit(&mut self, batch: &Batch) -> Answer {
+        let bytes = batch.size_bytes();
+        let Err(mut full) = self.disk.plan(bytes, Purpose::Grow) else { return Ok(()) };
+        if let Some(purpose) = self.releases(batch) {
+            match self.disk.plan(bytes, purpose) {
+                Ok(()) => return Ok(()),
+                Err(error) => full = error,
+            }
+        }
+        self.disk.refused();
+        Err(full)
+    }
+
+    /// What a batch is that removes at least as much as it adds. Reads the entries that it replaces: only where the disk is
+    /// full.
+    fn releases(&self, batch: &Batch) -> Option<Purpose> {
+        let stored_bytes = |space: &Keyspace, key: &[u8]| -> u64 {
+            space.size_of(key).ok().flatten().map_or(0, |value| key.len() as u64 + u64::from(value))
+        };
+        let (mut added, mut removed) = (0, 0);
+        for write in &batch.writes {
+            match write {
+                Write::Put(space, key, value) => {
+                    added += (key.len() + value.len()) as u64;
+                    removed += stored_bytes(space, key);
+                }
+                Write::Delete(space, key) => removed += stored_bytes(space, key),
+            }
+        }
+        if added > removed || self.fields.grow(&batch.fields) {
+            return None;
+        }
+        Some(if added <= removed / RELEASE_SHARE { Purpose::Release } else { Purpose::Replace })
+    }
+
+    /// Measures the free space, for other programs use the disk as well, and looks whether the engine still works: its own threads
+    /// may have met an error.
+    pub(super) fn watch_disk(&mut self) {
+        if let Err(error) = self.database.persist(PersistMode::Buffer)
+            && !self.failure.happened.is_cancelled()
+        {
+            self.fail(error.to_string());
+        }
+        match self.journal.journal.get().and_then(Weak::upgrade) {
+            Some(journal) => drop(self.offer_room(&journal)),
+            None => drop(self.disk.room_bytes()),
+        }
+    }
+
+    /// Tells the broker how many bytes more it may store; `None` if there is no room for what waits already.
+    fn offer_room(&mut self, journal: &Journal) -> Option<u64> {
+        let room = self.disk.room_after(journal.waiting_bytes() as u64);
+        journal.set_stalled(room.is_none());
+        journal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        room
+    }
+
+    /// Adds what the broker has to store to `writes`. It is not refused for want of space: the broker knows how much more
+    /// it may take. If the disk has not even room for it as it is, it waits. Entries under new keys are added to `fresh`.
+    fn take_journal(
+        &mut self,
+        writes: &mut Vec<Write>,
+        fresh: &mut Vec<Write>,
+        open: bool,
+    ) -> Option<JournalGroup> {
+        let journal = self.journal.journal.get()?.upgrade()?;
+        let room = self.offer_room(&journal);
+        if open && room.is_none() {
+            return None;
+        }
+        let mut group = journal.take();
+        let (new, changes) = group
+            .as_mut()
+            .map(|group| (std::mem::take(&mut group.fresh), std::mem::take(&mut group.changes)))
+            .unwrap_or_default();
+        let sizes = new.iter().chain(&changes);
+        let sizes = sizes.map(|change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len));
+        let bytes = sizes.sum::<usize>() as u64 + ENTRY_BYTES * (new.len() + changes.len()) as u64;
+        self.disk.accept(bytes);
+        let deleted = changes.iter().filter(|change| change.value.is_none()).count();
+        self.disk.deleted(deleted as u64);
+        let mut last: Option<(Bytes, UserValue)> = None;
+        let mut shared = |value: Bytes| match &last {
+            Some((same, shared)) if same.as_ptr() == value.as_ptr() && same.len() == value.len() => {
+                shared.clone()
+            }
+            _ => {
+                let shared = UserValue::from(&value[..]);
+                last = Some((value, shared.clone()));
+                shared
+            }
+        };
+        let mut write = |change: Change| {
+            let space = match change.space {
+                Space::State => &self.spaces.state,
+                Space::Queue => &self.spaces.queue,
+                Space::Hook => &self.spaces.hook,
+            };
+            match change.value {
+                Some(value) => Write::Put(space.clone(), change.key, shared(value)),
+                None => Write::Delete(space.clone(), change.key),
+            }
+        };
+        fresh.extend(new.into_iter().map(&mut write));
+        writes.extend(changes.into_iter().map(&mut write));
+        group
+    }
+
+    /// Writes all of it, and of the fields what cannot wait, or all that has changed. `fresh`: under keys that were never used.
+    fn commit(
+        &mut self,
+        mut fresh: Vec<Write>,
+        writes: Vec<Write>,
+        all_fields: bool,
+        now: Instant,
+        durability: Durability,
+    ) -> Answer {
+        let mode = match durability {
+            Durability::Written => PersistMode::Buffer,
+            Durability::Synced => PersistMode::SyncData,
+        };
+        let failed = |error: fjall::Error| CommitError::Failed(error.to_string());
+        let is_ahead = self.write_ahead(&mut fresh).map_err(failed)?;
+        let mut batch = self.database.batch().durability(Some(mode));
+        for write in fresh.into_iter().chain(writes) {
+            write.add_to(&mut batch);
+        }
+        if is_ahead {
+            unflushed::finish(&mut batch, &self.meta);
+        }
+        self.fields.write(&mut batch, all_fields, now);
+        batch.commit().map_err(failed)?;
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        if durability == Durability::Synced {
+            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Writes all parts but the last of what is too large for one; false if it is not.
+    fn write_ahead(&self, fresh: &mut Vec<Write>) -> fjall::Result<bool> {
+        let part_bytes = self.unflushed.part_bytes();
+        if fresh.iter().map(Write::size_bytes).sum::<u64>() <= part_bytes {
+            return Ok(false);
+        }
+        let keys: Vec<_> = fresh.iter().map(Write::key).collect();
+        unflushed::announce(&self.database, &self.meta, &keys)?;
+        let mut writes = std::mem::take(fresh).into_iter().peekable();
+        while writes.peek().is_some() {
+            let mut bytes = 0;
+            fresh.extend(std::iter::from_fn(|| {
+                writes.next_if(|write| {
+                    bytes += write.size_bytes();
+                    bytes <= part_bytes || bytes == write.size_bytes()
+                })
+            }));
+            if writes.peek().is_none() {
+                break;
+            }
+            let mut batch = self.database.batch().durability(Some(PersistMode::Buffer));
+            fresh.drain(..).for_each(|write| write.add_to(&mut batch));
+            batch.commit()?;
+            self.unflushed.settle(|| false);
+        }
+        Ok(true)
+    }
+
+    /// The database and its key spaces, for upkeep; `None` when there is nothing more to do for them.
+    pub(super) fn engine(&self) -> Option<(Database, Vec<Keyspace>)> {
+        let works = !self.closed && !self.failure.happened.is_cancelled();
+        works.then(|| (self.database.clone(), self.all.clone()))
+    }
+
+    pub(super) fn disk(&mut self) -> &mut DiskSpace {
+        &mut self.disk
+    }
+
+    /// Groups written since the start.
+    pub(super) fn commits(&self) -> u64 {
+        self.counters.commits.load(Ordering::Relaxed)
+    }
+
+    /// Has the writer's thread look at what the broker has to store.
+    pub(super) fn wake_broker(&self) {
+        self.journal.wake.notify_one();
+    }
+
+    /// Writes a small entry, so that there is something to flush.
+    pub(super) fn mark(&mut self) {
+        self.rounds += 1;
+        let mut batch = self.database.batch().durability(Some(PersistMode::Buffer));
+        batch.insert(&self.meta, UPKEEP_KEY, self.rounds.to_le_bytes());
+        if let Err(error) = batch.commit() {
+            self.fail(error.to_string());
+        }
+    }
+
+    /// Begins a new journal; false if the engine did not.
+    pub(super) fn rotate_journal(&mut self, folder: &Path) -> std::io::Result<bool> {
+        self.mark();
+        // If it did not work it is tried again when as much has been written.
+        self.disk.journal_rotated();
+        rotate::rotate(folder, || self.meta.rotate_memtable().unwrap_or(false))
+    }
+
+    fn sync(&mut self) {
+        self.chores.survey();
+        match self.database.persist(PersistMode::SyncData) {
+            Ok(()) => drop(self.counters.syncs.fetch_add(1, Ordering::Relaxed)),
+            Err(error) => self.fail(format!("it could not be synced: {error}")),
+        }
+        self.unsynced_since = None;
+    }
+
+    /// The engine takes no writes any more after one has failed: the node ends, for whoever runs it to start it again.
+    fn fail(&self, reason: String) {
+        tracing::error!(reason, "the store failed");
+        self.failure.reason.lock().get_or_insert(reason);
+        self.failure.happened.cancel();
+    }
+}
