@@ -117,6 +117,18 @@ impl WorkflowError {
         serde_json::to_value(self).unwrap_or_else(|_| json!({"type": self.kind, "status": self.status}))
     }
 
+    /// With each of its texts cut to so many bytes, or a few less.
+    pub fn shortened(&self, max_bytes: usize) -> Self {
+        let cut = |text: &String| text[..text.floor_char_boundary(max_bytes)].to_owned();
+        Self {
+            kind: cut(&self.kind),
+            status: self.status,
+            title: self.title.as_ref().map(cut),
+            detail: self.detail.as_ref().map(cut),
+            instance: self.instance.as_ref().map(cut),
+        }
+    }
+
     /// As expressions see it.
     pub(crate) fn to_data(&self) -> Data {
         Data::from_json(&self.to_json()).unwrap_or_default()

@@ -141,9 +141,8 @@ impl<'a> Entry<'a> {
 impl Authentic {
     /// Whether its code can be used where it lies: no page of it has to be made by the file system, which may be full.
     pub fn is_mappable(&self) -> bool {
-        let is_whole = || {
-            self.file.metadata().is_ok_and(|metadata| metadata.blocks() * BLOCK_BYTES >= metadata.len())
-        };
+        let is_whole =
+            || self.file.metadata().is_ok_and(|metadata| metadata.blocks() * BLOCK_BYTES >= metadata.len());
         may_have_holes(&self.file) || is_whole()
     }
 

@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const NICE: i32 = 10;
 const MAX_THREADS: usize = 4;
 
-/// A piece of work that is done in slices: gives true when nothing is left of it.
-type Job = Box<dyn FnMut() -> bool + Send>;
+/// A piece of work that is done in slices. Whoever has its result gets the place as well.
+type Job = Box<dyn FnMut(&mut Option<Computed>) + Send>;
 
 /// The threads and what they have to do. At most one job waits for each instance that runs.
 pub(super) struct Compute {
@@ -41,14 +41,25 @@ struct Work {
     /// What the instance held before.
     bytes: usize,
     /// A slice of it was done.
-    has_begun: bool,
+    place: Option<Computed>,
+}
+
+/// The place of an instance that has begun to compute. Where memory is short no other begins before this is dropped, which is when
+/// what the instance made is charged for and has its place, or is gone.
+pub(super) struct Computed(Arc<Queue>);
+
+impl Drop for Computed {
+    fn drop(&mut self) {
+        self.0.state.lock().begun -= 1;
+        self.0.ready.notify_one();
+    }
 }
 
 #[derive(Default)]
 struct QueueState {
     jobs: VecDeque<Work>,
     threads: usize,
-    /// Jobs that have begun: those on the threads, and those of them in `jobs`.
+    /// Jobs that have begun: those on the threads, those of them in `jobs`, and those whose instance still has its place.
     begun: usize,
     idle: usize,
     stopped: bool,
@@ -67,19 +78,18 @@ impl Compute {
         &self,
         bytes: usize,
         mut slice: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> Option<T> {
+    ) -> Option<(T, Computed)> {
         let (sender, result) = oneshot::channel();
         let mut sender = Some(sender);
-        let job = Box::new(move || match slice() {
-            Some(value) => {
-                if let Some(sender) = sender.take() {
-                    let _ = sender.send(value);
-                }
-                true
+        let job = Box::new(move |place: &mut Option<Computed>| {
+            if let Some(value) = slice()
+                && let Some(place) = place.take()
+                && let Some(sender) = sender.take()
+            {
+                let _ = sender.send((value, place));
             }
-            None => false,
         });
-        self.push(Work { job, bytes, has_begun: false });
+        self.push(Work { job, bytes, place: None });
         result.await.ok()
     }
 
@@ -113,16 +123,14 @@ impl QueueState {
     /// The job whose turn it is. Where memory `is_short`, one that has begun; if there is none that of the instance that holds most: it may
     /// be about to give it back. One that holds little begins after a pause.
     fn next(&mut self, is_short: bool, has_paused: bool) -> Option<Work> {
-        let begun = || self.jobs.iter().position(|work| work.has_begun);
+        let begun = || self.jobs.iter().position(|work| work.place.is_some());
         let largest = || (0..self.jobs.len()).max_by_key(|at| self.jobs[*at].bytes);
         let at = match is_short {
             false => (!self.jobs.is_empty()).then_some(0),
             true if self.begun > 0 => begun(),
             true => largest().filter(|at| has_paused || self.jobs[*at].bytes >= LARGE_BYTES),
         }?;
-        let mut work = self.jobs.remove(at)?;
-        self.begun += usize::from(!std::mem::replace(&mut work.has_begun, true));
-        Some(work)
+        self.jobs.remove(at)
     }
 }
 
@@ -139,7 +147,7 @@ impl Drop for Compute {
 }
 
 impl Queue {
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         // Of this thread alone, as Linux has it.
         if let Err(error) = rustix::process::nice(NICE) {
             tracing::debug!(%error, "workflows compute with the priority of the workers");
@@ -154,7 +162,11 @@ impl Queue {
                     }
                     let is_short = self.memory.is_spent();
                     let has_paused = pause_ends.is_some_and(|ends| Instant::now() >= ends);
-                    if let Some(work) = state.next(is_short, has_paused) {
+                    if let Some(mut work) = state.next(is_short, has_paused) {
+                        if work.place.is_none() {
+                            state.begun += 1;
+                            work.place = Some(Computed(self.clone()));
+                        }
                         break (work, is_short);
                     }
                     if !state.jobs.is_empty() && state.begun == 0 {
@@ -168,17 +180,21 @@ impl Queue {
                     state.idle -= 1;
                 }
             };
+            let Work { job, place, .. } = &mut work;
             // What panics is gone, with the instance; the thread is not.
-            let job_done =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut work.job)).unwrap_or(true);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(place)));
+            let is_done = outcome.is_err() || place.is_none();
+            if is_done {
+                drop(work);
+                continue;
+            }
             let mut state = self.state.lock();
             if state.stopped {
                 return;
             }
-            match job_done {
-                true => state.begun -= 1,
+            match was_short {
                 // The others are to end before it is their turn.
-                false if was_short => state.jobs.push_front(work),
+                true => state.jobs.push_front(work),
                 false => state.jobs.push_back(work),
             }
             // Those that were held back wait without a thread of theirs.
@@ -190,6 +206,9 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt;
+    use futures_util::stream::FuturesUnordered;
+
     use super::*;
 
     #[tokio::test]
@@ -209,9 +228,35 @@ mod tests {
                     others.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     Some(number)
                 });
-                assert_eq!(done.await, Some(number));
+                assert_eq!(done.await.map(|(number, _)| number), Some(number));
             }
         };
-        assert_eq!(tokio::join!(long, short).0, Some("long"));
+        assert_eq!(tokio::join!(long, short).0.map(|(name, _)| name), Some("long"));
+    }
+
+    #[tokio::test]
+    async fn where_memory_is_short_none_begins_before_the_one_before_has_its_place() {
+        let budget = NodeBudget::new(1 << 20);
+        let _held = budget.bytes().take(1 << 20).unwrap();
+        let compute = Arc::new(Compute::new(budget));
+        let began = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let start = || {
+            let (compute, began) = (compute.clone(), began.clone());
+            tokio::spawn(async move {
+                let one = compute.run(LARGE_BYTES, move || {
+                    began.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    Some(())
+                });
+                one.await.unwrap().1
+            })
+        };
+        let count = || began.load(std::sync::atomic::Ordering::SeqCst);
+        let mut all: FuturesUnordered<_> = (0..3).map(|_| start()).collect();
+        for begun in 1..=3 {
+            let place = all.next().await.unwrap().unwrap();
+            tokio::task::yield_now().await;
+            assert_eq!(count(), begun, "the place of the last one is taken");
+            drop(place);
+        }
     }
 }

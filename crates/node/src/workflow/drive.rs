@@ -293,6 +293,10 @@ impl Dispatcher {
             let state = running.state.lock();
             state.published.filter(|_| state.instance.status().is_ended())
         };
+        if published.is_some() {
+            // That may take as long as the disk does.
+            running.has_settled();
+        }
         if let Some(ticket) = published
             && let Err(error) = self.broker().durable(ticket).await
         {
@@ -423,7 +427,7 @@ impl Dispatcher {
                 ));
                 self.log_state(running, &mut state, &mut batch);
             }
-            if let Err(error) = self.commit_step(batch).await {
+            if let Err(error) = self.commit_step(running, batch).await {
                 // On the disk it is where it was, and goes on from there at the next start.
                 tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
                 self.forget(running);
@@ -442,10 +446,11 @@ impl Dispatcher {
     }
 
     /// Commits what a step came to, once there is room for it.
-    async fn commit_step(&self, batch: Batch) -> Result<(), CommitError> {
+    async fn commit_step(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
         loop {
             match self.store().committer().commit(batch.clone(), self.coordinator().durability).await {
                 Err(CommitError::DiskFull { .. }) if !self.is_draining() => {
+                    running.has_settled();
                     tokio::time::sleep(DISK_WAIT).await
                 }
                 committed => return committed,

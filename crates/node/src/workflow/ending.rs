@@ -28,7 +28,8 @@ impl Dispatcher {
                 return self.spawn_drive(running.clone(), Queued::now(Event::Refuse { error }));
             }
             if !status.is_ended() || std::mem::replace(&mut state.told, true) {
-                return;
+                drop(state);
+                return running.has_settled();
             }
             let cancelled =
                 || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
@@ -79,6 +80,7 @@ impl Dispatcher {
             self.spawn_drive(parent, Queued::now(Event::Ended { frame, result }));
         }
         coordinator.after_end(&running.workflow.name);
+        running.has_settled();
     }
 
     /// Keeps an instance that failed, in place of the one that failed first of too many, or of the largest where memory is short.

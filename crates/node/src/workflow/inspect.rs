@@ -1,6 +1,6 @@
 //! Instances as people see them: lists, one with its data, ends that are remembered; cancelling and retrying.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use edgefaas_workflow::{Event, Status};
@@ -15,6 +15,9 @@ const REMEMBERED: usize = 256;
 /// Bytes of an output that is remembered.
 const OUTPUT_BYTES: usize = 4096;
 
+/// Places of an instance that are listed; a definition may have thousands.
+const MAX_PLACES: usize = 32;
+
 /// An instance.
 #[derive(Debug, Clone)]
 pub struct InstanceView {
@@ -28,7 +31,7 @@ pub struct InstanceView {
     pub status: Status,
     /// When it started.
     pub started_unix_ms: u64,
-    /// The tasks that run or wait.
+    /// The tasks that run or wait: their place in the definition, with their number where several are at the same.
     pub tasks: Vec<String>,
     /// Tasks it has begun.
     pub steps: u64,
@@ -91,7 +94,7 @@ impl Running {
                 view.output =
                     if text.len() <= OUTPUT_BYTES { text } else { format!("\"{} bytes\"", text.len()) };
             }
-            Err(error) => view.error = error.to_json().to_string(),
+            Err(error) => view.error = error.shortened(OUTPUT_BYTES).to_json().to_string(),
         }
         view.output = mask(std::mem::take(&mut view.output));
         view.error = mask(std::mem::take(&mut view.error));
@@ -109,7 +112,7 @@ impl Running {
             version: program.version.clone(),
             status: instance.status(),
             started_unix_ms: instance.started_unix_ms(),
-            tasks: instance.current(program).into_iter().map(|(path, _)| path.to_owned()).collect(),
+            tasks: places(&instance.current(program)),
             steps: instance.steps(),
             durable: program.durable,
             input: String::new(),
@@ -123,7 +126,8 @@ impl Running {
         }
         match instance.result() {
             Some(Ok(output)) if whole => view.output = output.to_string(),
-            Some(Err(error)) => view.error = error.to_json().to_string(),
+            Some(Err(error)) if whole => view.error = error.to_json().to_string(),
+            Some(Err(error)) => view.error = error.shortened(OUTPUT_BYTES).to_json().to_string(),
             _ => {}
         }
         view
@@ -133,6 +137,19 @@ impl Running {
     pub(super) fn input_text(&self) -> String {
         self.state.lock().instance.input().to_json().to_string()
     }
+}
+
+/// Places with their numbers of tasks as a person reads them.
+fn places(current: &BTreeMap<&str, usize>) -> Vec<String> {
+    let place = |(path, count): (&&str, &usize)| match count {
+        1 => (*path).to_owned(),
+        count => format!("{path} ({count} tasks)"),
+    };
+    let mut places: Vec<_> = current.iter().take(MAX_PLACES).map(place).collect();
+    if current.len() > MAX_PLACES {
+        places.push(format!("and {} other places", current.len() - MAX_PLACES));
+    }
+    places
 }
 
 impl Coordinator {
@@ -216,5 +233,21 @@ impl Dispatcher {
         coordinator.faulted.lock().retain(|faulted| *faulted != id);
         self.spawn_drive(running, Queued::now(Event::Retry));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_tasks_take_a_few_lines() {
+        let paths: Vec<_> = (0..100).map(|number| format!("/do/{number:03}")).collect();
+        let mut current: BTreeMap<&str, usize> = paths.iter().map(|path| (path.as_str(), 1)).collect();
+        current.insert("/do/000/w", 10_000);
+        let listed = places(&current);
+        assert_eq!(listed.len(), MAX_PLACES + 1);
+        assert_eq!(listed[..2], ["/do/000", "/do/000/w (10000 tasks)"]);
+        assert_eq!(listed[MAX_PLACES], "and 69 other places");
     }
 }

@@ -202,6 +202,13 @@ impl Running {
         self.state.lock().charge_for(self, instance_bytes)
     }
 
+    /// Others may compute where memory is short.
+    fn has_settled(&self) {
+        // Dropped without the lock: it takes another.
+        let place = self.state.lock().place.take();
+        drop(place);
+    }
+
     /// The span that this one's is in.
     pub(crate) fn parent_span(&self) -> Option<String> {
         self.parent.map(|(id, _)| id.to_string())
@@ -222,6 +229,8 @@ struct RunState {
     busy: bool,
     /// Its part of the root's budget.
     charge: Charge,
+    /// It has computed, and what comes of that is not settled.
+    place: Option<compute::Computed>,
     refusal: Refusal,
     pace: Pace,
     /// It counts as running.
@@ -276,6 +285,7 @@ impl RunState {
             queue: Vec::new(),
             busy: false,
             charge,
+            place: None,
             refusal: Refusal::default(),
             pace: Pace::default(),
             counted: false,

@@ -8,13 +8,16 @@ use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
 use super::compute::SLICE;
-use super::{Pace, Refusal, RunState, Running};
+use super::root::NodeBudget;
+use super::{Coordinator, Pace, Refusal, RunState, Running};
 use crate::dispatch::Dispatcher;
 
 /// How long an instance holds a worker.
 pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);
-/// An instance with more data computes elsewhere where memory gets tight, so that no more of them grow than there is room for.
-const WORKER_BYTES: usize = 64 << 10;
+/// What an instance may grow by on a worker where memory gets tight: within these, a share of what is free. One that grows more computes
+/// elsewhere, so that no more of them grow than there is room for.
+const WORKER_GROWTH_BYTES: std::ops::RangeInclusive<usize> = (2 << 10)..=(64 << 10);
+const WORKER_GROWTH_SHARE: usize = 4;
 /// What an instance may grow by until it is charged, where memory gets tight.
 const SLICE_BYTES: usize = 256 << 10;
 /// Tasks between two looks at the clock.
@@ -34,6 +37,11 @@ pub(super) struct Paused {
     is_refusal: bool,
     /// How long it has computed on the threads for that.
     computed: Duration,
+}
+
+fn worker_growth_bytes(budget: &NodeBudget) -> usize {
+    let (least, most) = WORKER_GROWTH_BYTES.into_inner();
+    (budget.bytes().free() / WORKER_GROWTH_SHARE).clamp(least, most)
 }
 
 fn pace_of(turn: Duration) -> Pace {
@@ -87,17 +95,21 @@ impl Dispatcher {
             Environment { now_ms, unix_ms, secrets: &secrets, runtime, observed, memory_bytes };
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
+        // One task may make much at once: where nothing is left, such turns come one after another.
+        let must_wait =
+            coordinator.budget.is_spent() && !is_refusal && !Coordinator::is_modest(&running.workflow);
         // What goes on after a turn is known to be long.
-        if matches!(event, Event::Continue) || event.is_large() || state.pace == Pace::Slow {
+        if matches!(event, Event::Continue) || event.is_large() || state.pace == Pace::Slow || must_wait {
             later = Some(event);
         } else {
             let started = Instant::now();
-            let mut tasks = 0;
+            let (mut tasks, bytes_before) = (0, state.instance.bytes());
             actions = state.instance.begin(program, event, &environment, &mut |next| {
                 tasks += 1;
                 next.is_quick
                     && (tasks % CLOCK_TASKS != 0 || started.elapsed() < WORKER_SLICE)
-                    && (next.bytes < WORKER_BYTES || !coordinator.budget.is_tight())
+                    && (!coordinator.budget.is_tight()
+                        || next.bytes <= bytes_before + worker_growth_bytes(&coordinator.budget))
             });
             // Filters of a message are not cut into slices.
             state.pace = pace_of(started.elapsed());
@@ -132,6 +144,8 @@ impl Dispatcher {
         running: &Arc<Running>,
         paused: Box<Paused>,
     ) -> Option<Vec<Action>> {
+        // Its place from before would keep it from beginning.
+        running.has_settled();
         let (of, program) = (running.clone(), running.workflow.program.clone());
         let bytes = paused.instance.bytes();
         let mut paused = Some(paused);
@@ -166,9 +180,11 @@ impl Dispatcher {
             }
             Some(turn)
         });
-        let Paused { instance, actions, is_refusal, computed, .. } = *turn.await?;
+        let (turn, place) = turn.await?;
+        let Paused { instance, actions, is_refusal, computed, .. } = *turn;
         let mut state = running.state.lock();
         state.instance = instance;
+        state.place = Some(place);
         state.pace = pace_of(computed);
         self.turn_ended(running, &mut state, is_refusal);
         Some(actions)

@@ -634,13 +634,18 @@ impl Instance {
         frames.chain(self.synthesizers.values().filter_map(Synthesizer::due_ms)).min()
     }
 
-    /// The tasks that run now, or that wait for something: their place in the definition, and since when.
-    pub fn current<'p>(&self, program: &'p Program) -> Vec<(&'p str, u64)> {
+    /// The places in the definition of the tasks that run now, or that wait for something, in the order of their text: each with the
+    /// number of tasks there.
+    pub fn current<'p>(&self, program: &'p Program) -> BTreeMap<&'p str, usize> {
         let parents: BTreeSet<FrameId> = self.frames.values().filter_map(|frame| frame.parent).collect();
         let leaves = self.frames.iter().filter(|(id, _)| !parents.contains(id));
-        leaves
-            .filter_map(|(_, frame)| Some((program.node(frame.node?).path.as_str(), frame.started_unix_ms)))
-            .collect()
+        let mut places = BTreeMap::new();
+        for (_, frame) in leaves {
+            if let Some(node) = frame.node {
+                *places.entry(program.node(node).path.as_str()).or_default() += 1;
+            }
+        }
+        places
     }
 
     /// What the journal keeps, at the time `now_ms`.
