@@ -1,5 +1,6 @@
 //! The `edgefaas` binary: a node, and the commands that talk to one.
 
+mod allocator;
 mod app;
 mod args;
 mod cargo;
@@ -24,7 +25,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 // Measured against glibc's and mimalloc: the only one with which a second worker thread counts fully.
-#[cfg(not(target_env = "msvc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

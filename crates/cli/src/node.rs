@@ -15,6 +15,7 @@ use edgefaas_node::{Node, Platform};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
+use crate::allocator;
 use crate::args::{self, Listen};
 use crate::exit::{Exit, Failure};
 
@@ -60,6 +61,11 @@ fn is_taken(address: SocketAddr) -> bool {
 /// Opens the data directory and the listeners.
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     let platform = Platform::system();
+    if platform.memory.limit().bytes <= allocator::SMALL_MEMORY_BYTES
+        && let Err(error) = allocator::give_back_at_once()
+    {
+        tracing::warn!(%error, "freed memory is given back late");
+    }
     let compiler = compiler(&config, &platform)?;
     let memory_bytes = dry_run_memory_bytes(&platform.machine);
     let arguments = vec![args::DRY_RUN.to_owned(), memory_bytes.to_string()];
