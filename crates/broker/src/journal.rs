@@ -79,7 +79,7 @@ pub trait Storage: Send + Sync + 'static {
     fn wake(&self, journal: &Arc<Journal>);
 }
 
-/// Changes on their way to the store.
+/// Changes that the store has not taken.
 pub struct Journal {
     storage: Arc<dyn Storage>,
     /// Changes that may wait for the store before nothing more is taken from anybody.
@@ -91,7 +91,7 @@ pub struct Journal {
     full: AtomicBool,
     /// Bytes that the open group may take before the store is full.
     room: AtomicUsize,
-    /// Bytes of it that are kept for messages on their way to many sessions.
+    /// Bytes of it that are reserved for messages to many sessions.
     reserved: AtomicUsize,
     stalled: AtomicBool,
     behind: AtomicBool,

@@ -1,25 +1,23 @@
 //! The composition root: everything a node is made of is put together here, and taken apart in order.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_broker::{Broker, BrokerConfig, Hooks, Peer, StorageError, Transport, WhenQueueFull};
+use edgefaas_broker::{Broker, Hooks, Peer, StorageError, Transport};
 use edgefaas_isolates::engine::EngineError;
 use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError, is_loopback};
+use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError};
 use crate::bridge::{Bridges, ViaHook};
-use crate::cluster::{Cluster, ClusterError, ClusterFiles, ClusterOptions, Recoveries};
-use crate::config::{self, ConfigError, NodeConfig};
+use crate::cluster::{Cluster, ClusterError, ClusterFiles, Recoveries};
+use crate::config::{ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
 use crate::ingress::gateway_auth::{GatewayAuth, HTTP_TOKEN_FILE};
@@ -29,18 +27,17 @@ use crate::ingress::socket::GatewaySocket;
 use crate::ingress::websocket::{Upgrading, WebSocketGateway};
 use crate::ingress::{cron, http, object_change};
 use crate::journal::{InvocationJournal, KeepLimits};
+use crate::listeners::{Addresses, Listeners, accept, connection_slots, handshake, on_this_runtime};
 use crate::logs::{Logs, RingLimits};
-use crate::memory_plan::MemoryPlan;
 use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::pressure;
 use crate::private_files::{self, ExposedFiles};
 use crate::registry::{FunctionMemoryLimits, Registry};
 use crate::secrets::{SecretName, Secrets};
-use crate::shares::{Share, Shares};
-use crate::store::{
-    BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError, StoreOptions,
-};
+use crate::settings::{broker_config, cluster_options, log_plan, max_message_bytes, store_options};
+use crate::shares::Shares;
+use crate::store::{BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError};
 use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
 use crate::trace::{TraceLimits, Traces};
 use crate::trace_export;
@@ -50,49 +47,6 @@ use crate::workflow::{Coordinator, run_schedules, run_timers};
 const CACHE_KEY_FILE: &str = "cache-key";
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
-/// How long to leave a listener alone that can't accept, when the process is out of files, say.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Where a node listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Addresses {
-    /// The HTTP gateway.
-    pub http: SocketAddr,
-    /// True if the gateway speaks TLS.
-    pub http_tls: bool,
-    /// MQTT.
-    pub mqtt: SocketAddr,
-    /// MQTT over TLS.
-    pub mqtts: Option<SocketAddr>,
-    /// The control API.
-    pub control: SocketAddr,
-    /// True if the control API speaks TLS.
-    pub control_tls: bool,
-}
-
-impl Addresses {
-    /// URL of the gateway.
-    pub fn http_url(&self) -> String {
-        url(self.http, self.http_tls)
-    }
-
-    /// URL of the control API.
-    pub fn control_url(&self) -> String {
-        url(self.control, self.control_tls)
-    }
-}
-
-fn url(address: SocketAddr, tls: bool) -> String {
-    format!("{}://{address}", if tls { "https" } else { "http" })
-}
-
-impl fmt::Display for Addresses {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} mqtt://{} control {}", self.http_url(), self.mqtt, self.control_url())?;
-        self.mqtts.map_or(Ok(()), |mqtts| write!(out, " mqtts://{mqtts}"))
-    }
-}
-
 /// A node could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
@@ -199,13 +153,6 @@ pub struct Node {
     store: Arc<Store>,
     // Given up last.
     _lock: DirLock,
-}
-
-struct Listeners {
-    http: TcpListener,
-    mqtt: TcpListener,
-    mqtts: Option<TcpListener>,
-    control: TcpListener,
 }
 
 impl Node {
@@ -431,13 +378,13 @@ impl Node {
 
         let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
         let open = connected.clone();
-        let slots = Arc::new(Semaphore::new(connection_slots()));
+        let slots = Arc::new(Semaphore::new(connection_slots(control::MAX_CONNECTIONS)));
         let (auth, websocket) = (self.gateway_auth, self.websocket);
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
         // One address does not take the places of all others, MQTT's included.
-        let shares = Shares::new((connection_slots() / 4).max(8));
+        let shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 4).max(8));
         // Many devices may have one address: theirs are more, and leave the gateway its own.
-        let mqtt_shares = Shares::new((connection_slots() / 2).max(8));
+        let mqtt_shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 2).max(8));
         let places = Places::new(self.gateway_connections);
         tasks.spawn(accept(http, slots.clone(), shares, listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
@@ -582,20 +529,6 @@ impl Node {
     }
 }
 
-impl Listeners {
-    fn addresses(&self, config: &NodeConfig) -> Addresses {
-        let bound = |listener: &TcpListener, wanted: SocketAddr| listener.local_addr().unwrap_or(wanted);
-        Addresses {
-            http: bound(&self.http, config.http),
-            http_tls: !is_loopback(config.http.ip()),
-            mqtt: bound(&self.mqtt, config.mqtt),
-            mqtts: self.mqtts.as_ref().zip(config.mqtts).map(|(mqtts, wanted)| bound(mqtts, wanted)),
-            control: bound(&self.control, config.control),
-            control_tls: !is_loopback(config.control.ip()),
-        }
-    }
-}
-
 async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, BuildError> {
     TcpListener::bind(address).await.map_err(|reason| BuildError::Listen { listener, address, reason })
 }
@@ -624,118 +557,6 @@ fn open_tls(config: &NodeConfig) -> Result<Option<Arc<Tls>>, TlsError> {
     Ok(Some(Arc::new(Tls::open(config.tls.clone(), &config.data_dir, addresses)?)))
 }
 
-/// Shakes hands; nothing if that fails or the node stops meanwhile.
-async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
-    tls: &Tls,
-    service: Service,
-    stream: S,
-    peer: SocketAddr,
-    cancel: &CancellationToken,
-) -> Option<tokio_rustls::server::TlsStream<S>> {
-    let accepted = cancel.run_until_cancelled(tls.accept(service, peer, stream)).await?;
-    accepted.inspect_err(|error| tls::log_failure(service, peer, error)).ok()
-}
-
-/// How many connections there may be: what the process may open, less what the store needs. A store that
-/// can't open a file takes no writes any more. The control port has some of its own.
-fn connection_slots() -> usize {
-    const KEPT_FILES: u64 = 256 + control::MAX_CONNECTIONS as u64;
-    const FEWEST: u64 = 16;
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
-    files.saturating_sub(KEPT_FILES).clamp(FEWEST, 1 << 20) as usize
-}
-
-/// The place of a connection, until it is dropped.
-struct Slot {
-    _slot: OwnedSemaphorePermit,
-    _share: Option<Share>,
-}
-
-/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in; those of an
-/// address that has its share already are closed. Those of this machine have none: a proxy may stand for many.
-async fn accept(
-    listener: TcpListener,
-    slots: Arc<Semaphore>,
-    shares: Arc<Shares>,
-    cancel: CancellationToken,
-    serve: impl Fn(std::net::TcpStream, SocketAddr, Slot),
-) {
-    loop {
-        let accepted = async {
-            let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-            let (stream, peer) = listener.accept().await?;
-            Ok::<_, std::io::Error>((stream.into_std()?, peer, slot))
-        };
-        let accepted = tokio::select! {
-            () = cancel.cancelled() => return,
-            accepted = accepted => accepted,
-        };
-        match accepted {
-            Ok((stream, peer, slot)) => {
-                let share = (!is_loopback(peer.ip())).then(|| shares.take(peer.ip()));
-                if !matches!(share, Some(None)) {
-                    serve(stream, peer, Slot { _slot: slot, _share: share.flatten() });
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Registers the connection with the runtime it is served on.
-async fn on_this_runtime<F: Future<Output = ()>>(
-    stream: std::net::TcpStream,
-    _slot: Slot,
-    serve: impl FnOnce(TcpStream) -> F,
-) {
-    match TcpStream::from_std(stream) {
-        Ok(stream) => serve(stream).await,
-        Err(error) => tracing::warn!(%error, "a connection could not be served"),
-    }
-}
-
-/// Says how the memory is shared out, and whether the configuration asks for more than there is.
-fn log_plan(plan: &MemoryPlan) {
-    let (limit_bytes, source) = (plan.limit.bytes, &plan.limit.source);
-    tracing::info!(limit_bytes, %source, functions_bytes = plan.guest_bytes, "memory");
-    let planned_bytes = plan.total_bytes();
-    if planned_bytes > limit_bytes {
-        tracing::warn!(
-            planned_bytes,
-            limit_bytes,
-            "the sizes in the configuration add up to more than the memory limit; lower broker.max_buffered, \
-             broker.max_retained, broker.max_connections, store.cache or objects.cache"
-        );
-    }
-}
-
-fn store_options(config: &NodeConfig, plan: &MemoryPlan) -> StoreOptions {
-    StoreOptions {
-        data_dir: config.data_dir.clone(),
-        sync_interval: config.store.sync_interval,
-        reserve_bytes: config.store.reserve.map(|reserve| reserve.as_u64()),
-        // A start reads all of it into memory.
-        journal_bytes: plan.limit.bytes / 8,
-        cache_bytes: plan.block_bytes,
-        objects_cache_bytes: plan.field_bytes,
-        broker_sync: config.broker.sync,
-        accept_loss: config.store.accept_loss,
-    }
-}
-
-fn cluster_options(config: &NodeConfig) -> ClusterOptions {
-    let section = &config.cluster;
-    ClusterOptions {
-        data_dir: config.data_dir.clone(),
-        listen: section.listen,
-        bootstrap: section.bootstrap.clone(),
-        mdns: section.mdns && !is_loopback(section.listen.ip()),
-    }
-}
-
 /// The secrets that deployed apps name.
 fn named_secrets(registry: &Registry) -> Vec<SecretName> {
     let routes = registry.routes();
@@ -749,44 +570,6 @@ fn named_secrets(registry: &Registry) -> Vec<SecretName> {
     named.sort_unstable();
     named.dedup();
     named
-}
-
-fn broker_config(config: &NodeConfig, plan: &MemoryPlan) -> BrokerConfig {
-    let section = &config.broker;
-    let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    BrokerConfig {
-        max_packet_bytes: section.max_packet.as_u64() as u32,
-        max_connections: plan.connections as usize,
-        max_sessions: section.max_sessions,
-        max_session_expiry_seconds: section.max_session_expiry.map_or(u32::MAX, seconds),
-        max_keepalive_seconds: section
-            .max_keepalive
-            .map_or(0, |time| u16::try_from(time.as_secs()).unwrap_or(u16::MAX).max(1)),
-        stored_queue_messages: section.queue_messages,
-        stored_queue_bytes: section.queue_size.as_u64(),
-        max_stored_queue_bytes: section.max_queue_size.as_u64(),
-        when_queue_full: match section.when_queue_full {
-            config::WhenQueueFull::DropOldest => WhenQueueFull::DropOldest,
-            config::WhenQueueFull::Reject => WhenQueueFull::Reject,
-        },
-        max_buffered_bytes: plan.buffered_bytes,
-        max_unwritten_bytes: plan.unwritten_bytes as usize,
-        max_subscription_bytes: plan.subscription_bytes as usize,
-        max_will_bytes: plan.will_bytes as usize,
-        max_retained_messages: section.max_retained_messages,
-        max_retained_bytes: plan.retained_bytes as usize,
-        max_connections_per_address: section.max_connections_per_address,
-        max_connects_per_second_per_address: section.max_connects_per_second_per_address,
-        max_messages_per_second: section.max_messages_per_second,
-        sys_interval: section.sys_interval,
-        ..BrokerConfig::default()
-    }
-}
-
-/// A message has to fit a packet with what the protocol adds to it.
-fn max_message_bytes(config: &NodeConfig) -> usize {
-    const PACKET_OVERHEAD_BYTES: usize = 64;
-    (config.broker.max_packet.as_u64() as usize).saturating_sub(PACKET_OVERHEAD_BYTES)
 }
 
 /// The files whose content no other user may read: the node's own ones and the private keys that the configuration names.

@@ -1,9 +1,9 @@
 //! More than a node with 128 MiB can take, of everything that is not the memory of functions: it refuses, and goes on.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::memory::Group;
 use crate::support::{PATIENCE, Running, skipped};
@@ -71,20 +71,55 @@ fn connections_without_a_request_make_way() {
     });
 }
 
-const WAITS: &str =
-    "export default async () => { await new Promise((done) => setTimeout(done, 4000)); return 'waited'; };";
+/// Answers requests when it is told to.
+struct Gate {
+    address: std::net::SocketAddr,
+    open: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Gate {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gate = Self { address: listener.local_addr().unwrap(), open: Arc::default() };
+        let open = gate.open.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (open, mut stream) = (open.clone(), stream.unwrap());
+                std::thread::spawn(move || {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let (is_open, opened) = &*open;
+                    drop(opened.wait_while(is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+                    let _ = stream.write_all(
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nwaited",
+                    );
+                });
+            }
+        });
+        gate
+    }
+
+    fn open(&self) {
+        *self.open.0.lock().unwrap() = true;
+        self.open.1.notify_all();
+    }
+}
 
 #[test]
 fn functions_that_are_called_for_the_first_time_and_wait_hold_up_nobody() {
     within("first", |home, _, start| {
-        let node = start();
+        let (node, gate) = (start(), Gate::start());
+        let waits =
+            format!("export default async () => await (await fetch('http://{}/')).text();", gate.address);
         let names: Vec<String> = (0..4).map(|number| format!("waits-{number}")).collect();
         let mut manifest = "app = 'a'\n[functions.small]\nmain = 'small.js'\n".to_owned();
         for name in &names {
-            manifest += &format!("[functions.{name}]\nmain = 'waits.js'\nlimits = {{ timeout = '30s' }}\n");
+            manifest += &format!(
+                "[functions.{name}]\nmain = 'waits.js'\npermissions = {{ http = ['{}'] }}\n",
+                gate.address
+            );
         }
         let small = ("small.js", "export default () => 'small';");
-        node.ok(&["deploy", &app(home, &[("edgefaas.toml", &manifest), ("waits.js", WAITS), small])]);
+        node.ok(&["deploy", &app(home, &[("edgefaas.toml", &manifest), ("waits.js", &waits), small])]);
         std::thread::scope(|scope| {
             let calls: Vec<_> = names
                 .iter()
@@ -93,15 +128,11 @@ fn functions_that_are_called_for_the_first_time_and_wait_hold_up_nobody() {
                     scope.spawn(move || node.http("POST", &path, ""))
                 })
                 .collect();
-            let since = Instant::now();
-            while calls.iter().any(|call| !call.is_finished()) {
-                assert_eq!(
-                    node.http("POST", "/fn/small", ""),
-                    (200, "small".into()),
-                    "{:?}",
-                    since.elapsed()
-                );
+            for _ in 0..50 {
+                assert_eq!(node.http("POST", "/fn/small", ""), (200, "small".into()));
             }
+            assert!(calls.iter().all(|call| !call.is_finished()), "they wait for the gate");
+            gate.open();
             for call in calls {
                 assert_eq!(call.join().unwrap(), (200, "waited".into()));
             }
@@ -179,6 +210,43 @@ fn many_wide_loops_end_one_after_another_within_the_budget() {
                 assert!([429, 503].contains(&status) && body.contains("workflows."), "{status}: {body}");
             }
         });
+        assert!(node.is_alive());
+    });
+}
+
+const STARTS: &str = "export default async (event, context) => {
+    const started = Array.from({ length: 500 }, () => context.call('doubles', '{}'));
+    return `${(await Promise.allSettled(started)).length} ended`;
+};";
+
+/// Thousands of instances begin at the same time, and each of them grows to the most that one may have.
+#[test]
+fn functions_that_start_hundreds_of_workflows_each_stay_within_the_budget() {
+    within("starts", |home, group, start| {
+        let mut node = start();
+        let manifest = "app = 'a'\nworkflows = ['doubles.yaml']\n[functions.starts]\nmain = 'starts.js'\npermissions = { call = \
+                        ['doubles'] }\n[functions.small]\nmain = 'small.js'\n";
+        let doubles = DOUBLES.replace("durable: true", "durable: false");
+        let files = [
+            ("edgefaas.toml", manifest),
+            ("doubles.yaml", &doubles),
+            ("starts.js", STARTS),
+            ("small.js", "export default () => 'small';"),
+        ];
+        node.ok(&["deploy", &app(home, &files)]);
+        std::thread::scope(|scope| {
+            let calls: Vec<_> =
+                (0..30).map(|_| scope.spawn(|| node.http("POST", "/fn/starts", ""))).collect();
+            let answers = calls.into_iter().map(|call| call.join().unwrap());
+            let answers: Vec<_> = answers.collect();
+            for (status, body) in &answers {
+                let ended = *status == 200 && body == "500 ended";
+                assert!(ended || [429, 503, 504].contains(status), "{status}: {body}");
+            }
+            assert!(answers.iter().any(|(status, _)| *status == 200), "{answers:?}");
+        });
+        assert_eq!(node.http("POST", "/fn/small", ""), (200, "small".into()));
+        assert_eq!(group.killed(), 0);
         assert!(node.is_alive());
     });
 }

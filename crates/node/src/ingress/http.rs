@@ -118,7 +118,7 @@ pub async fn serve<S>(
                 connection.as_mut().graceful_shutdown();
             }
             () = place.given_up(), if !stopping => {
-                // A reply on its way is sent to its end.
+                // A reply that has begun is sent to its end.
                 if !outflow.is_unread() {
                     return;
                 }

@@ -187,7 +187,7 @@ mod tests {
         let mut greedy: Vec<_> = (0..19).map(|_| places.enter(address(2)).unwrap()).collect();
         assert!(!is_given_up(&modest));
         assert_eq!(greedy.iter().filter(|place| is_given_up(place)).count(), 10);
-        assert!(places.enter(address(2)).is_none(), "so many are on their way out");
+        assert!(places.enter(address(2)).is_none(), "as many connections are being closed as there may be");
         greedy.clear();
         assert_eq!(counts(&places), (1, 0));
     }

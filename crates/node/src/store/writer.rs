@@ -496,7 +496,7 @@ impl Writer {
         self.unsynced_since = None;
     }
 
-    /// The engine takes no writes any more after one has failed: the node ends, for whoever runs it to start it again.
+    /// The engine takes no writes any more after one has failed: the node ends, and the supervisor starts it again.
     fn fail(&self, reason: String) {
         tracing::error!(reason, "the store failed");
         self.failure.reason.lock().get_or_insert(reason);

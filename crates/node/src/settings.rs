@@ -1,0 +1,88 @@
+//! The options of the parts, made of the configuration and the plan for the memory.
+
+use std::time::Duration;
+
+use edgefaas_broker::{BrokerConfig, WhenQueueFull};
+
+use crate::access::is_loopback;
+use crate::cluster::ClusterOptions;
+use crate::config::{self, NodeConfig};
+use crate::memory_plan::MemoryPlan;
+use crate::store::StoreOptions;
+
+/// Says how the memory is shared out, and whether the configuration asks for more than there is.
+pub(crate) fn log_plan(plan: &MemoryPlan) {
+    let (limit_bytes, source) = (plan.limit.bytes, &plan.limit.source);
+    tracing::info!(limit_bytes, %source, functions_bytes = plan.guest_bytes, "memory");
+    let planned_bytes = plan.total_bytes();
+    if planned_bytes > limit_bytes {
+        tracing::warn!(
+            planned_bytes,
+            limit_bytes,
+            "the sizes in the configuration add up to more than the memory limit; lower broker.max_buffered, \
+             broker.max_retained, broker.max_connections, store.cache or objects.cache"
+        );
+    }
+}
+
+pub(crate) fn store_options(config: &NodeConfig, plan: &MemoryPlan) -> StoreOptions {
+    StoreOptions {
+        data_dir: config.data_dir.clone(),
+        sync_interval: config.store.sync_interval,
+        reserve_bytes: config.store.reserve.map(|reserve| reserve.as_u64()),
+        // A start reads all of it into memory.
+        journal_bytes: plan.limit.bytes / 8,
+        cache_bytes: plan.block_bytes,
+        objects_cache_bytes: plan.field_bytes,
+        broker_sync: config.broker.sync,
+        accept_loss: config.store.accept_loss,
+    }
+}
+
+pub(crate) fn cluster_options(config: &NodeConfig) -> ClusterOptions {
+    let section = &config.cluster;
+    ClusterOptions {
+        data_dir: config.data_dir.clone(),
+        listen: section.listen,
+        bootstrap: section.bootstrap.clone(),
+        mdns: section.mdns && !is_loopback(section.listen.ip()),
+    }
+}
+
+pub(crate) fn broker_config(config: &NodeConfig, plan: &MemoryPlan) -> BrokerConfig {
+    let section = &config.broker;
+    let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    BrokerConfig {
+        max_packet_bytes: section.max_packet.as_u64() as u32,
+        max_connections: plan.connections as usize,
+        max_sessions: section.max_sessions,
+        max_session_expiry_seconds: section.max_session_expiry.map_or(u32::MAX, seconds),
+        max_keepalive_seconds: section
+            .max_keepalive
+            .map_or(0, |time| u16::try_from(time.as_secs()).unwrap_or(u16::MAX).max(1)),
+        stored_queue_messages: section.queue_messages,
+        stored_queue_bytes: section.queue_size.as_u64(),
+        max_stored_queue_bytes: section.max_queue_size.as_u64(),
+        when_queue_full: match section.when_queue_full {
+            config::WhenQueueFull::DropOldest => WhenQueueFull::DropOldest,
+            config::WhenQueueFull::Reject => WhenQueueFull::Reject,
+        },
+        max_buffered_bytes: plan.buffered_bytes,
+        max_unwritten_bytes: plan.unwritten_bytes as usize,
+        max_subscription_bytes: plan.subscription_bytes as usize,
+        max_will_bytes: plan.will_bytes as usize,
+        max_retained_messages: section.max_retained_messages,
+        max_retained_bytes: plan.retained_bytes as usize,
+        max_connections_per_address: section.max_connections_per_address,
+        max_connects_per_second_per_address: section.max_connects_per_second_per_address,
+        max_messages_per_second: section.max_messages_per_second,
+        sys_interval: section.sys_interval,
+        ..BrokerConfig::default()
+    }
+}
+
+/// A message has to fit a packet with what the protocol adds to it.
+pub(crate) fn max_message_bytes(config: &NodeConfig) -> usize {
+    const PACKET_OVERHEAD_BYTES: usize = 64;
+    (config.broker.max_packet.as_u64() as usize).saturating_sub(PACKET_OVERHEAD_BYTES)
+}
