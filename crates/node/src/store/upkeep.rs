@@ -35,6 +35,8 @@ const WORTH_BYTES: u64 = 1 << 20;
 const SMALL_BYTES: u64 = 64 << 10;
 /// While there is little room, so many deleted entries are looked at again.
 const MANY_DELETED: u64 = 100;
+/// After so many passes in a row that could not do all, what they did counts as all.
+const MANY_PARTIAL: u32 = 3;
 /// Larger key spaces are not read to learn how much of them is live.
 const MAX_MEASURED_BYTES: u64 = 256 << 20;
 
@@ -45,7 +47,7 @@ fn run(
     signalled: &Receiver<()>,
     (folder, keeper): (PathBuf, Arc<Keeper>),
 ) {
-    let mut upkeep = Upkeep { folder, retry: RETRY, whole: None, compactions: 0 };
+    let mut upkeep = Upkeep { folder, retry: RETRY, whole: None, partial: 0, compactions: 0 };
     let mut due: Option<Instant> = None;
     loop {
         let wait = due.map_or(WATCH_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
@@ -89,6 +91,8 @@ struct Upkeep {
     retry: Duration,
     /// The last pass, if nothing was left for another.
     whole: Option<WholePass>,
+    /// Passes since then that could not do all.
+    partial: u32,
     /// The engine's own, when replaced tables were last removed.
     compactions: usize,
 }
@@ -113,6 +117,9 @@ impl Upkeep {
         };
         let is_due = is_full || is_asked || self.whole.is_none() || pass.deleted() >= MANY_DELETED;
         if self.whole.is_some_and(is_same) || !is_due {
+            if is_full && pass.is_idle() {
+                pass.reclaimed_all();
+            }
             return (is_full || pass.is_tight()).then(|| self.next_retry());
         }
         self.whole = None;
@@ -128,8 +135,11 @@ impl Upkeep {
             // Tables are removed with the last version that has them, at the next flush.
             is_whole &= pass.empty_journals(&self.folder, false);
         }
+        self.partial = if is_whole { 0 } else { self.partial + 1 };
         if is_whole {
             self.whole = Some(WholePass { commits, room_bytes: pass.compaction_room_bytes() });
+        }
+        if is_whole || self.partial >= MANY_PARTIAL {
             pass.reclaimed_all();
         }
         pass.reclaimed();
