@@ -22,6 +22,8 @@ use super::writer::Writer;
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two passes while the disk stays full.
 const RETRY: Duration = Duration::from_secs(2);
+/// After a pass that left something to do.
+const SOON: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// The engine's own work takes less mostly.
 const IDLE_PATIENCE: Duration = Duration::from_secs(3);
@@ -149,8 +151,13 @@ impl Upkeep {
         if gained_bytes >= WORTH_BYTES {
             self.retry = RETRY;
         }
+        // What it could not do, or what was deleted meanwhile, is there to be done now.
+        if !is_whole || pass.deleted() >= MANY_DELETED {
+            self.retry = RETRY;
+            return (is_full || pass.is_tight() || !is_whole).then_some(SOON);
+        }
         // More may be deleted while there is little room.
-        (is_full || pass.is_tight() || !is_whole).then(|| self.next_retry())
+        (is_full || pass.is_tight()).then(|| self.next_retry())
     }
 
     /// Has the engine remove the tables that its compactions have replaced, where their room is missed.
