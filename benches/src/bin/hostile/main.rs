@@ -23,8 +23,8 @@ use healthy::{Ledger, Target};
 const HEALTHY_P99_MS: f64 = 20.0;
 /// Memory after all attacks beside that before them.
 const MEMORY_RATIO: f64 = 1.2;
-/// How long the node may take to come to rest.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the node may take to come to rest: it works off what it has accepted.
+const PATIENCE: Duration = Duration::from_secs(900);
 /// How long it may take to give memory back; instances of functions wait for their next call for 300 s.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(360);
 
