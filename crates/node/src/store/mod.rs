@@ -9,6 +9,7 @@ mod broker;
 mod check;
 mod chores;
 mod commit;
+mod dead_data;
 mod incarnation;
 mod inspect;
 mod keeper;

@@ -4,8 +4,7 @@
 //! each write. A write that grows the store must leave room for everything that the engine has still to do: the journal,
 //! the flush of what is in memory, and the compactions that it may start, which need as much as they read. A
 //! write that releases space takes some, too, and may use the reserve for it. When the first growing write
-//! is refused, [`super::upkeep`] reclaims the space of dead data. A releasing write may use the room of compactions only
-//! where a whole pass of upkeep has ended and there is no other room: without it nothing could ever be deleted again.
+//! is refused, [`super::upkeep`] reclaims the space of dead data.
 //!
 //! The disk is asked at each write: others may fill it between two writes, and asking costs a microsecond.
 
@@ -54,14 +53,6 @@ pub enum Purpose {
     Replace,
     /// It removes several times what it adds.
     Release,
-}
-
-/// Whether releasing writes leave the room that compactions need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CompactionRoom {
-    Kept,
-    /// Reclaiming did not bring enough: what is deleted next is what makes room.
-    Lent,
 }
 
 /// Space of the store's disk, as of the last write.
@@ -131,7 +122,6 @@ pub struct DiskSpace {
     journal_bytes: u64,
     /// The room that compactions may take, and the bytes until it is measured again.
     compaction_bytes: u64,
-    compaction_room: CompactionRoom,
     measure_in_bytes: u64,
     /// What was not in tables when it was last looked at.
     unflushed_bytes: u64,
@@ -161,7 +151,6 @@ impl DiskSpace {
             planned_bytes: 0,
             journal_bytes: 0,
             compaction_bytes: 0,
-            compaction_room: CompactionRoom::Kept,
             measure_in_bytes: 0,
             unflushed_bytes: 0,
             deleted: 0,
@@ -301,15 +290,6 @@ impl DiskSpace {
         self.room_bytes() == 0
     }
 
-    /// All that can be reclaimed was: where there is still no room for releasing writes, they get that of compactions.
-    pub fn reclaimed_all(&mut self) {
-        let least_bytes =
-            self.needed_bytes(Purpose::Replace).saturating_add(RELEASE_COPIES * SMALL_WRITE_BYTES);
-        if self.free_bytes().is_some_and(|free_bytes| free_bytes < least_bytes) {
-            self.compaction_room = CompactionRoom::Lent;
-        }
-    }
-
     /// What was flushed is in tables now, which compactions read.
     fn follow_flushes(&mut self) {
         let unflushed_bytes = self.database.write_buffer_size();
@@ -317,12 +297,6 @@ impl DiskSpace {
             self.measure();
         }
         self.unflushed_bytes = unflushed_bytes;
-        if self.compaction_room == CompactionRoom::Lent {
-            let least_bytes = self.needed_bytes(Purpose::Replace) + 2 * RELEASE_COPIES * SMALL_WRITE_BYTES;
-            if self.free_bytes().is_some_and(|free_bytes| free_bytes >= least_bytes) {
-                self.compaction_room = CompactionRoom::Kept;
-            }
-        }
     }
 
     fn measure(&mut self) {
@@ -354,12 +328,10 @@ impl DiskSpace {
         // What is flushed is compacted later: once more as much.
         let engine_bytes = (2 * unflushed_bytes).saturating_add(self.compaction_bytes);
         match purpose {
-            // It takes a little, and without it there may be nothing for a compaction to give back.
-            Purpose::Release if self.compaction_room == CompactionRoom::Lent => {
-                self.floor_bytes().saturating_add(unflushed_bytes)
-            }
-            // What it takes is given back by a compaction.
-            Purpose::Replace | Purpose::Release => self.floor_bytes().saturating_add(engine_bytes),
+            // It takes as much as it gives back later.
+            Purpose::Replace => self.floor_bytes().saturating_add(engine_bytes),
+            // It takes a little, and without it there is nothing for a compaction to give back.
+            Purpose::Release => self.floor_bytes().saturating_add(unflushed_bytes),
             Purpose::Grow => {
                 // Room has to be clear before it is offered again.
                 let again = if self.state.full.load(Ordering::Relaxed) { self.floor_bytes() } else { 0 };

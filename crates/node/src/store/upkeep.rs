@@ -11,10 +11,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fjall::{AbstractTree, Database, Keyspace};
+use fjall::{Database, Keyspace};
 use parking_lot::Mutex;
 
 use super::chores::Chores;
+use super::dead_data::{self, Size, WORTH_BYTES};
 use super::keeper::{Keeper, Moment};
 use super::writer::Writer;
 
@@ -22,9 +23,11 @@ use super::writer::Writer;
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two passes while the disk stays full.
 const RETRY: Duration = Duration::from_secs(2);
-/// After a pass that left something to do.
-const SOON: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(5);
+/// After a pass that left something to do; twice as long after each further one that gained nothing.
+const SOON: Duration = Duration::from_millis(500);
+/// A compaction writes all that is live again: one that gains nothing is seldom repeated.
+const MAX_SOON: Duration = Duration::from_secs(600);
 /// The engine's own work takes less mostly.
 const IDLE_PATIENCE: Duration = Duration::from_secs(3);
 /// The key space that has no large values.
@@ -32,15 +35,10 @@ const META: &str = "meta";
 /// A flush of everything takes less, or the disk is stuck.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
-/// Less dead data is not worth a compaction, except where it is a quarter of the key space.
-const WORTH_BYTES: u64 = 1 << 20;
-const SMALL_BYTES: u64 = 64 << 10;
 /// While there is little room, so many deleted entries are looked at again.
 const MANY_DELETED: u64 = 100;
-/// After so many passes in a row that could not do all, what they did counts as all.
-const MANY_PARTIAL: u32 = 3;
-/// Larger key spaces are not read to learn how much of them is live.
-const MAX_MEASURED_BYTES: u64 = 256 << 20;
+/// Fewer are looked at after this time.
+const FEW_DELETED_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Does the chores until it is stopped.
 fn run(
@@ -49,7 +47,7 @@ fn run(
     signalled: &Receiver<()>,
     (folder, keeper): (PathBuf, Arc<Keeper>),
 ) {
-    let mut upkeep = Upkeep { folder, retry: RETRY, whole: None, partial: 0, compactions: 0 };
+    let mut upkeep = Upkeep::new(folder);
     let mut due: Option<Instant> = None;
     loop {
         let wait = due.map_or(WATCH_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
@@ -91,41 +89,43 @@ fn pause(chores: &Chores, duration: Duration) {
 struct Upkeep {
     folder: PathBuf,
     retry: Duration,
-    /// The last pass, if nothing was left for another.
-    whole: Option<WholePass>,
-    /// Passes since then that could not do all.
-    partial: u32,
+    soon: Duration,
+    last: Option<LastPass>,
     /// The engine's own, when replaced tables were last removed.
     compactions: usize,
 }
 
-/// A pass that removed all that was dead when it began.
 #[derive(Clone, Copy)]
-struct WholePass {
-    /// Groups that were written by then.
+struct LastPass {
+    ended: Instant,
+    /// Groups that were written when it began.
     commits: u64,
     /// Room that it left.
     room_bytes: u64,
+    left: Left,
+}
+
+/// What a pass left of what was dead when it began.
+#[derive(Clone, Copy)]
+enum Left {
+    Nothing,
+    Something { again_at: Instant },
 }
 
 impl Upkeep {
+    fn new(folder: PathBuf) -> Self {
+        Self { folder, retry: RETRY, soon: SOON, last: None, compactions: 0 }
+    }
+
     /// Gives the time until the next pass, if there has to be one. `is_asked`: a write was refused.
     fn reclaim(&mut self, pass: &Pass<'_>, is_asked: bool) -> Option<Duration> {
         let is_full = pass.look_again();
         let before_bytes = pass.compaction_room_bytes();
-        // Nothing can have died where nothing was written; but others may have made room on the disk.
-        let is_same = |whole: WholePass| {
-            whole.commits == pass.commits() && before_bytes < whole.room_bytes + WORTH_BYTES
-        };
-        let is_due = is_full || is_asked || self.whole.is_none() || pass.deleted() >= MANY_DELETED;
-        if self.whole.is_some_and(is_same) || !is_due {
-            if is_full && pass.is_idle() {
-                pass.reclaimed_all();
-            }
-            return (is_full || pass.is_tight()).then(|| self.next_retry());
+        if !self.is_due(pass, is_full || is_asked, before_bytes) {
+            return self.wait(pass, is_full);
         }
-        self.whole = None;
         if !pass.can_flush() {
+            self.last = None;
             return is_full.then_some(RETRY);
         }
         // What is deleted while the pass goes on is for the next one.
@@ -133,31 +133,59 @@ impl Upkeep {
         pass.forget_deleted();
         let mut is_whole = pass.empty_journals(&self.folder, true);
         let compacted = pass.compact();
-        if compacted {
+        is_whole &= compacted.is_whole;
+        if !compacted.spaces.is_empty() {
             // Tables are removed with the last version that has them, at the next flush.
             is_whole &= pass.empty_journals(&self.folder, false);
         }
-        self.partial = if is_whole { 0 } else { self.partial + 1 };
-        if is_whole {
-            self.whole = Some(WholePass { commits, room_bytes: pass.compaction_room_bytes() });
-        }
-        if is_whole || self.partial >= MANY_PARTIAL {
-            pass.reclaimed_all();
-        }
+        is_whole = is_whole && !pass.is_kept(&compacted.spaces);
         pass.reclaimed();
         let is_full = pass.look_again();
-        let gained_bytes = pass.compaction_room_bytes().saturating_sub(before_bytes);
+        let room_bytes = pass.compaction_room_bytes();
+        let gained_bytes = room_bytes.saturating_sub(before_bytes);
+        let compacted = compacted.spaces.len();
         tracing::debug!(is_full, is_whole, compacted, gained_bytes, "space was reclaimed");
-        if gained_bytes >= WORTH_BYTES {
-            self.retry = RETRY;
+        if is_whole || gained_bytes >= WORTH_BYTES {
+            (self.retry, self.soon) = (RETRY, SOON);
         }
-        // What it could not do, or what was deleted meanwhile, is there to be done now.
-        if !is_whole || pass.deleted() >= MANY_DELETED {
-            self.retry = RETRY;
-            return (is_full || pass.is_tight() || !is_whole).then_some(SOON);
+        let ended = Instant::now();
+        let left = if is_whole {
+            Left::Nothing
+        } else {
+            let again_at = ended + self.soon;
+            self.soon = (self.soon * 2).min(MAX_SOON);
+            Left::Something { again_at }
+        };
+        self.last = Some(LastPass { ended, commits, room_bytes, left });
+        self.wait(pass, is_full)
+    }
+
+    fn is_due(&self, pass: &Pass<'_>, is_wanted: bool, room_bytes: u64) -> bool {
+        let Some(last) = self.last else { return true };
+        // Nothing can have died where nothing was written; but others may have made room on the disk.
+        let is_other = last.commits != pass.commits() || room_bytes >= last.room_bytes + WORTH_BYTES;
+        let deleted = pass.deleted();
+        let is_long_ago = last.ended.elapsed() >= FEW_DELETED_INTERVAL;
+        let is_again = match last.left {
+            Left::Nothing => false,
+            Left::Something { again_at } => again_at <= Instant::now(),
+        };
+        is_again || (is_other && (is_wanted || deleted >= MANY_DELETED || (deleted > 0 && is_long_ago)))
+    }
+
+    /// The time until something may be to be done.
+    fn wait(&mut self, pass: &Pass<'_>, is_full: bool) -> Option<Duration> {
+        let until = |at: Instant| at.saturating_duration_since(Instant::now());
+        let again = self.last.and_then(|last| match last.left {
+            Left::Something { again_at } => Some(until(again_at)),
+            Left::Nothing => None,
+        });
+        if !is_full && !pass.is_tight() {
+            return again;
         }
-        // More may be deleted while there is little room.
-        (is_full || pass.is_tight()).then(|| self.next_retry())
+        // What was deleted while the pass went on is there to be done now.
+        let deleted = if pass.deleted() >= MANY_DELETED { SOON } else { self.next_retry() };
+        Some(again.map_or(deleted, |again| again.min(deleted)))
     }
 
     /// Has the engine remove the tables that its compactions have replaced, where their room is missed.
@@ -226,10 +254,6 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().forget_deleted();
     }
 
-    fn reclaimed_all(&self) {
-        self.writer.lock().disk().reclaimed_all();
-    }
-
     fn reclaimed(&self) {
         self.writer.lock().disk().state().reclaimed();
     }
@@ -291,72 +315,49 @@ impl<'a> Pass<'a> {
         true
     }
 
-    /// Compacts key spaces with dead data, as far as there is room; true if there was any.
-    fn compact(&self) -> bool {
-        let mut spaces: Vec<_> =
-            self.spaces.iter().filter(|space| space.disk_space() > SMALL_BYTES).collect();
-        spaces.sort_by_key(|space| space.disk_space());
-        let mut compacted = false;
-        for space in spaces {
-            let size = Size::of(space);
+    /// Compacts key spaces with dead data, as far as there is room.
+    fn compact(&self) -> Compacted {
+        let mut compacted = Compacted { spaces: Vec::new(), is_whole: true };
+        for space in dead_data::candidates(&self.spaces) {
+            let size = Size::of(&space);
             if !size.is_worth_it() {
                 continue;
             }
             // Measuring takes long: meanwhile the engine may have begun one, whose room is not there for another.
             if self.chores.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
+                compacted.is_whole = false;
                 break;
             }
             let (needed, room) = (size.compaction_bytes(), self.compaction_room_bytes());
             if needed > room {
                 tracing::debug!(space = &**space.name(), needed, room, "no room for a compaction");
+                compacted.is_whole = false;
                 continue;
             }
             // It runs on this thread: an error is not the engine's.
             match space.major_compact() {
-                Ok(()) => compacted = true,
-                Err(error) => tracing::warn!(%error, space = &**space.name(), "a compaction failed"),
+                Ok(()) => compacted.spaces.push(space),
+                Err(error) => {
+                    tracing::warn!(%error, space = &**space.name(), "a compaction failed");
+                    compacted.is_whole = false;
+                }
             }
         }
         compacted
     }
+
+    /// Whether something is still there that compactions should have removed: a snapshot that was open meanwhile has kept it.
+    fn is_kept(&self, compacted: &[Keyspace]) -> bool {
+        dead_data::replaced_bytes(&self.spaces) >= WORTH_BYTES
+            || compacted.iter().any(|space| Size::of(space).is_left())
+    }
 }
 
-/// How much of a key space's tables is dead.
-struct Size {
-    disk_bytes: u64,
-    /// If it was measured: uncompressed.
-    live_bytes: Option<u64>,
-    /// By the number of tombstones.
-    deleted_bytes: u64,
-}
-
-impl Size {
-    fn of(space: &Keyspace) -> Self {
-        let disk_bytes = space.disk_space();
-        let entries = (space.tree.approximate_len() as u64).max(1);
-        let deleted_bytes = space.tree.tombstone_count().saturating_mul(disk_bytes / entries);
-        let live = || -> fjall::Result<u64> {
-            let mut bytes = 0;
-            for entry in space.iter() {
-                let (key, value) = entry.into_inner()?;
-                bytes += (key.len() + value.len()) as u64;
-            }
-            Ok(bytes)
-        };
-        let live_bytes = if disk_bytes <= MAX_MEASURED_BYTES { live().ok() } else { None };
-        Self { disk_bytes, live_bytes, deleted_bytes }
-    }
-
-    fn is_worth_it(&self) -> bool {
-        let dead = self.live_bytes.map_or(0, |live| self.disk_bytes.saturating_sub(live + live / 8));
-        let dead = dead.max(self.deleted_bytes);
-        dead >= WORTH_BYTES || dead >= self.disk_bytes / 4
-    }
-
-    /// At most: tables have filters and indexes beside the entries.
-    fn compaction_bytes(&self) -> u64 {
-        self.live_bytes.map_or(self.disk_bytes, |live| (live + live / 8).min(self.disk_bytes)) + SMALL_BYTES
-    }
+/// What compactions did.
+struct Compacted {
+    spaces: Vec<Keyspace>,
+    /// None was left out.
+    is_whole: bool,
 }
 
 /// Starts the thread.

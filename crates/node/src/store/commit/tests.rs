@@ -134,3 +134,41 @@ async fn a_watch_that_begins_while_something_is_written_misses_nothing() {
         writing.await.unwrap().unwrap();
     }
 }
+
+#[test]
+fn what_a_snapshot_has_kept_is_reclaimed_when_it_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let space = &store.spaces().invocations;
+    let committer = store.committer();
+    let reclaims = || committer.space().reclaims;
+    let until = |is_done: &dyn Fn() -> bool| {
+        let since = std::time::Instant::now();
+        while !is_done() {
+            assert!(since.elapsed() < Duration::from_secs(300), "the space of deleted data is not free");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    for number in 0..200u32 {
+        let noise: Vec<u8> = (0..25_000u32)
+            .flat_map(|at| (at.wrapping_mul(number + 7).wrapping_mul(2_654_435_761)).to_be_bytes())
+            .collect();
+        space.insert(number.to_be_bytes(), noise).unwrap();
+    }
+    space.rotate_memtable_and_wait().unwrap();
+    let reader = store.database.snapshot();
+    for number in 0..200u32 {
+        space.remove(number.to_be_bytes()).unwrap();
+    }
+    let before = reclaims();
+    committer.chores.reclaim();
+    until(&|| reclaims() > before);
+    let tables = || {
+        let files = std::fs::read_dir(space.path().join("tables")).unwrap();
+        files.filter_map(|file| file.ok()?.metadata().ok()).map(|file| file.len()).sum::<u64>()
+    };
+    assert!(tables() > 10 << 20, "the snapshot has {} bytes", tables());
+    drop(reader);
+    // Nothing is written any more, and no write is refused.
+    until(&|| tables() < 1 << 20);
+}
