@@ -390,10 +390,14 @@ impl Node {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
                 let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
-                let place = places.enter(peer.ip());
+                let places = places.clone();
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
-                    let Some(place) = place else {
+                    let place = tokio::select! {
+                        place = places.admit(peer.ip()) => place,
+                        () = open.cancelled() => return,
+                    };
+                    let Ok(place) = place else {
                         // Boxed: few connections come here, and the others need no room for it.
                         Box::pin(http::refuse(&stream, secure.is_some())).await;
                         return;

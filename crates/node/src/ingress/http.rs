@@ -143,15 +143,23 @@ pub async fn serve<S>(
 
 /// Turns a connection away, for which there is no memory. A client that speaks TLS cannot be told.
 pub async fn refuse(stream: &TcpStream, is_secure: bool) {
-    const REPLY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     if is_secure {
         return;
     }
     // With a request unread the client would see a reset instead of the reply.
     let _ = tokio::time::timeout(REFUSAL_WAIT, stream.readable()).await;
     let _ = stream.try_read(&mut [0; 4096]);
+    let detail =
+        "requests are served on all connections for which this node has memory; try again in a second";
+    let body = Problem::new(503, "Too many connections", detail).to_json();
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: {}\r\n\
+         content-length: {}\r\n\r\n",
+        problem::MEDIA_TYPE,
+        body.len()
+    );
     // A client that cannot take it at once does without.
-    let _ = stream.try_write(REPLY);
+    let _ = stream.try_write(&[head.as_bytes(), &body].concat());
 }
 
 /// The last reply of its connection.

@@ -5,17 +5,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::shares::network_of;
+
+/// So long a connection waits for those that make way to be closed.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Of all connections of the gateway.
 #[derive(Debug)]
 pub struct Places {
     most: usize,
     state: Mutex<State>,
+    /// A connection that made way is closed.
+    closed: Notify,
+}
+
+/// Why there is no place for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlace {
+    /// As many connections make way as there may be, and are not closed yet.
+    Closing,
+    /// Requests are served on all connections.
+    Busy,
 }
 
 #[derive(Debug, Default)]
@@ -42,27 +58,46 @@ pub struct Place {
 impl Places {
     /// For so many connections.
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, state: Mutex::new(State { next: 1, ..State::default() }) })
+        let state = Mutex::new(State { next: 1, ..State::default() });
+        Arc::new(Self { most, state, closed: Notify::new() })
     }
 
     /// A place for a connection that waits for its first request. Without a free one another connection that waits is
-    /// [given up](Place::given_up); `None` if requests are served on all of them.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    /// [given up](Place::given_up).
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
         let address = network_of(address);
         let mut state = self.state.lock();
         if state.open - state.leaving >= self.most {
-            // Those that leave are closed soon.
             if state.leaving >= self.most {
-                return None;
+                return Err(NoPlace::Closing);
             }
-            state.give_one_up()?;
+            state.give_one_up().ok_or(NoPlace::Busy)?;
         }
         state.open += 1;
         let given_up = Arc::<Notify>::default();
         let key = state.wait(address, &given_up);
         drop(state);
         let (idle, has_left) = (AtomicU64::new(key), AtomicBool::new(false));
-        Some(Place { places: self.clone(), address, given_up, idle, has_left })
+        Ok(Place { places: self.clone(), address, given_up, idle, has_left })
+    }
+
+    /// The same, where connections that make way have a moment to be closed: on a machine that is at its limit that takes a while.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is taken before it returns.
+    pub async fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
+        let until = Instant::now() + CLOSING_PATIENCE;
+        loop {
+            let no_place = match self.enter(address) {
+                Ok(place) => return Ok(place),
+                Err(no_place) => no_place,
+            };
+            let is_patient = no_place == NoPlace::Closing;
+            if !is_patient || timeout_at(until, self.closed.notified()).await.is_err() {
+                return Err(no_place);
+            }
+        }
     }
 }
 
@@ -122,6 +157,8 @@ impl Place {
             if key != 0 && !state.waits_no_more(self.address, key) {
                 state.leaving -= 1;
             }
+            drop(state);
+            self.places.closed.notify_one();
         }
     }
 
@@ -173,21 +210,29 @@ mod tests {
         drop(second);
         first.begin();
         third.begin();
-        assert!(enter().is_none(), "both serve requests");
+        assert_eq!(enter().err(), Some(NoPlace::Busy), "both serve requests");
         drop(third);
-        assert!(enter().is_some());
+        assert!(enter().is_ok());
         drop(first);
         assert_eq!(counts(&places), (0, 0));
     }
 
-    #[test]
-    fn who_has_most_connections_makes_way_for_others() {
+    #[tokio::test]
+    async fn who_has_most_connections_makes_way_for_others() {
         let places = Places::new(10);
         let modest = places.enter(address(1)).unwrap();
         let mut greedy: Vec<_> = (0..19).map(|_| places.enter(address(2)).unwrap()).collect();
         assert!(!is_given_up(&modest));
         assert_eq!(greedy.iter().filter(|place| is_given_up(place)).count(), 10);
-        assert!(places.enter(address(2)).is_none(), "as many connections are being closed as there may be");
+        assert_eq!(
+            places.enter(address(2)).err(),
+            Some(NoPlace::Closing),
+            "as many as there may be are being closed"
+        );
+        let mut next = Box::pin(places.admit(address(2)));
+        assert!((&mut next).now_or_never().is_none(), "it waits for them");
+        greedy.remove(0);
+        drop(next.await.expect("one is closed"));
         greedy.clear();
         assert_eq!(counts(&places), (1, 0));
     }
