@@ -65,9 +65,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection in good order.
+    /// Ends the connection in good order, and waits until the node has closed it: what is published after this finds the session away.
     pub fn leave(mut self) -> io::Result<()> {
-        self.send(0xe0, &[])
+        self.send(0xe0, &[])?;
+        while self.receive_within(PATIENCE).is_ok_and(|packet| packet.is_some()) {}
+        Ok(())
     }
 
     /// The next packet; an error when the connection is over or nothing comes for long.
