@@ -126,7 +126,7 @@ impl Upkeep {
         }
         if !pass.can_flush() {
             self.last = None;
-            return is_full.then_some(RETRY);
+            return Some(RETRY);
         }
         // What is deleted while the pass goes on is for the next one.
         let commits = pass.commits();
@@ -152,7 +152,8 @@ impl Upkeep {
         let left = if is_whole {
             Left::Nothing
         } else {
-            let again_at = ended + self.soon;
+            // Whoever waits for a write to be taken does not wait for ten minutes.
+            let again_at = ended + if is_full { self.soon.min(MAX_RETRY) } else { self.soon };
             self.soon = (self.soon * 2).min(MAX_SOON);
             Left::Something { again_at }
         };
