@@ -101,10 +101,10 @@ pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
         .collect();
     if exists && damage.is_empty() && torn_bytes == 0 {
         let opened = catch_unwind(AssertUnwindSafe(|| read_entries(&store, &mut spaces)));
-        if let Err(problem) = opened.unwrap_or_else(|_| Err("the engine panicked".into())) {
+        if let Err(problem) = opened.unwrap_or(Err(ReadError::Panicked)) {
             spaces.push(SpaceReport {
                 name: "(the whole store)".into(),
-                unreadable: Some(problem),
+                unreadable: Some(problem.to_string()),
                 ..SpaceReport::default()
             });
         }
@@ -113,15 +113,25 @@ pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
     Ok(CheckReport { store: store.clone(), exists, damage, manifests, torn_bytes, spaces })
 }
 
-fn read_entries(store: &Path, spaces: &mut [SpaceReport]) -> Result<(), String> {
-    inspect::restore_markers(store, true).map_err(|error| error.to_string())?;
-    let database = Database::builder(store)
-        .worker_threads(1)
-        .open()
-        .map_err(|error| format!("it cannot be opened: {error}"))?;
+/// Why the entries of a store cannot be counted.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Files(#[from] std::io::Error),
+    #[error("it cannot be opened: {0}")]
+    Open(#[source] fjall::Error),
+    #[error(transparent)]
+    Space(#[from] fjall::Error),
+    #[error("the engine panicked")]
+    Panicked,
+}
+
+fn read_entries(store: &Path, spaces: &mut [SpaceReport]) -> Result<(), ReadError> {
+    inspect::restore_markers(store, true)?;
+    let database = Database::builder(store).worker_threads(1).open().map_err(ReadError::Open)?;
     for name in database.list_keyspace_names() {
         let options = fjall::KeyspaceCreateOptions::default;
-        let space = database.keyspace(&name, options).map_err(|error| error.to_string())?;
+        let space = database.keyspace(&name, options)?;
         let folder = format!("number {}", space.id());
         let Some(report) = spaces.iter_mut().find(|report| report.name == *name || report.name == folder)
         else {

@@ -281,7 +281,12 @@ impl DiskSpace {
 
     /// Whether there is little room left for growth.
     pub fn is_tight(&mut self) -> bool {
-        self.room_bytes() < (self.total_bytes / TIGHT_SHARE).min(MAX_TIGHT_BYTES)
+        self.room_bytes() < self.much_bytes()
+    }
+
+    /// Bytes that are missed on a disk of this size.
+    pub fn much_bytes(&self) -> u64 {
+        (self.total_bytes / TIGHT_SHARE).min(MAX_TIGHT_BYTES)
     }
 
     /// Looks again, after space was reclaimed; true if growing writes are still refused.

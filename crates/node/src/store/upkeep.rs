@@ -93,6 +93,8 @@ struct Upkeep {
     last: Option<LastPass>,
     /// The engine's own, when replaced tables were last removed.
     compactions: usize,
+    /// The same, when replaced tables were last counted.
+    counted: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -114,7 +116,7 @@ enum Left {
 
 impl Upkeep {
     fn new(folder: PathBuf) -> Self {
-        Self { folder, retry: RETRY, soon: SOON, last: None, compactions: 0 }
+        Self { folder, retry: RETRY, soon: SOON, last: None, compactions: 0, counted: 0 }
     }
 
     /// Gives the time until the next pass, if there has to be one. `is_asked`: a write was refused.
@@ -189,10 +191,17 @@ impl Upkeep {
         Some(again.map_or(deleted, |again| again.min(deleted)))
     }
 
-    /// Has the engine remove the tables that its compactions have replaced, where their room is missed.
+    /// Has the engine remove the tables that its compactions have replaced, where their room is missed: now, or before the
+    /// next look on a disk that is filled within a second.
     fn release_old_tables(&mut self, pass: &Pass<'_>) {
         let compactions = pass.database.compactions_completed();
-        if compactions != self.compactions && pass.is_idle() && pass.is_tight() && pass.can_flush() {
+        if compactions == self.compactions || !pass.is_idle() || !pass.can_flush() {
+            return;
+        }
+        // What they replaced is only counted once.
+        let is_new = std::mem::replace(&mut self.counted, compactions) != compactions;
+        let is_much = || is_new && dead_data::replaced_bytes(&pass.spaces) >= pass.much_bytes();
+        if pass.is_tight() || is_much() {
             pass.release_old_tables();
             // The flush is followed by a look for something to compact, which counts.
             self.compactions = compactions + 1;
@@ -245,6 +254,10 @@ impl<'a> Pass<'a> {
 
     fn is_tight(&self) -> bool {
         self.writer.lock().disk().is_tight()
+    }
+
+    fn much_bytes(&self) -> u64 {
+        self.writer.lock().disk().much_bytes()
     }
 
     fn deleted(&self) -> u64 {
