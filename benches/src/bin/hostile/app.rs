@@ -32,7 +32,7 @@ permissions = { http = ["127.0.0.1"] }
 files = ["*.yaml"]
 "#;
 
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     ("small.js", "export default (event) => event.text();\n"),
     (
         "hungry.js",
@@ -93,6 +93,15 @@ do:
           any:
             - with: { type: mqtt.publish, subject: hostile/durable }
           until: '${ false }'
+",
+    ),
+    (
+        "steps.yaml",
+        "document: { dsl: '1.0.3', namespace: hostile, name: steps, version: '1.0.0' }
+do:
+  - ask: { call: small, with: { text: hello } }
+  - note: { set: { answer: '${ . }' } }
+  - ask-again: { call: small, with: { text: again } }
 ",
     ),
 ];

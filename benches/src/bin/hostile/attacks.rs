@@ -16,6 +16,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Of a message that fills the disk.
 const MESSAGE_BYTES: usize = 8 << 10;
 
+/// MQTT clients of [`Attack::Together`].
+const DEVICES: usize = 1000;
+
 /// One attack; the numbers are those of issue points and of the documentation's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
@@ -43,6 +46,8 @@ pub enum Attack {
     Durable,
     /// Messages of QoS 1 for a session that is away, until they are refused; then it takes them all.
     Disk,
+    /// The hungry functions again, with 8 callers of a workflow and 1,000 MQTT clients that each send themselves a message a second.
+    Together,
 }
 
 /// Answers that attackers got.
@@ -65,7 +70,7 @@ impl Tally {
 }
 
 impl Attack {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Nobody,
         Self::Hungry,
         Self::Bomb,
@@ -78,6 +83,7 @@ impl Attack {
         Self::Cancelled,
         Self::Durable,
         Self::Disk,
+        Self::Together,
     ];
 
     pub fn name(self) -> &'static str {
@@ -94,6 +100,7 @@ impl Attack {
             Self::Cancelled => "cancelled regular expressions",
             Self::Durable => "events for a durable instance",
             Self::Disk => "full disk and back",
+            Self::Together => "hungry functions, workflows and 1,000 devices",
         }
     }
 
@@ -119,6 +126,7 @@ impl Attack {
             Self::Cancelled => cancelled(target, stop, tally),
             Self::Durable => events(target, "durable", "hostile/durable", stop, tally)?,
             Self::Disk => disk(target, stop, tally)?,
+            Self::Together => together(target, stop, tally)?,
         }
         Ok(())
     }
@@ -142,6 +150,36 @@ fn post(target: &Target, path: &str, callers: usize, body: &[u8], stop: &AtomicB
             });
         }
     });
+}
+
+fn together(target: &Target, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()> {
+    std::thread::scope(|threads| {
+        threads.spawn(|| post(target, "/fn/hungry", 64, b"", stop, tally));
+        threads.spawn(|| post(target, "/workflows/steps", 8, b"{}", stop, tally));
+        let devices = devices(target, stop, tally);
+        // Where they could not go on the others do not either.
+        stop.fetch_or(devices.is_err(), Relaxed);
+        devices
+    })
+}
+
+fn devices(target: &Target, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()> {
+    let mut devices = Vec::with_capacity(DEVICES);
+    for number in 0..DEVICES {
+        let topic = format!("hostile/device/{number}");
+        let mut device = MqttClient::connect(target.mqtt, &format!("device-{number}"))?;
+        device.subscribe(&topic)?;
+        devices.push((device, mqtt::publish(&topic, b"21.5")));
+    }
+    while !stop.load(Relaxed) {
+        let round = Instant::now();
+        for (device, packet) in &mut devices {
+            device.send(packet)?;
+            device.publishes(|_, _| tally.count(200))?;
+        }
+        std::thread::sleep(Duration::from_secs(1).saturating_sub(round.elapsed()));
+    }
+    Ok(())
 }
 
 fn request(address: SocketAddr, path: &str) -> String {

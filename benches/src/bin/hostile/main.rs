@@ -123,9 +123,15 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
         let (answered, refused) = tally.figures();
         let rate = |count: u64| count as f64 / turn.as_secs_f64();
         let own = [times.failed as f64, rate(answered), rate(refused), group.peak_mb()?];
-        table.add(row, &[&mqtt[..], &http, &grpc, &own].concat());
-        eprintln!("{}: done", attack.name());
-        node.process.wait_for_rest(PATIENCE)?;
+        let row_figures = [&mqtt[..], &http, &grpc, &own].concat();
+        eprintln!("{}: {row_figures:.1?}", attack.name());
+        table.add(row, &row_figures);
+        if let Err(error) = node.process.wait_for_rest(PATIENCE) {
+            // What was measured by then says why, perhaps.
+            report.tables = vec![table];
+            report.print();
+            return Err(error.context(format!("after {}", attack.name())));
+        }
     }
     let since = Instant::now();
     let mut after_mb = node.process.resident_mb()?.0;

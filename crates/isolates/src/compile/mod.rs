@@ -19,7 +19,7 @@ use wasmtime::Engine;
 use crate::assets::PlainAsset;
 
 pub(crate) use child::{Input, run};
-pub(crate) use process::{CompiledComponent, ComponentTask, Parsing};
+pub(crate) use process::{ChildError, CompiledComponent, ComponentTask, Parsing};
 pub use process::{ProcessLimits, collect_stdio, compile_stdio, dry_run_stdio};
 
 /// Where deployed code is parsed and compiled.

@@ -11,8 +11,8 @@ use wasmtime::Engine;
 
 use super::{CodeKind, CompileError, Task, compile};
 use crate::assets::{self, AssetTable, PlainAsset};
-use crate::engine::PoolConfig;
-use crate::js;
+use crate::engine::{EngineError, PoolConfig};
+use crate::js::{self, JsEngineError};
 
 /// The processor time of a child. Its parent ends it earlier; this is for a child whose parent has died.
 pub(super) const CPU_LIMIT: Duration = Duration::from_secs(600);
@@ -59,6 +59,34 @@ fn limit(resource: Resource, most: u64) -> std::io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(current), ..limit })?)
 }
 
+/// Why a parser's thread gave no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParseThreadError {
+    #[error("failed to spawn thread with a stack of {stack_bytes} bytes: {source}")]
+    Start { stack_bytes: usize, source: std::io::Error },
+    #[error("the parser panicked")]
+    Panicked,
+}
+
+/// Why a child process has no result. Its parent reads this on stderr.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChildError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("the task is not understood: {0}")]
+    Task(#[source] postcard::Error),
+    #[error("the result cannot be encoded: {0}")]
+    Result(#[source] postcard::Error),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    JsEngine(#[from] JsEngineError),
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error(transparent)]
+    Parser(#[from] ParseThreadError),
+}
+
 /// The thread that parsers run on.
 #[derive(Clone, Copy)]
 pub(crate) struct Parsing {
@@ -80,18 +108,14 @@ impl Parsing {
     }
 
     /// Runs `work` on a thread with room for deep recursion, and waits for it.
-    ///
-    /// The error says why the thread could not be started.
-    pub fn run<T: Send>(self, work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    pub fn run<T: Send>(self, work: impl FnOnce() -> T + Send) -> Result<T, ParseThreadError> {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name("parse".to_owned())
                 .stack_size(self.stack_bytes)
                 .spawn_scoped(scope, work)
-                .map_err(|error| {
-                    format!("failed to spawn thread with a stack of {} bytes: {error}", self.stack_bytes)
-                })?;
-            thread.join().map_err(|_| "the parser panicked".to_owned())
+                .map_err(|source| ParseThreadError::Start { stack_bytes: self.stack_bytes, source })?;
+            thread.join().map_err(|_| ParseThreadError::Panicked)
         })
     }
 }
@@ -137,9 +161,9 @@ impl ComponentTask {
 /// The exit code is 0 if there is a result, which may be that the code is refused, else 1 with the reason on stderr.
 pub fn compile_stdio(pool: PoolConfig, memory_bytes: u64, task: Task) -> ExitCode {
     stdio(|input| {
-        let engine = crate::engine::build(pool).map_err(|error| error.to_string())?;
+        let engine = crate::engine::build(pool)?;
         match task {
-            Task::Module => compile(&engine, CodeKind::Module, &input).map_err(|error| error.to_string()),
+            Task::Module => Ok(compile(&engine, CodeKind::Module, &input)?),
             Task::Component => {
                 let task: ComponentTask = decode(input)?;
                 encode(&task.run(&engine))
@@ -165,7 +189,7 @@ pub fn dry_run_stdio(stack_bytes: usize, look: impl FnOnce(&[u8], fn(&str)) + Se
     })
 }
 
-fn stdio(work: impl FnOnce(Vec<u8>) -> Result<Vec<u8>, String>) -> ExitCode {
+fn stdio(work: impl FnOnce(Vec<u8>) -> Result<Vec<u8>, ChildError>) -> ExitCode {
     // A panic on any thread is the end, with the code by which the parent knows it.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -176,22 +200,22 @@ fn stdio(work: impl FnOnce(Vec<u8>) -> Result<Vec<u8>, String>) -> ExitCode {
     let result = std::io::stdin()
         .lock()
         .read_to_end(&mut input)
-        .map_err(|error| error.to_string())
+        .map_err(ChildError::Io)
         .and_then(|_| work(input))
-        .and_then(|output| std::io::stdout().lock().write_all(&output).map_err(|error| error.to_string()));
+        .and_then(|output| Ok(std::io::stdout().lock().write_all(&output)?));
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("{reason}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn decode<T: for<'a> Deserialize<'a>>(input: Vec<u8>) -> Result<T, String> {
-    postcard::from_bytes(&input).map_err(|error| format!("the task is not understood: {error}"))
+fn decode<T: for<'a> Deserialize<'a>>(input: Vec<u8>) -> Result<T, ChildError> {
+    postcard::from_bytes(&input).map_err(ChildError::Task)
 }
 
-fn encode<T: Serialize>(result: &T) -> Result<Vec<u8>, String> {
-    postcard::to_allocvec(result).map_err(|error| error.to_string())
+fn encode<T: Serialize>(result: &T) -> Result<Vec<u8>, ChildError> {
+    postcard::to_allocvec(result).map_err(ChildError::Result)
 }

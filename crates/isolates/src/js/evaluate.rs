@@ -22,7 +22,7 @@ use crate::ModuleGraph;
 use crate::assets::{self, AssetTable, PlainAsset};
 use crate::busy::{Busy, Counted, TimeUsed};
 use crate::code_cache::{CacheFolder, CodeCache};
-use crate::compile::{self, CodeKind, Compiler, Parsing};
+use crate::compile::{self, ChildError, CodeKind, Compiler, Parsing};
 use crate::deadline::{self, DeadlinePassed};
 use crate::engine::{EpochClock, PoolConfig};
 
@@ -79,13 +79,12 @@ pub(crate) fn run_task(
     engine: &Engine,
     pool: PoolConfig,
     process_memory_bytes: u64,
-) -> Result<Result<EvaluatedScript, PrepareError>, String> {
+) -> Result<Result<EvaluatedScript, PrepareError>, ChildError> {
     let ScriptTask { graph, assets, memory_bytes, cache } = task;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let clock = EpochClock::start(engine.clone()).map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let clock = EpochClock::start(engine.clone())?;
     let code = Arc::new(CodeCache::new(Compiler::InProcess, cache));
-    let javascript = JsEngine::load(engine, code, pool).map_err(|error| error.to_string())?;
+    let javascript = JsEngine::load(engine, code, pool)?;
     let _running = clock.running();
     let parsing = Parsing::in_child(process_memory_bytes);
     Ok(runtime.block_on(javascript.evaluate(&graph, assets, memory_bytes, parsing)))

@@ -82,7 +82,8 @@ pub fn collect_in_child(
 }
 
 pub(crate) fn gather(entry: &Path, root: &Path, parsing: Parsing) -> Result<ModuleGraph, CollectError> {
-    parsing.run(|| gather_here(entry, root, parsing.report)).map_err(CollectError::Parser)?
+    let gathered = parsing.run(|| gather_here(entry, root, parsing.report));
+    gathered.map_err(|error| CollectError::Parser(error.to_string()))?
 }
 
 fn gather_here(entry: &Path, root: &Path, report: fn(&str)) -> Result<ModuleGraph, CollectError> {

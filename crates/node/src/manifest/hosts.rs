@@ -144,14 +144,51 @@ pub fn may_lead_to(
     }
 }
 
-impl FromStr for HttpPattern {
-    type Err = String;
+/// Why a text is no [`HttpPattern`] or no [`TcpTarget`], and what to write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    #[error("`{found}` is neither `http` nor `https`")]
+    Scheme { found: String },
+    #[error(
+        "it names more than a host; write `api.example.com`, `https://api.example.com:8443` or `192.168.1.0/24`"
+    )]
+    MoreThanHost,
+    #[error("`{found}` is no host")]
+    NoHost { found: String },
+    #[error("`*` stands alone, or for what comes before the first dot, as in `*.example.com`")]
+    Star,
+    #[error("there is nothing below an address")]
+    BelowAddress,
+    #[error("it has no port; write `HOST:PORT`")]
+    NoPort,
+    #[error("`{found}` is not a port from 1 to 65535")]
+    Port { found: String },
+    #[error("write an IPv6 address in brackets, as in `[fd00::1]:80`")]
+    NoBrackets,
+    #[error("its `[` is not closed")]
+    OpenBracket,
+    #[error("after `]` comes `:PORT` or nothing")]
+    AfterBracket,
+    #[error("after the network comes `:PORT` or nothing")]
+    AfterNetwork,
+    #[error("`{address}/{prefix}` is no network")]
+    NoNetwork { address: IpAddr, prefix: String },
+    #[error("`{network}` has more than a network; write `{}`", .network.trunc())]
+    HostBits { network: IpNet },
+    #[error(
+        "`{network}` is too large a network: its prefix must be at least {least}; `*` stands for all public addresses"
+    )]
+    TooLarge { network: IpNet, least: u8 },
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for HttpPattern {
+    type Err = HostError;
+
+    fn from_str(text: &str) -> Result<Self, HostError> {
         let (scheme, rest) = match text.split_once("://") {
             Some(("http", rest)) => (Some(Scheme::Http), rest),
             Some(("https", rest)) => (Some(Scheme::Https), rest),
-            Some((other, _)) => return Err(format!("`{other}` is neither `http` nor `https`")),
+            Some((other, _)) => return Err(HostError::Scheme { found: other.to_owned() }),
             None => (None, text),
         };
         let (host, port) = match Network::split(rest) {
@@ -160,11 +197,7 @@ impl FromStr for HttpPattern {
                 (HostPattern::Network(network), port)
             }
             None if rest.contains(['/', '?', '#', '@']) => {
-                return Err(
-                    "it names more than a host; write `api.example.com`, `https://api.example.com:8443` or \
-                     `192.168.1.0/24`"
-                        .into(),
-                );
+                return Err(HostError::MoreThanHost);
             }
             None => {
                 let (host, port) = split_port(rest)?;
@@ -191,14 +224,14 @@ impl fmt::Display for HttpPattern {
 }
 
 impl HostPattern {
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, HostError> {
         if text == "*" {
             return Ok(Self::Any);
         }
         match text.strip_prefix("*.") {
             Some(suffix) => match parse_host(suffix)? {
                 Host::Domain(name) => Ok(Self::Below(name)),
-                _ => Err("there is nothing below an address".into()),
+                _ => Err(HostError::BelowAddress),
             },
             None => match parse_host(text)? {
                 Host::Domain(name) => Ok(Self::Name(name)),
@@ -236,10 +269,10 @@ impl TcpTarget {
 }
 
 impl FromStr for TcpTarget {
-    type Err = String;
+    type Err = HostError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let no_port = "it has no port; write `HOST:PORT`";
+    fn from_str(text: &str) -> Result<Self, HostError> {
+        let no_port = HostError::NoPort;
         if let Some(network) = Network::split(text) {
             let Network { network, port } = network?;
             return Ok(Self { host: TcpHost::Network(network), port: port_number(port.ok_or(no_port)?)? });
@@ -285,7 +318,7 @@ struct Network<'a> {
 
 impl<'a> Network<'a> {
     /// Nothing if the text has no address before a `/`.
-    fn split(text: &'a str) -> Option<Result<Self, String>> {
+    fn split(text: &'a str) -> Option<Result<Self, HostError>> {
         let (address, rest) = text.split_once('/')?;
         let (address, brackets) = match address.strip_prefix('[') {
             Some(address) => (address, true),
@@ -295,68 +328,61 @@ impl<'a> Network<'a> {
         Some(Self::parse(address, rest, brackets))
     }
 
-    fn parse(address: IpAddr, rest: &'a str, brackets: bool) -> Result<Self, String> {
+    fn parse(address: IpAddr, rest: &'a str, brackets: bool) -> Result<Self, HostError> {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let (prefix, rest) = rest.split_at(digits);
         let rest = match brackets {
-            true => rest.strip_prefix(']').ok_or("its `[` is not closed")?,
+            true => rest.strip_prefix(']').ok_or(HostError::OpenBracket)?,
             false => rest,
         };
         let port = match rest.strip_prefix(':') {
             Some(port) => Some(port),
             None if rest.is_empty() => None,
-            None => return Err("after the network comes `:PORT` or nothing".into()),
+            None => return Err(HostError::AfterNetwork),
         };
         let network = prefix.parse().ok().and_then(|prefix| IpNet::new(address, prefix).ok());
-        let network = network.ok_or_else(|| format!("`{address}/{prefix}` is no network"))?;
+        let network = network.ok_or_else(|| HostError::NoNetwork { address, prefix: prefix.to_owned() })?;
         if network.trunc() != network {
-            return Err(format!("`{network}` has more than a network; write `{}`", network.trunc()));
+            return Err(HostError::HostBits { network });
         }
         let least = if address.is_ipv4() { MIN_PREFIX_V4 } else { MIN_PREFIX_V6 };
         if network.prefix_len() < least {
-            return Err(format!(
-                "`{network}` is too large a network: its prefix must be at least {least}; `*` stands for all public addresses"
-            ));
+            return Err(HostError::TooLarge { network, least });
         }
         Ok(Self { network, port })
     }
 }
 
 /// Host and port; an IPv6 address stands in brackets.
-fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
+fn split_port(text: &str) -> Result<(&str, Option<&str>), HostError> {
     if let Some(inside) = text.strip_prefix('[') {
-        let (_, rest) = inside.split_once(']').ok_or("its `[` is not closed")?;
+        let (_, rest) = inside.split_once(']').ok_or(HostError::OpenBracket)?;
         let host = &text[..text.len() - rest.len()];
         return match rest.strip_prefix(':') {
             Some(port) => Ok((host, Some(port))),
             None if rest.is_empty() => Ok((host, None)),
-            None => Err("after `]` comes `:PORT` or nothing".into()),
+            None => Err(HostError::AfterBracket),
         };
     }
     match text.split_once(':') {
-        Some((_, port)) if port.contains(':') => {
-            Err("write an IPv6 address in brackets, as in `[fd00::1]:80`".into())
-        }
+        Some((_, port)) if port.contains(':') => Err(HostError::NoBrackets),
         Some((host, port)) => Ok((host, Some(port))),
         None => Ok((text, None)),
     }
 }
 
-fn port_number(text: &str) -> Result<u16, String> {
+fn port_number(text: &str) -> Result<u16, HostError> {
     match text.parse() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("`{text}` is not a port from 1 to 65535")),
+        _ => Err(HostError::Port { found: text.to_owned() }),
     }
 }
 
-fn parse_host(text: &str) -> Result<Host<String>, String> {
+fn parse_host(text: &str) -> Result<Host<String>, HostError> {
     if text.contains('*') {
-        return Err(
-            "`*` stands alone, or for what comes before the first dot, as in `*.example.com`".into()
-        );
+        return Err(HostError::Star);
     }
-    let host = Host::parse(text.trim_end_matches('.')).map_err(|_| format!("`{text}` is no host"))?;
-    Ok(host)
+    Host::parse(text.trim_end_matches('.')).map_err(|_| HostError::NoHost { found: text.to_owned() })
 }
 
 #[cfg(test)]
@@ -482,7 +508,7 @@ mod tests {
             ("[fd00::/8:80", "not closed"),
         ] {
             let error = pattern.parse::<HttpPattern>().unwrap_err();
-            assert!(error.contains(reason), "{pattern}: {error}");
+            assert!(error.to_string().contains(reason), "{pattern}: {error}");
         }
         for (target, reason) in [
             ("plc", "no port"),
@@ -491,7 +517,7 @@ mod tests {
             ("10.0.0.0/8", "no port"),
         ] {
             let error = target.parse::<TcpTarget>().unwrap_err();
-            assert!(error.contains(reason), "{target}: {error}");
+            assert!(error.to_string().contains(reason), "{target}: {error}");
         }
         assert_eq!("PLC.local:502".parse::<TcpTarget>().unwrap().to_string(), "plc.local:502");
         for text in ["[fd00::1]:502", "10.0.0.1:502", "10.0.0.0/8:502", "[fd00::/8]:502"] {

@@ -102,8 +102,8 @@ impl PermissionKind {
         match self {
             Self::Publish => validate_filter(pattern).err().map(|error| error.to_string()),
             Self::Call | Self::Objects => glob_error(pattern).map(str::to_owned),
-            Self::Http => pattern.parse::<HttpPattern>().err(),
-            Self::Tcp => pattern.parse::<TcpTarget>().err(),
+            Self::Http => pattern.parse::<HttpPattern>().err().map(|error| error.to_string()),
+            Self::Tcp => pattern.parse::<TcpTarget>().err().map(|error| error.to_string()),
         }
     }
 }
