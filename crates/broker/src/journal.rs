@@ -93,6 +93,8 @@ pub struct Journal {
     room: AtomicUsize,
     /// Bytes of it that are reserved for messages to many sessions.
     reserved: AtomicUsize,
+    /// A message was refused for want of room.
+    refused: AtomicBool,
     stalled: AtomicBool,
     behind: AtomicBool,
 }
@@ -195,6 +197,7 @@ impl Journal {
             full: AtomicBool::new(false),
             room: AtomicUsize::new(usize::MAX),
             reserved: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             behind: AtomicBool::new(false),
         })
@@ -265,16 +268,24 @@ impl Journal {
     }
 
     /// Keeps room for what is to be appended as one, or says that there is not enough. A group that is larger than the room on the disk
-    /// would never be stored, and nothing after it.
-    pub(crate) fn reserve(&self, bytes: usize) -> Option<Reservation<'_>> {
+    /// would never be stored, and nothing after it. Then the store is asked to look for room.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation<'_>> {
         let open = self.open.lock();
         let taken = open.bytes.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes);
         // Half of it: the rest is for what is appended without a look.
         if taken > self.room.load(Ordering::Relaxed) / 2 {
+            drop(open);
+            self.refused.store(true, Ordering::Relaxed);
+            self.storage.wake(self);
             return None;
         }
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Some(Reservation { journal: self, bytes })
+    }
+
+    /// Whether a message was refused since the last call, because there was room for smaller ones only.
+    pub fn takes_refusal(&self) -> bool {
+        self.refused.swap(false, Ordering::Relaxed)
     }
 
     /// Says whether nothing can be written at the moment, deletions included: the open group waits for space.

@@ -218,13 +218,19 @@ impl Client {
 
     /// Publishes until the node takes it; gives the time.
     async fn accepted(&mut self, topic: &str, retain: bool) -> Duration {
-        self.accepted_within(RECOVERY, topic, retain).await
+        self.accepted_within(RECOVERY, 1000, topic, retain).await
     }
 
-    async fn accepted_within(&mut self, most: Duration, topic: &str, retain: bool) -> Duration {
+    async fn accepted_within(
+        &mut self,
+        most: Duration,
+        bytes: usize,
+        topic: &str,
+        retain: bool,
+    ) -> Duration {
         let since = Instant::now();
         loop {
-            let payload = self.noise(1000);
+            let payload = self.noise(bytes);
             if self.publish(topic, retain, payload, None).await != PubAckReason::QuotaExceeded {
                 return since.elapsed();
             }
@@ -280,7 +286,8 @@ fn a_queue_that_filled_the_disk_and_was_drained_makes_room_again() {
         // A journal and a memtable are kept.
         let all_bytes = clear_bytes() - (8 << 20);
         let mut first = 0;
-        for (round, bytes) in [50_000, 2_000, 50_000].into_iter().enumerate() {
+        // Large ones are refused before the disk is full.
+        for (round, bytes) in [50_000, 2_000, 50_000, 800_000].into_iter().enumerate() {
             let taken = publisher.fill(bytes, None, |_| ("full/a".into(), false)).await;
             println!("round {round}: {taken} messages of {bytes} bytes were taken");
             let stored = taken as usize * bytes;
@@ -291,7 +298,7 @@ fn a_queue_that_filled_the_disk_and_was_drained_makes_room_again() {
                 "{stored} bytes were taken in round {round}, {first} in the first"
             );
             Client::connect(small.port(), "away", false).await.drain(taken).await;
-            let time = publisher.accepted("full/a", false).await;
+            let time = publisher.accepted_within(RECOVERY, bytes, "full/a", false).await;
             println!("round {round}: accepted again after {time:?}");
             let since = Instant::now();
             while clear_bytes() < all_bytes {
@@ -351,7 +358,7 @@ fn retained_messages_that_filled_the_disk_are_deleted_and_messages_expire() {
         // Few and large, so that none expires before the disk is full, also on a slow machine.
         publisher.fill(400_000, Some(20), |_| ("full/a".into(), false)).await;
         let expired = Duration::from_secs(20) + RECOVERY;
-        publisher.accepted_within(expired, "full/a", false).await;
+        publisher.accepted_within(expired, 1000, "full/a", false).await;
         assert_eq!(small.node.unwrap().terminate(), Some(0));
     });
 }

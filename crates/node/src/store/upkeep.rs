@@ -21,7 +21,7 @@ use super::writer::Writer;
 
 /// Between two looks at the free space, which other programs use as well.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two passes while the disk stays full.
+/// Between two passes while the disk stays full, and between two that were asked for.
 const RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// After a pass that left something to do; twice as long after each further one that gained nothing.
@@ -35,8 +35,12 @@ const META: &str = "meta";
 /// A flush of everything takes less, or the disk is stuck.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
-/// While there is little room, so many deleted entries are looked at again.
+/// Deleted entries that are worth a pass.
 const MANY_DELETED: u64 = 100;
+/// Between two passes for them while there is little room; twice as long after each one that gained nothing, for a pass reads what
+/// is live.
+const CALM: Duration = Duration::from_secs(5);
+const MAX_CALM: Duration = FEW_DELETED_INTERVAL;
 /// Fewer are looked at after this time.
 const FEW_DELETED_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -59,10 +63,10 @@ fn run(
         writer.lock().watch_disk();
         let rotates = chores.takes_rotate();
         let is_asked = chores.takes_reclaim();
-        let reclaims = is_asked || due.is_some_and(|due| due <= Instant::now());
         // Each round looks at the manifest.
         let _ = chores.takes_survey();
         let Some(pass) = Pass::new(&writer, chores) else { continue };
+        let reclaims = is_asked || due.map_or(pass.is_missed(), |due| due <= Instant::now());
         if reclaims {
             due = upkeep.reclaim(&pass, is_asked).map(|wait| Instant::now() + wait);
         } else if rotates {
@@ -72,7 +76,7 @@ fn run(
         if pass.is_idle() && keeper.is_stale() {
             keeper.write(&pass.spaces, Moment::Running);
         }
-        if reclaims && due.is_some() {
+        if is_asked || (reclaims && due.is_some()) {
             // Refusals keep asking; the passes keep their distance.
             pause(chores, RETRY / 4);
         }
@@ -90,6 +94,7 @@ struct Upkeep {
     folder: PathBuf,
     retry: Duration,
     soon: Duration,
+    calm: Duration,
     last: Option<LastPass>,
     /// The engine's own, when replaced tables were last removed.
     compactions: usize,
@@ -116,7 +121,7 @@ enum Left {
 
 impl Upkeep {
     fn new(folder: PathBuf) -> Self {
-        Self { folder, retry: RETRY, soon: SOON, last: None, compactions: 0, counted: 0 }
+        Self { folder, retry: RETRY, soon: SOON, calm: CALM, last: None, compactions: 0, counted: 0 }
     }
 
     /// Gives the time until the next pass, if there has to be one. `is_asked`: a write was refused.
@@ -150,6 +155,7 @@ impl Upkeep {
         if is_whole || gained_bytes >= WORTH_BYTES {
             (self.retry, self.soon) = (RETRY, SOON);
         }
+        self.calm = if gained_bytes >= WORTH_BYTES { CALM } else { (self.calm * 2).min(MAX_CALM) };
         let ended = Instant::now();
         let left = if is_whole {
             Left::Nothing
@@ -163,17 +169,21 @@ impl Upkeep {
         self.wait(pass, is_full)
     }
 
+    /// `is_wanted`: the disk is full, or a write was refused.
     fn is_due(&self, pass: &Pass<'_>, is_wanted: bool, room_bytes: u64) -> bool {
         let Some(last) = self.last else { return true };
         // Nothing can have died where nothing was written; but others may have made room on the disk.
         let is_other = last.commits != pass.commits() || room_bytes >= last.room_bytes + WORTH_BYTES;
-        let deleted = pass.deleted();
-        let is_long_ago = last.ended.elapsed() >= FEW_DELETED_INTERVAL;
+        let since = last.ended.elapsed();
         let is_again = match last.left {
             Left::Nothing => false,
             Left::Something { again_at } => again_at <= Instant::now(),
         };
-        is_again || (is_other && (is_wanted || deleted >= MANY_DELETED || (deleted > 0 && is_long_ago)))
+        let is_time = match pass.deleted() {
+            MANY_DELETED.. => is_wanted || since >= self.calm,
+            few => (is_wanted && since >= RETRY) || (few > 0 && since >= FEW_DELETED_INTERVAL),
+        };
+        is_again || (is_other && is_time)
     }
 
     /// The time until something may be to be done.
@@ -187,7 +197,7 @@ impl Upkeep {
             return again;
         }
         // What was deleted while the pass went on is there to be done now.
-        let deleted = if pass.deleted() >= MANY_DELETED { SOON } else { self.next_retry() };
+        let deleted = if is_full && pass.deleted() >= MANY_DELETED { SOON } else { self.next_retry() };
         Some(again.map_or(deleted, |again| again.min(deleted)))
     }
 
@@ -258,6 +268,11 @@ impl<'a> Pass<'a> {
 
     fn much_bytes(&self) -> u64 {
         self.writer.lock().disk().much_bytes()
+    }
+
+    /// Whether there is something to remove before the disk is full.
+    fn is_missed(&self) -> bool {
+        self.deleted() > 0 && self.is_tight()
     }
 
     fn deleted(&self) -> u64 {

@@ -236,6 +236,8 @@ impl Writer {
             let lazy = wanted == Durability::Written && batch.writes.is_empty();
             match room.and_then(|()| self.fields.apply(batch.fields, batch.depth, lazy)) {
                 Ok(needed) => {
+                    let is_deletion = |write: &&Write| matches!(write, Write::Delete(..));
+                    self.disk.deleted(batch.writes.iter().filter(is_deletion).count() as u64);
                     writes.extend(batch.writes);
                     durability = durability.max(wanted).max(needed);
                     answers.push(answer);
@@ -333,6 +335,9 @@ impl Writer {
 
     /// Tells the broker how many bytes more it may store; `None` if there is no room for what waits already.
     fn offer_room(&mut self, journal: &Journal) -> Option<u64> {
+        if journal.takes_refusal() {
+            self.chores.reclaim();
+        }
         let room = self.disk.room_after(journal.waiting_bytes() as u64);
         journal.set_stalled(room.is_none());
         journal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
