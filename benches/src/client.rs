@@ -1,20 +1,32 @@
 //! A blocking HTTP/1.1 client with one connection that is kept, for loads of a few hundred requests a second.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use socket2::{Domain, Socket, Type};
 
 /// Longer than any request here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A connection that was used later than this is not looked at before it is used again.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Connects, from an address of this machine if one is given.
+pub fn connect(source: Option<IpAddr>, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if let Some(source) = source {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    socket.connect(&address.into())?;
+    Ok(socket.into())
+}
+
 /// One connection, made when it is needed.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,
+    source: Option<IpAddr>,
     stream: Option<BufReader<TcpStream>>,
     used: Instant,
 }
@@ -22,7 +34,12 @@ pub struct Client {
 impl Client {
     /// A client of a server.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, stream: None, used: Instant::now() }
+        Self { address, source: None, stream: None, used: Instant::now() }
+    }
+
+    /// The same from an address of this machine.
+    pub fn from(source: IpAddr, address: SocketAddr) -> Self {
+        Self { source: Some(source), ..Self::new(address) }
     }
 
     /// Sends `POST path` and gives status and body. A connection that the server has closed meanwhile is made anew.
@@ -40,7 +57,7 @@ impl Client {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => {
-                let stream = TcpStream::connect(self.address)?;
+                let stream = connect(self.source, self.address)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
                 BufReader::new(stream)

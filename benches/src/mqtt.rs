@@ -57,7 +57,11 @@ type Packet<'a> = (u8, &'a [u8]);
 impl Client {
     /// Connects with a clean session and keepalive 0.
     pub fn connect(address: SocketAddr, client_id: &str) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address)?;
+        Self::over(TcpStream::connect(address)?, client_id)
+    }
+
+    /// The same over a connection that is there.
+    pub fn over(stream: TcpStream, client_id: &str) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LOST))?;
         let mut client = Self { stream, inbound: Vec::new(), taken: 0 };

@@ -13,8 +13,12 @@ use crate::healthy::Target;
 
 /// Between two looks at whether it is over.
 const LOOK: Duration = Duration::from_millis(20);
+/// The least that `Retry-After` says.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Of a message that fills the disk.
 const MESSAGE_BYTES: usize = 8 << 10;
+/// A disk that acknowledges nothing for so long is full, and a queue that sends nothing is empty.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// MQTT clients of [`Attack::Together`].
 const DEVICES: usize = 1000;
@@ -134,13 +138,31 @@ impl Attack {
 
 /// Posts to a path on so many connections, each with its next request as soon as the last one is answered.
 fn post(target: &Target, path: &str, callers: usize, body: &[u8], stop: &AtomicBool, tally: &Tally) {
+    post_patiently(target, path, (callers, Duration::ZERO), body, stop, tally);
+}
+
+/// The same, with a pause after each refusal.
+fn post_patiently(
+    target: &Target,
+    path: &str,
+    (callers, pause): (usize, Duration),
+    body: &[u8],
+    stop: &AtomicBool,
+    tally: &Tally,
+) {
     std::thread::scope(|threads| {
         for _ in 0..callers {
             threads.spawn(|| {
                 let mut client = HttpClient::new(target.http);
                 while !stop.load(Relaxed) {
                     match client.post(path, body) {
-                        Ok((status, _)) => tally.count(status),
+                        Ok((status, _)) => {
+                            tally.count(status);
+                            let until = Instant::now() + pause;
+                            while status == 503 && Instant::now() < until && !stop.load(Relaxed) {
+                                std::thread::sleep(LOOK);
+                            }
+                        }
                         Err(_) => {
                             tally.count(503);
                             std::thread::sleep(LOOK);
@@ -224,7 +246,8 @@ fn dead(target: &Target, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()>
     // Accepts nothing: the system completes the handshakes of its backlog, and nobody ever answers.
     let silent = TcpListener::bind("127.0.0.1:0")?;
     let address = silent.local_addr()?.to_string();
-    post(target, "/fn/dead", 600, address.as_bytes(), stop, tally);
+    // The answer says when to come again. Without that it is a flood of refusals, in which 600 callers share two cores.
+    post_patiently(target, "/fn/dead", (600, RETRY_AFTER), address.as_bytes(), stop, tally);
     Ok(())
 }
 
@@ -278,7 +301,7 @@ fn session(target: &Target, id: &str) -> (rumqttc::Client, rumqttc::Connection) 
     rumqttc::Client::new(options, 100)
 }
 
-/// Fills the disk for half of the time and drains it for the rest.
+/// Fills the disk and drains it, by turns.
 fn disk(target: &Target, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()> {
     let (client, mut connection) = session(target, "away");
     client.subscribe("hostile/disk", QoS::AtLeastOnce)?;
@@ -289,39 +312,59 @@ fn disk(target: &Target, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()>
     }
     client.disconnect()?;
     while connection.recv_timeout(Duration::from_secs(1)).is_ok_and(|event| event.is_ok()) {}
-    let (writer, mut answers) = session(target, "fills");
-    let filling = &AtomicBool::new(true);
-    std::thread::scope(|threads| {
-        threads.spawn(move || {
-            let message = vec![b'x'; MESSAGE_BYTES];
-            while filling.load(Relaxed) && !stop.load(Relaxed) {
-                if writer.try_publish("hostile/disk", QoS::AtLeastOnce, false, message.clone()).is_err() {
-                    std::thread::sleep(LOOK);
-                }
-            }
-            let _ = writer.try_disconnect();
-        });
-        // Full is when nothing was acknowledged for two seconds.
+    let mut message = noise();
+    while !stop.load(Relaxed) {
+        fill(target, &mut message, stop, tally)?;
+        let (reader, mut messages) = session(target, "away");
         let mut last = Instant::now();
-        while last.elapsed() < Duration::from_secs(2) && !stop.load(Relaxed) {
-            match answers.recv_timeout(LOOK) {
-                Ok(Ok(Event::Incoming(Incoming::PubAck(_)))) => {
-                    last = Instant::now();
-                    tally.count(200);
-                }
+        while last.elapsed() < SILENCE && !stop.load(Relaxed) {
+            match messages.recv_timeout(LOOK) {
+                Ok(Ok(Event::Incoming(Incoming::Publish(_)))) => last = Instant::now(),
+                Ok(Err(error)) => return Err(error.into()),
                 Ok(Ok(_)) | Err(_) => {}
-                Ok(Err(_)) => {
-                    tally.count(503);
-                    std::thread::sleep(LOOK);
-                }
             }
         }
-        filling.store(false, Relaxed);
-    });
-    drop(answers);
-    let (_reader, mut messages) = session(target, "away");
-    while !stop.load(Relaxed) {
-        let _ = messages.recv_timeout(LOOK);
+        reader.disconnect()?;
+        while messages.recv_timeout(SILENCE).is_ok_and(|event| event.is_ok()) {}
     }
     Ok(())
+}
+
+/// Publishes until nothing is acknowledged any more.
+fn fill(
+    target: &Target,
+    message: &mut impl FnMut() -> Vec<u8>,
+    stop: &AtomicBool,
+    tally: &Tally,
+) -> anyhow::Result<()> {
+    let (writer, mut answers) = session(target, "fills");
+    let mut last = Instant::now();
+    while last.elapsed() < SILENCE && !stop.load(Relaxed) {
+        while writer.try_publish("hostile/disk", QoS::AtLeastOnce, false, message()).is_ok() {}
+        match answers.recv_timeout(LOOK) {
+            Ok(Ok(Event::Incoming(Incoming::PubAck(_)))) => {
+                last = Instant::now();
+                tally.count(200);
+            }
+            Ok(Err(error)) => return Err(error.into()),
+            Ok(Ok(_)) | Err(_) => {}
+        }
+    }
+    tally.count(503);
+    // What was not acknowledged is left: the node has not taken it.
+    Ok(())
+}
+
+/// Messages that no store can compress.
+fn noise() -> impl FnMut() -> Vec<u8> {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    move || {
+        let words = std::iter::repeat_with(|| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random.to_le_bytes()
+        });
+        words.flatten().take(MESSAGE_BYTES).collect()
+    }
 }

@@ -1,13 +1,12 @@
 //! The healthy clients: MQTT, HTTP and gRPC, each with one request at a time, and what they were promised.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use edgefaas_benches::client::Client as HttpClient;
+use edgefaas_benches::client::{Client as HttpClient, connect as connect_from};
 use edgefaas_benches::mqtt::{self, Client as MqttClient};
 use edgefaas_node::control::objects_proto::objects_client::ObjectsClient;
 use edgefaas_node::control::objects_proto::update_request::Operation;
@@ -18,6 +17,10 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 /// Between two requests of a client.
 const EVERY: Duration = Duration::from_millis(5);
+/// Their address is another one than the attackers': what the node shares out, it shares out by address.
+const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+/// After this nothing more is expected.
+const SILENCE: Duration = Duration::from_secs(5);
 const APP: &str = "hostile";
 const LEDGER: &str = "healthy/ledger";
 
@@ -39,11 +42,13 @@ pub struct Times {
     pub failed: u64,
 }
 
-/// What was acknowledged since the start of the node, to be held against what it has at the end.
+/// What was acknowledged, to be held against what the node has.
 #[derive(Debug, Default)]
 pub struct Ledger {
     additions: u64,
-    messages: Mutex<BTreeSet<u64>>,
+    acknowledged: u64,
+    /// Messages that the session has not received.
+    missing: BTreeSet<u64>,
 }
 
 /// Runs the clients for `length`.
@@ -58,7 +63,8 @@ pub fn run(target: &Target, length: Duration, ledger: &mut Ledger) -> anyhow::Re
         let (mqtt, mqtt_failed) = mqtt.join().ok().context("a client panicked")??;
         ledger.additions += additions;
         let acknowledged = acknowledged.join().ok().context("a client panicked")??;
-        ledger.messages.lock().map_err(|_| anyhow::anyhow!("a client panicked"))?.extend(acknowledged);
+        ledger.acknowledged += acknowledged.len() as u64;
+        ledger.missing.extend(acknowledged);
         failed += http_failed + mqtt_failed;
         Ok(Times { mqtt, http, grpc, failed })
     })
@@ -76,7 +82,7 @@ fn timed(times: &mut Vec<f64>, request: impl FnOnce() -> bool) -> u64 {
 
 fn mqtt_round_trips(target: &Target, until: Instant) -> anyhow::Result<(Vec<f64>, u64)> {
     let (mut times, mut failed) = (Vec::new(), 0);
-    let mut client = MqttClient::connect(target.mqtt, "healthy")?;
+    let mut client = MqttClient::over(connect_from(Some(SOURCE), target.mqtt)?, "healthy")?;
     client.subscribe("healthy/echo")?;
     let packet = mqtt::publish("healthy/echo", &[b'x'; mqtt::PAYLOAD_BYTES]);
     while Instant::now() < until {
@@ -87,12 +93,21 @@ fn mqtt_round_trips(target: &Target, until: Instant) -> anyhow::Result<(Vec<f64>
 
 fn http_calls(target: &Target, until: Instant) -> (Vec<f64>, u64) {
     let (mut times, mut failed) = (Vec::new(), 0);
-    let mut client = HttpClient::new(target.http);
+    let mut failed_first = None;
+    let mut client = HttpClient::from(SOURCE, target.http);
     while Instant::now() < until {
-        failed += timed(
-            &mut times,
-            || matches!(client.post("/fn/small", b"hello"), Ok((200, body)) if body == b"hello"),
-        );
+        failed += timed(&mut times, || match client.post("/fn/small", b"hello") {
+            Ok((200, body)) if body == b"hello" => true,
+            failure => {
+                // The first one tells what the others are.
+                failed_first.get_or_insert(failure);
+                false
+            }
+        });
+    }
+    if let Some(failure) = failed_first {
+        let failure = failure.map(|(status, body)| (status, String::from_utf8_lossy(&body).into_owned()));
+        eprintln!("the first HTTP failure of {failed}: {failure:?}");
     }
     (times, failed)
 }
@@ -189,6 +204,25 @@ impl Ledger {
         Ok(Self::default())
     }
 
+    /// Receives what the session keeps, whose queue has a bound: less than that is published under one attack.
+    pub fn receive(&mut self, target: &Target) -> anyhow::Result<()> {
+        let (client, mut connection) = client(target, "healthy-ledger", false);
+        while !self.missing.is_empty() {
+            match connection.recv_timeout(SILENCE) {
+                Ok(Ok(Event::Incoming(Incoming::Publish(message)))) => {
+                    let text = std::str::from_utf8(&message.payload)?;
+                    self.missing.remove(&text.parse()?);
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => break,
+            }
+        }
+        client.disconnect()?;
+        while connection.recv_timeout(Duration::from_secs(1)).is_ok_and(|event| event.is_ok()) {}
+        Ok(())
+    }
+
     /// How many additions and messages were acknowledged, and how many of these the node has lost.
     pub fn lost(self, target: &Target) -> anyhow::Result<(u64, u64)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -199,20 +233,7 @@ impl Ledger {
                 object.fields.iter().find(|field| field.name == "n").context("the counter is gone")?;
             anyhow::Ok(field.json.parse::<u64>()?)
         })?;
-        let mut missing = self.messages.into_inner().map_err(|_| anyhow::anyhow!("a client panicked"))?;
-        let acknowledged = self.additions + missing.len() as u64;
-        let (_client, mut connection) = client(target, "healthy-ledger", false);
-        while !missing.is_empty() {
-            match connection.recv_timeout(Duration::from_secs(5)) {
-                Ok(Ok(Event::Incoming(Incoming::Publish(message)))) => {
-                    let text = std::str::from_utf8(&message.payload)?;
-                    missing.remove(&text.parse()?);
-                }
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Err(error.into()),
-                Err(_) => break,
-            }
-        }
-        Ok((acknowledged, self.additions.saturating_sub(value) + missing.len() as u64))
+        let lost = self.additions.saturating_sub(value) + self.missing.len() as u64;
+        Ok((self.additions + self.acknowledged, lost))
     }
 }

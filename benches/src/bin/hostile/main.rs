@@ -126,6 +126,7 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
         let row_figures = [&mqtt[..], &http, &grpc, &own].concat();
         eprintln!("{}: {row_figures:.1?}", attack.name());
         table.add(row, &row_figures);
+        ledger.receive(&target)?;
         if let Err(error) = node.process.wait_for_rest(PATIENCE) {
             // What was measured by then says why, perhaps.
             report.tables = vec![table];

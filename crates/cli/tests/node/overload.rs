@@ -1,9 +1,11 @@
 //! More than a node with 128 MiB can take, of everything that is not the memory of functions: it refuses, and goes on.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
+
+use socket2::{Domain, Socket, Type};
 
 use crate::memory::Group;
 use crate::support::{PATIENCE, Running, skipped};
@@ -71,9 +73,54 @@ fn connections_without_a_request_make_way() {
     });
 }
 
+/// A connection to the gateway from an address of this machine.
+fn connect_from(node: &Running, source: [u8; 4]) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&node.http.parse::<SocketAddr>().unwrap().into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn an_address_with_requests_on_all_its_connections_leaves_those_of_others_alone() {
+    within("greedy", |home, _, start| {
+        let mut node = start();
+        let manifest = "app = 'a'\n[functions.hello]\nmain = 'hello.js'\n";
+        let hello = ("hello.js", "export default (event) => event.text();");
+        node.ok(&["deploy", &app(home, &[("edgefaas.toml", manifest), hello])]);
+        let ask = |stream: &mut TcpStream| {
+            stream.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").ok()?;
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).ok()?;
+            // The rest of the head comes with it, and there is no body.
+            let _ = stream.read(&mut [0; 4096]).ok()?;
+            Some(String::from_utf8_lossy(&answer).into_owned())
+        };
+        let mut kept = connect_from(&node, [127, 0, 0, 1]);
+        let before = ask(&mut kept).expect("it is served");
+        let greedy: Vec<_> = (0..1500)
+            .map(|_| {
+                let mut stream = connect_from(&node, [127, 0, 0, 2]);
+                // Its body is waited for.
+                let _ = stream.write_all(
+                    b"POST /fn/hello HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n12345",
+                );
+                stream
+            })
+            .collect();
+        assert_eq!(ask(&mut kept).as_ref(), Some(&before), "the connection that was kept");
+        let mut new = connect_from(&node, [127, 0, 0, 3]);
+        assert_eq!(ask(&mut new).as_ref(), Some(&before), "a new connection");
+        drop(greedy);
+        assert!(node.is_alive());
+    });
+}
+
 /// Answers requests when it is told to.
 struct Gate {
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     open: Arc<(Mutex<bool>, Condvar)>,
 }
 

@@ -1,5 +1,9 @@
 //! How many connections the gateway has, by the memory that it may take for them. One that waits for a request makes way for a new one:
 //! of the address with most of those the one that has waited longest.
+//!
+//! One address has at most [`SHARE`] times as many as are free, so that the next one always finds some: the threshold follows
+//! what is left (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). Beyond that, and
+//! where none is free, a new connection takes the place of one of its own address.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -16,6 +20,9 @@ use crate::shares::network_of;
 /// So long a connection waits for those that make way to be closed.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Connections that an address may have for each one that is free.
+const SHARE: usize = 8;
+
 /// Of all connections of the gateway.
 #[derive(Debug)]
 pub struct Places {
@@ -30,7 +37,7 @@ pub struct Places {
 pub enum NoPlace {
     /// As many connections make way as there may be, and are not closed yet.
     Closing,
-    /// Requests are served on all connections.
+    /// Requests are served on all connections, or on all that the address may have.
     Busy,
 }
 
@@ -39,6 +46,8 @@ struct State {
     open: usize,
     /// Those of them that make way and are not closed yet.
     leaving: usize,
+    /// The others, by address.
+    staying: HashMap<IpAddr, usize>,
     /// Connections that wait for a request, by address, in the order in which they began to.
     idle: HashMap<IpAddr, BTreeMap<u64, Arc<Notify>>>,
     next: u64,
@@ -67,13 +76,18 @@ impl Places {
     fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
         let address = network_of(address);
         let mut state = self.state.lock();
-        if state.open - state.leaving >= self.most {
+        let free = self.most.saturating_sub(state.open - state.leaving);
+        let own = state.staying.get(&address).copied().unwrap_or_default();
+        let is_over = own > 0 && own >= SHARE.saturating_mul(free);
+        if is_over || free == 0 {
             if state.leaving >= self.most {
                 return Err(NoPlace::Closing);
             }
-            state.give_one_up().ok_or(NoPlace::Busy)?;
+            let from = if is_over { Some(address) } else { state.most_idle() };
+            from.and_then(|from| state.give_one_up(from)).ok_or(NoPlace::Busy)?;
         }
         state.open += 1;
+        *state.staying.entry(address).or_default() += 1;
         let given_up = Arc::<Notify>::default();
         let key = state.wait(address, &given_up);
         drop(state);
@@ -119,13 +133,28 @@ impl State {
         waited
     }
 
-    fn give_one_up(&mut self) -> Option<()> {
-        let (address, idle) = self.idle.iter().max_by_key(|(_, idle)| idle.len())?;
-        let (address, key, longest) = (*address, *idle.keys().next()?, idle.values().next()?.clone());
+    /// The address with most connections that wait.
+    fn most_idle(&self) -> Option<IpAddr> {
+        self.idle.iter().max_by_key(|(_, idle)| idle.len()).map(|(address, _)| *address)
+    }
+
+    fn give_one_up(&mut self, address: IpAddr) -> Option<()> {
+        let idle = self.idle.get(&address)?;
+        let (key, longest) = (*idle.keys().next()?, idle.values().next()?.clone());
         self.waits_no_more(address, key);
         self.leaving += 1;
+        self.stays_no_more(address);
         longest.notify_one();
         Some(())
+    }
+
+    fn stays_no_more(&mut self, address: IpAddr) {
+        if let Some(staying) = self.staying.get_mut(&address) {
+            *staying -= 1;
+            if *staying == 0 {
+                self.staying.remove(&address);
+            }
+        }
     }
 }
 
@@ -154,8 +183,10 @@ impl Place {
             let mut state = self.places.state.lock();
             state.open -= 1;
             let key = self.idle.load(Relaxed);
-            if key != 0 && !state.waits_no_more(self.address, key) {
-                state.leaving -= 1;
+            let made_way = key != 0 && !state.waits_no_more(self.address, key);
+            match made_way {
+                true => state.leaving -= 1,
+                false => state.stays_no_more(self.address),
             }
             drop(state);
             self.places.closed.notify_one();
@@ -221,7 +252,7 @@ mod tests {
     async fn who_has_most_connections_makes_way_for_others() {
         let places = Places::new(10);
         let modest = places.enter(address(1)).unwrap();
-        let mut greedy: Vec<_> = (0..19).map(|_| places.enter(address(2)).unwrap()).collect();
+        let mut greedy: Vec<_> = (0..18).map(|_| places.enter(address(2)).unwrap()).collect();
         assert!(!is_given_up(&modest));
         assert_eq!(greedy.iter().filter(|place| is_given_up(place)).count(), 10);
         assert_eq!(
@@ -235,5 +266,20 @@ mod tests {
         drop(next.await.expect("one is closed"));
         greedy.clear();
         assert_eq!(counts(&places), (1, 0));
+    }
+
+    #[test]
+    fn an_address_with_requests_on_all_its_connections_takes_nobody_elses_place() {
+        let places = Places::new(100);
+        let modest = places.enter(address(1)).unwrap();
+        let enter = || places.enter(address(2)).inspect(Place::begin);
+        let greedy: Vec<_> = std::iter::from_fn(|| enter().ok()).collect();
+        assert_eq!((greedy.len(), enter().err()), (88, Some(NoPlace::Busy)));
+        assert!(!is_given_up(&modest));
+        let third: Vec<_> = std::iter::from_fn(|| places.enter(address(3)).ok()).take(20).collect();
+        assert!(third.iter().filter(|place| !is_given_up(place)).count() >= 8);
+        assert!(!is_given_up(&modest), "the third makes way for itself");
+        drop((modest, greedy, third));
+        assert_eq!((counts(&places), places.state.lock().staying.len()), ((0, 0), 0));
     }
 }
