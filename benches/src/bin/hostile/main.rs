@@ -21,8 +21,10 @@ use healthy::{Ledger, Target};
 
 /// p99 of healthy clients under any attack, in milliseconds.
 const HEALTHY_P99_MS: f64 = 20.0;
-/// Memory after all attacks beside that before them.
+/// Memory after all attacks beside that before them. Pages of files, such as the node's own code, are the kernel's to take back.
 const MEMORY_RATIO: f64 = 1.2;
+/// How long healthy clients use the node before its memory is measured.
+const WARM_UP: Duration = Duration::from_secs(10);
 /// How long the node may take to come to rest: it works off what it has accepted.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// How long it may take to give memory back; instances of functions wait for their next call for 300 s.
@@ -103,8 +105,11 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
         ("peak", "MB"),
     ];
     let mut table = Table::new("One attack at a time", &names, &figures);
+    // An idle node is one that has been used: its caches are warm.
+    healthy::run(&target, WARM_UP, &mut ledger)?;
+    ledger.receive(&target)?;
     node.process.wait_for_rest(PATIENCE)?;
-    let before_mb = node.process.resident_mb()?.0;
+    let before_mb = node.process.resident_mb()?.1;
     let mut worst = 0.0_f64;
     for (row, attack) in attacks.iter().enumerate() {
         group.reset_peak();
@@ -135,10 +140,10 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
         }
     }
     let since = Instant::now();
-    let mut after_mb = node.process.resident_mb()?.0;
+    let mut after_mb = node.process.resident_mb()?.1;
     while after_mb > before_mb * MEMORY_RATIO && since.elapsed() < MEMORY_PATIENCE && !arguments.quick {
         std::thread::sleep(Duration::from_secs(1));
-        after_mb = node.process.resident_mb()?.0;
+        after_mb = node.process.resident_mb()?.1;
     }
     let returned_s = since.elapsed().as_secs();
     let (acknowledged, lost) = ledger.lost(&target)?;
@@ -146,7 +151,9 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
         Aim::at_most("hostile-latency", "healthy p99 under any attack: 20 ms", worst, HEALTHY_P99_MS),
         Aim::at_most(
             "hostile-memory",
-            &format!("memory {returned_s} s after the attacks beside {before_mb:.0} MB before: 1.2"),
+            &format!(
+                "anonymous memory {returned_s} s after the attacks beside {before_mb:.0} MB before: 1.2"
+            ),
             after_mb / before_mb,
             MEMORY_RATIO,
         ),
