@@ -283,6 +283,11 @@ impl Journal {
         Some(Reservation { journal: self, bytes })
     }
 
+    /// Whether there is room for so many bytes that a hook is to append soon. If not, the store is asked to look for it.
+    pub fn has_room(self: &Arc<Self>, bytes: usize) -> bool {
+        self.reserve(bytes).is_some()
+    }
+
     /// Whether a message was refused since the last call, because there was room for smaller ones only.
     pub fn takes_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)

@@ -474,6 +474,50 @@ fn events_for_a_durable_instance_wait_within_bounds_while_the_disk_is_full() {
 }
 
 #[test]
+fn durable_workflows_are_started_until_the_disk_is_full_and_end_all_the_same() {
+    small_disk(async |home| {
+        let file = home.path().join("hold.yaml");
+        let hold = "document: { dsl: '1.0.3', namespace: test, name: hold, version: '1.0.0', metadata: { durable: true } }\ndo:\n  \
+                    - wait: { listen: { to: { one: { with: { type: mqtt.publish, subject: go } } } } }\n";
+        std::fs::write(&file, hold).unwrap();
+        let mut small = SmallNode::start(home, "");
+        small.node().ok(&["deploy", file.to_str().unwrap()]);
+        let mut publisher = Client::connect(small.port(), "publisher", true).await;
+        let mut taken = 0;
+        // Refused once, it finds more room; and is refused again.
+        for _ in 0..3 {
+            loop {
+                let noise: Vec<u8> =
+                    publisher.noise(20_000).iter().map(|byte| b'0' + (byte & 63)).collect();
+                let input = serde_json::to_vec(&String::from_utf8(noise).unwrap()).unwrap();
+                match publisher.publish("$faas/wf/hold/invoke", false, input, None).await {
+                    PubAckReason::QuotaExceeded => break,
+                    _ => taken += 1,
+                }
+                assert!(taken < 4000, "the disk never filled");
+            }
+            let (free, reserve) = (small.metric("edgefaas_disk_free_bytes"), 4 << 20);
+            assert!(free > reserve, "{free} bytes are free after {taken} instances");
+        }
+        assert!(taken > 300, "{taken} instances were started before the disk was full");
+        small.kill();
+        small.restart();
+        let mut publisher = Client::connect(small.port(), "publisher", true).await;
+        let until = Instant::now() + PATIENCE;
+        let list =
+            |small: &SmallNode| small.node().ok(&["workflow", "list", "-o", "json", "--limit", "10000"]);
+        let count = |text: &str| text.matches("\"workflow\":\"hold\"").count();
+        assert_eq!(count(&list(&small)), taken, "all that were acknowledged");
+        publisher.accepted("go", false).await;
+        while count(&list(&small)) > 0 {
+            assert!(Instant::now() < until, "they end");
+        }
+        publisher.accepted("$faas/wf/hold/invoke", false).await;
+        small.terminate();
+    });
+}
+
+#[test]
 fn a_message_whose_copies_do_not_fit_is_refused_and_smaller_ones_go_on() {
     const AWAY: usize = 100;
     small_disk(async |home| {

@@ -152,7 +152,7 @@ impl CoordinationHook {
             }
             durable.keep = Some(Keep { key: Some(key), auth: None });
         }
-        match room(dispatcher, function) {
+        match room(dispatcher, function, publishing.message().weight()) {
             Ok(slot) => {
                 let acceptance = dispatcher.prepare(slot, invocation, durable);
                 record(dispatcher, publishing, function, acceptance);
@@ -266,6 +266,10 @@ impl CoordinationHook {
                 send(dispatcher, &Arc::from(NODE), &answer, Err(Problem::of(error, None)));
                 Verdict::Consume
             }
+            // It would take a refusal for a success: it waits until the disk has room.
+            None if error.status() == 507 && message.qos() > QoS::AtMostOnce && !can_be_told(origin) => {
+                Verdict::Block(Arc::default())
+            }
             None => Verdict::Reject(reject_reason(error)),
         };
         let routes = dispatcher.registry().routes();
@@ -308,7 +312,7 @@ impl CoordinationHook {
             if message.qos().min(route.qos) == QoS::AtMostOnce {
                 plain.push((route.function.clone(), route.consume));
             } else if refused.is_none() {
-                match room(dispatcher, &route.function) {
+                match room(dispatcher, &route.function, message.weight()) {
                     Ok(slot) => accepted.push((route.function.clone(), route.consume, route.ordered, slot)),
                     Err(no_room) => refused = Some(refuse(&route.function, origin, no_room)),
                 }
@@ -494,7 +498,7 @@ fn reject_reason(error: &InvocationError) -> RejectReason {
     match error.status() {
         404 => RejectReason::TopicNameInvalid,
         // What is too large will be no smaller later.
-        429 => RejectReason::QuotaExceeded,
+        429 | 507 => RejectReason::QuotaExceeded,
         _ => RejectReason::ImplementationSpecific,
     }
 }
@@ -512,10 +516,10 @@ impl Call<'_> {
     }
 }
 
-/// A place for a durable invocation. There is none either while the disk is full.
-fn room(dispatcher: &Dispatcher, function: &Arc<LiveFunction>) -> Result<Slot, NoRoom> {
+/// A place for a durable invocation of so many bytes. There is none either while the disk is full.
+fn room(dispatcher: &Dispatcher, function: &Arc<LiveFunction>, bytes: usize) -> Result<Slot, NoRoom> {
     let slot = dispatcher.journal().reserve(function)?;
-    if dispatcher.broker().journal().is_full() {
+    if !dispatcher.broker().journal().has_room(bytes) {
         let when_full = function.spec.limits.queue.when_full;
         return Err(NoRoom { when_full, room: Arc::default() });
     }

@@ -160,7 +160,7 @@ pub struct InvocationJournal {
     memory_bytes: AtomicUsize,
     claims: Arc<Claims>,
     waiters: Mutex<HashMap<Ulid, Vec<oneshot::Sender<()>>>>,
-    /// What invocations published and found no room so far.
+    /// What invocations published and found no room so far, or were stopped before.
     outbox: Outbox,
     /// Something is due earlier than the timer knows.
     timer: Notify,
@@ -235,8 +235,15 @@ impl InvocationJournal {
             }
         })?;
         *self.lanes.lock() = lanes;
-        self.for_each(record::OUTGOING, |key, _| {
-            last = last.max(record::parse_outgoing_key(key).unwrap_or(0));
+        // What is published from now on does not overtake what an earlier run of the node has left.
+        self.for_each(record::OUTGOING, |key, value| {
+            let number = record::parse_outgoing_key(key);
+            last = last.max(number.unwrap_or(0));
+            match (number, record::decode::<record::Outgoing>(value)) {
+                (Some(number), Ok(outgoing)) => self.outbox.wait(&outgoing.source, number),
+                (_, Err(damage)) => warn_damaged("a message to be published", key, damage),
+                (None, _) => warn_damaged("a message to be published", key, record::Damage::Fields),
+            }
         })?;
         self.for_each(record::EXPIRY, |key, value| match record::decode::<Expiry>(value) {
             Ok(expiry) => {

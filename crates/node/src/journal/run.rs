@@ -184,9 +184,6 @@ impl Dispatcher {
     /// Publishes what was left to be published at the last stop, then starts what is pending, and from then on what
     /// comes due. Runs until `cancel` fires; one for each node.
     pub async fn run_journal(self: Arc<Self>, cancel: CancellationToken) {
-        if let Err(error) = self.publish_left_over() {
-            tracing::error!(%error, "messages of earlier invocations could not be published");
-        }
         let mut tidied = Instant::now();
         loop {
             self.publish_waiting();
@@ -536,21 +533,6 @@ impl Dispatcher {
         };
         self.logs().add(&source, "", LogLevel::Warn, lost);
         true
-    }
-
-    fn publish_left_over(&self) -> Result<(), crate::store::StoreError> {
-        let first = self.journal().first_sequence.load(Ordering::Relaxed);
-        self.journal().for_each(record::OUTGOING, |key, value| {
-            // What invocations of this run have to publish they publish themselves.
-            if record::parse_outgoing_key(key).is_some_and(|number| number >= first) {
-                return;
-            }
-            match (record::parse_outgoing_key(key), record::decode::<Outgoing>(value)) {
-                (Some(number), Ok(outgoing)) => self.publish_outgoing(number, outgoing),
-                (_, Err(damage)) => super::warn_damaged("a message to be published", key, damage),
-                (None, _) => super::warn_damaged("a message to be published", key, record::Damage::Fields),
-            }
-        })
     }
 }
 

@@ -114,8 +114,16 @@ impl Dispatcher {
         if start.depth == 0 && coordinator.running.load(Relaxed) >= limits.running {
             return Err(full(limits.running));
         }
-        let root = start.root.unwrap_or_else(|| coordinator.root_budget(start.id));
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
+        // A part of one that is there finds its room with it.
+        let is_new = !start.is_recovered && start.parent.is_none();
+        if is_new && workflow.program.durable && !self.broker().journal().has_room(bytes) {
+            let space = self.store().committer().space();
+            let (free_bytes, needed_bytes) = (space.free_bytes, space.needed_bytes);
+            let error = CommitError::DiskFull { free_bytes, needed_bytes };
+            return Err(InvocationError::NotStored { function: name(), error });
+        }
+        let root = start.root.unwrap_or_else(|| coordinator.root_budget(start.id));
         let charge = match start.is_recovered {
             true => root.charge_recovered(start.id, bytes),
             false => {
