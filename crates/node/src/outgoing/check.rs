@@ -6,7 +6,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
 use url::Url;
 
-use super::error::{FetchError, shown};
+use super::error::{FetchError, server, shown};
 use super::reach::{Caller, NotPermitted};
 
 /// The most headers of a request, and their bytes.
@@ -110,5 +110,6 @@ pub(super) fn permitted(url: &Url, caller: &Caller, redirected: bool) -> Result<
         Err(NotPermitted::NotNamed) => None,
         Err(NotPermitted::Guarded(guarded)) => Some(guarded),
     };
-    Err(FetchError::NotPermitted { url: shown(url), redirected, guarded })
+    let (server, owner) = (server(url), caller.owner().clone());
+    Err(FetchError::NotPermitted { url: shown(url), redirected, guarded, server, owner })
 }

@@ -20,7 +20,7 @@ pub enum FetchError {
     #[error(
         "{url} is not permitted{}: {}", 
         if *redirected { " (a redirection leads there)" } else { "" },
-        remedy(guarded.as_ref())
+        remedy(guarded.as_ref(), server, owner)
     )]
     NotPermitted {
         /// The URL without query.
@@ -29,6 +29,10 @@ pub enum FetchError {
         redirected: bool,
         /// It is permitted by `*`, which does not cover its address.
         guarded: Option<Guarded>,
+        /// The server as `permissions.http` names it: with its port, if it is not that of the scheme.
+        server: String,
+        /// The function or workflow.
+        owner: std::sync::Arc<str>,
     },
     /// It redirects, and the function does not want that.
     #[error("{url} answered with a redirection, which the request's `redirect` does not allow")]
@@ -81,10 +85,10 @@ pub enum FetchError {
     },
 }
 
-fn remedy(guarded: Option<&Guarded>) -> String {
+fn remedy(guarded: Option<&Guarded>, server: &str, owner: &str) -> String {
     match guarded {
-        Some(guarded) => format!("{guarded} to permissions.http of the function"),
-        None => "add its host to permissions.http of the function".to_owned(),
+        Some(guarded) => format!("{guarded} to permissions.http of {owner}"),
+        None => format!("add `{server}` to permissions.http of {owner}"),
     }
 }
 
