@@ -214,17 +214,24 @@ pub fn script(name: &str, source: &str) -> proto::Artifact {
     proto::Artifact { function: name.to_owned(), source: Some(proto::artifact::Source::Modules(graph)) }
 }
 
-pub async fn send(address: SocketAddr, mut request: Request<Full<Bytes>>) -> Response<Bytes> {
+pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Bytes> {
+    try_send(address, request).await.expect("a response")
+}
+
+/// The same for a request whose body may be refused while it is being sent: the connection may be closed before the answer is read.
+pub async fn try_send(
+    address: SocketAddr,
+    mut request: Request<Full<Bytes>>,
+) -> hyper::Result<Response<Bytes>> {
     let host = address.to_string().parse().expect("a header");
     request.headers_mut().entry(http::header::HOST).or_insert(host);
     let stream = TcpStream::connect(address).await.expect("the port is open");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("a connection");
     tokio::spawn(connection);
-    let response = sender.send_request(request).await.expect("a response");
-    let (head, body) = response.into_parts();
-    let body = body.collect().await.expect("the whole body").to_bytes();
-    Response::from_parts(head, body)
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    Ok(Response::from_parts(head, body))
 }
 
 pub fn json(response: &Response<Bytes>) -> serde_json::Value {
