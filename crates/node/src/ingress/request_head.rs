@@ -1,5 +1,5 @@
-//! What RFC 9112 asks of the head of a request and the HTTP library lets pass: one `Host`, and not both
-//! `Transfer-Encoding` and `Content-Length`.
+//! What RFC 9112 asks of the head of a request and the HTTP library lets pass: one `Host`, no `Transfer-Encoding` but `chunked`,
+//! and not both `Transfer-Encoding` and `Content-Length`.
 //!
 //! The library drops `Content-Length` where both are there, which is right for the message and wrong where a proxy before
 //! the node went by it: the rest of the body would be the next request. So the bytes are looked at as they come in, with
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
-use http::header::{HOST, HeaderValue};
+use http::header::{HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{Request, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -39,7 +39,7 @@ impl RequestHeads {
     /// Checks the next request. To be called once for each, in order.
     ///
     /// # Errors
-    /// 400, after which the connection is to be closed.
+    /// 400 or 501, after which the connection is to be closed.
     pub fn check<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let number = self.answered.fetch_add(1, Relaxed) + 1;
         if request.version() > Version::HTTP_11 {
@@ -49,6 +49,7 @@ impl RequestHeads {
             let detail = "a request has `Transfer-Encoding` or `Content-Length`; this one has both";
             return Err(Problem::new(400, "Ambiguous length", detail));
         }
+        check_encoding(request.headers())?;
         let mut hosts = request.headers().get_all(HOST).into_iter();
         let detail = match (hosts.next(), hosts.next(), request.version()) {
             (Some(_), Some(_), _) => "a request has one `Host` header; this one has several",
@@ -63,6 +64,29 @@ impl RequestHeads {
     pub fn end(&self) {
         self.is_over.store(true, Relaxed);
     }
+}
+
+/// What is not `chunked`, once, is refused (RFC 9112, sections 6.1 and 7.1): the library takes every list that ends with it, and leaves
+/// the other encodings as they are.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Problem> {
+    let codings = headers
+        .get_all(TRANSFER_ENCODING)
+        .into_iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let mut count = 0;
+    for coding in codings {
+        if !coding.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+            let detail = "the node takes `Transfer-Encoding: chunked` and no other; say how a body is compressed in `Content-Encoding`";
+            return Err(Problem::new(501, "Unknown transfer coding", detail));
+        }
+        count += 1;
+    }
+    if count > 1 {
+        let detail =
+            "a body is `chunked` once; the `Transfer-Encoding` of this request says so several times";
+        return Err(Problem::new(400, "Ambiguous length", detail));
+    }
+    Ok(())
 }
 
 /// Whether a header is `uri-host [ ":" port ]`; it may be empty (RFC 9110, section 7.2).

@@ -14,12 +14,14 @@ use serde_json::{Map, Value};
 use ulid::Ulid;
 
 use super::drive::Queued;
+use super::inbox::NoRoomForEvent;
 use super::interests::{Interest, Waiter};
 use super::lanes::{Arrival, LaneRoom, StartEvent};
 use super::messages::CLOUD_EVENT;
-use super::root::Charge;
+use super::root::{Charge, NodeBudget};
 use super::weight::weight;
 use super::{INSTANCE_BYTES, Running, Start};
+use crate::budget::Taken;
 use crate::dispatch::Dispatcher;
 use crate::registry::{LiveWorkflow, Routes};
 
@@ -29,6 +31,9 @@ const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
 /// A message and the workflows that wait for it, each with its room.
 pub(crate) struct Offered {
     event: Arc<Value>,
+    event_bytes: usize,
+    /// The event's memory, for all instances that are told.
+    held: Option<Arc<Taken>>,
     arrival: Arrival,
     tells: Vec<Tell>,
     starts: Vec<Arc<LiveWorkflow>>,
@@ -41,6 +46,17 @@ struct Tell {
     frame: FrameId,
     source: u32,
     charge: Charge,
+}
+
+impl Offered {
+    /// The event's memory, once for all instances that are told: a message that all of them wait for has to find room beside them.
+    fn hold_event(&mut self, budget: &NodeBudget) -> Result<&Arc<Taken>, NoRoomForEvent> {
+        let held = match self.held.take() {
+            Some(held) => held,
+            None => Arc::new(budget.take(self.event_bytes)?),
+        };
+        Ok(self.held.insert(held))
+    }
 }
 
 impl Dispatcher {
@@ -78,6 +94,8 @@ impl Dispatcher {
         let event_bytes = weight(&event);
         let mut offered = Offered {
             event: Arc::new(event),
+            event_bytes,
+            held: None,
             arrival: Arrival {
                 now_ms: coordinator.time.now_ms(),
                 unix_ms,
@@ -93,7 +111,7 @@ impl Dispatcher {
             lanes: Vec::new(),
         };
         for interest in found {
-            if let Err(refusal) = self.find_room(publishing, &routes, interest, event_bytes, &mut offered) {
+            if let Err(refusal) = self.find_room(publishing, &routes, interest, &mut offered) {
                 coordinator.figures.rejected.fetch_add(1, Relaxed);
                 return Err(refusal);
             }
@@ -110,7 +128,6 @@ impl Dispatcher {
         publishing: &Publishing<'_>,
         routes: &Routes,
         interest: Interest,
-        event_bytes: usize,
         offered: &mut Offered,
     ) -> Result<(), Verdict> {
         let coordinator = self.coordinator();
@@ -119,7 +136,9 @@ impl Dispatcher {
         match &interest.waiter {
             Waiter::Instance(id, frame) => {
                 let Some(running) = coordinator.find(*id) else { return Ok(()) };
-                match running.reserve(event_bytes, qos, || self.broker().journal().is_full()) {
+                let is_full = || self.broker().journal().is_full();
+                let event = offered.hold_event(&coordinator.budget);
+                match event.and_then(|event| running.reserve(event, qos, is_full)) {
                     Ok(charge) => {
                         let (frame, source) = (*frame, interest.source);
                         offered.tells.push(Tell { running, frame, source, charge });
@@ -146,7 +165,7 @@ impl Dispatcher {
                     }
                     return Ok(());
                 }
-                match coordinator.lanes.reserve(name, event_bytes, coordinator.budget.bytes()) {
+                match coordinator.lanes.reserve(name, offered.event_bytes, coordinator.budget.bytes()) {
                     Ok(room) => offered.lanes.push((workflow.clone(), interest, room)),
                     Err(_) if is_told => return Err(self.refusal(publishing)),
                     Err(reason) => self.drop_event(workflow, "", &reason),
@@ -175,7 +194,7 @@ impl Dispatcher {
 
     /// Gives a message to the workflows that wait for it. They observe: everybody else still gets it.
     pub(crate) fn give_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
-        let Offered { event, arrival, tells, starts, lanes } = offered;
+        let Offered { event, arrival, tells, starts, lanes, .. } = offered;
         for Tell { running, frame, source, charge } in tells {
             let told = Event::Message { frame, source, event: event.clone() };
             self.tell(publishing, &running, told, charge);

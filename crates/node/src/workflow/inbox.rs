@@ -15,6 +15,7 @@ use super::drive::Queued;
 use super::root::{Charge, OverBudget};
 use super::turn::YieldTimer;
 use super::{Coordinator, Running};
+use crate::budget::Taken;
 use crate::dispatch::Dispatcher;
 use crate::registry::LiveWorkflow;
 
@@ -48,20 +49,20 @@ impl Inbox {
 }
 
 impl Running {
-    /// Reserves room for an event of `event_bytes` in memory that comes with a message of this QoS.
+    /// Reserves room for an event, which others may wait for as well, that comes with a message of this QoS.
     ///
     /// # Errors
     /// There is no room, in the budgets or, for what has to be recorded, on the disk.
     pub(super) fn reserve(
         &self,
-        event_bytes: usize,
+        event: &Arc<Taken>,
         qos: QoS,
         disk_is_full: impl FnOnce() -> bool,
     ) -> Result<Charge, NoRoomForEvent> {
         if qos > QoS::AtMostOnce && self.is_durable() && disk_is_full() {
             return Err(NoRoomForEvent::DiskFull);
         }
-        Ok(self.root.charge(event_bytes.saturating_add(WAITING_BYTES))?)
+        Ok(self.root.charge_event(event, WAITING_BYTES)?)
     }
 }
 

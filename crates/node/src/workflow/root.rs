@@ -43,6 +43,14 @@ impl NodeBudget {
         &self.bytes
     }
 
+    /// Takes so many bytes.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn take(&self, bytes: usize) -> Result<Taken, OverBudget> {
+        self.bytes.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes: self.bytes.most() })
+    }
+
     /// Whether there is room for a new instance of so many bytes.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.bytes.free() >= bytes.saturating_add(self.growth_bytes())
@@ -91,6 +99,8 @@ pub(crate) struct Charge {
     bytes: usize,
     is_descendant: bool,
     node: Taken,
+    /// Of an event that waits: itself, which all who wait for it share.
+    _event: Option<Arc<Taken>>,
 }
 
 /// A budget has no room.
@@ -179,18 +189,18 @@ impl RootBudget {
     /// # Errors
     /// Nothing at all is left of the node's budget.
     pub fn charge_recovered(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
-        let mut node = self.take_of_node(0)?;
+        let mut node = self.node.take(0)?;
         // Others have grown meanwhile to what they were.
         node.resize(bytes);
         let is_descendant = id != self.id;
         self.descendants.fetch_add(usize::from(is_descendant), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
-        Ok(Charge { root: self.clone(), bytes, is_descendant, node })
+        Ok(Charge { root: self.clone(), bytes, is_descendant, node, _event: None })
     }
 
     fn charge_beyond(self: &Arc<Self>, bytes: usize) -> Charge {
         let node = self.node.bytes.nothing();
-        let mut charge = Charge { root: self.clone(), bytes: 0, is_descendant: false, node };
+        let mut charge = Charge { root: self.clone(), bytes: 0, is_descendant: false, node, _event: None };
         charge.set_bytes(bytes);
         charge
     }
@@ -200,23 +210,40 @@ impl RootBudget {
     /// # Errors
     /// The root's budget or the node's has no room.
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, OverBudget> {
+        self.charge_parts(bytes, bytes, None)
+    }
+
+    /// Charges an event that waits: the root pays for all of it, the node once for the event and for each who waits `waiting_bytes`.
+    ///
+    /// # Errors
+    /// The root's budget or the node's has no room.
+    pub fn charge_event(
+        self: &Arc<Self>,
+        event: &Arc<Taken>,
+        waiting_bytes: usize,
+    ) -> Result<Charge, OverBudget> {
+        let bytes = event.bytes().saturating_add(waiting_bytes);
+        self.charge_parts(bytes, waiting_bytes, Some(event.clone()))
+    }
+
+    fn charge_parts(
+        self: &Arc<Self>,
+        bytes: usize,
+        node_bytes: usize,
+        event: Option<Arc<Taken>>,
+    ) -> Result<Charge, OverBudget> {
         let max_bytes = self.limits.bytes;
         if self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes) > max_bytes {
             self.bytes.fetch_sub(bytes, Relaxed);
             return Err(OverBudget::RootBytes { root: self.id, max_bytes });
         }
-        match self.take_of_node(bytes) {
-            Ok(node) => Ok(Charge { root: self.clone(), bytes, is_descendant: false, node }),
+        match self.node.take(node_bytes) {
+            Ok(node) => Ok(Charge { root: self.clone(), bytes, is_descendant: false, node, _event: event }),
             Err(error) => {
                 self.bytes.fetch_sub(bytes, Relaxed);
                 Err(error)
             }
         }
-    }
-
-    fn take_of_node(&self, bytes: usize) -> Result<Taken, OverBudget> {
-        let max_bytes = self.node.bytes.most();
-        self.node.bytes.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes })
     }
 }
 
@@ -291,6 +318,27 @@ mod tests {
             RootBudget::new(Ulid::from_parts(1, 9), RootLimits { descendants: 2, bytes: 3000 }, node);
         assert_eq!(other.charge(1001).unwrap_err(), OverBudget::NodeBytes { max_bytes: 1000 });
         assert_eq!(other.charge(1000).unwrap().bytes, 1000);
+    }
+
+    #[test]
+    fn an_event_counts_once_for_the_node_and_wholly_for_each_root() {
+        let node = NodeBudget::new(1000);
+        let limits = RootLimits { descendants: 2, bytes: 600 };
+        let roots =
+            [1, 2, 3].map(|number| RootBudget::new(Ulid::from_parts(1, number), limits, node.clone()));
+        let event = Arc::new(node.take(500).unwrap());
+        let waits = roots.each_ref().map(|root| root.charge_event(&event, 100).unwrap());
+        assert_eq!(node.bytes.free(), 200);
+        assert!(
+            roots[0].charge(1).is_err() && roots[0].charge_event(&event, 0).is_err(),
+            "the root is full"
+        );
+        drop(event);
+        let [first, second, third] = waits;
+        drop((first, second));
+        assert_eq!(node.bytes.free(), 400, "one waits for it");
+        drop(third);
+        assert_eq!(node.bytes.free(), 1000);
     }
 
     #[test]

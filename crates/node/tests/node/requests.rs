@@ -44,6 +44,14 @@ async fn a_request_has_one_host_and_one_length() {
             let answer = answer(address, &format!("{head}host: localhost\r\n{both}\r\n{body}")).await;
             assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("has both"), "{both}: {answer}");
         }
+        for (coding, status) in [
+            ("transfer-encoding: chunked, chunked\r\n", 400),
+            ("transfer-encoding: chunked\r\ntransfer-encoding: Chunked\r\n", 400),
+            ("transfer-encoding: gzip, chunked\r\n", 501),
+        ] {
+            let answer = answer(address, &format!("{head}host: localhost\r\n{coding}\r\n{body}")).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{coding}: {answer}");
+        }
     }
     // Behind requests that are good, in any number of pieces.
     let good = "POST /fn/f HTTP/1.1\r\nhost: localhost\r\n";

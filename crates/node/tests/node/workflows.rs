@@ -448,6 +448,51 @@ async fn a_root_has_a_budget_of_bytes() {
     assert!(problem["detail"].as_str().unwrap().contains("workflows.root_memory"), "{problem}");
 }
 
+/// Instances wait until there is no room for another one: the message that all of them wait for, many times as large as what is left
+/// when it counts for each, still reaches them, and those of another message with one of them.
+#[tokio::test]
+async fn instances_that_fill_the_memory_are_told_what_ends_them() {
+    use rumqttc::v5::mqttbytes::v5::{Packet, PubAckReason};
+    use rumqttc::v5::{AsyncClient, Event, MqttOptions, mqttbytes::QoS};
+    for durable in [false, true] {
+        let mut node = TestNode::start_with(|config| {
+            config.workflows.memory = Some(bytesize::ByteSize::mib(2));
+        })
+        .await;
+        let waits = "schedule: { on: { one: { with: { type: mqtt.publish, subject: begin } } } }\ndo:\n  - wait: { listen: { to: { one: { \
+                     with: { type: mqtt.publish, subject: go } } } } }\n";
+        let text = format!(
+            "document: {{ dsl: '1.0.3', namespace: test, name: waits, version: '1.0.0', metadata: {{ durable: {durable} }} }}\n{waits}"
+        );
+        deploy(&mut node, "app = \"t\"\nworkflows = [\"*.yaml\"]\n", &[], &[&text]).await;
+        let options = MqttOptions::new("starts", "127.0.0.1", node.addresses.mqtt.port());
+        let (client, mut events) = AsyncClient::new(options, 10);
+        let mut publish = async |topic: &str, payload: String| {
+            client.publish(topic, QoS::AtLeastOnce, false, payload).await.unwrap();
+            loop {
+                let event = tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time");
+                if let Event::Incoming(Packet::PubAck(ack)) = event.expect("a connection") {
+                    return ack.reason;
+                }
+            }
+        };
+        let mut started = 0;
+        while publish("begin", "1".into()).await != PubAckReason::QuotaExceeded {
+            started += 1;
+        }
+        assert!(started > 100, "{started} instances of a few kilobytes");
+        let until = Instant::now() + PATIENCE;
+        // Each has come to its `listen` by now, or will be there when the message is sent again.
+        while counts(&mut node, "waits").await.1 < started {
+            let reason = publish("go", "x".repeat(20_000)).await;
+            assert_ne!(reason, PubAckReason::QuotaExceeded, "{:?}", counts(&mut node, "waits").await);
+            assert!(Instant::now() < until, "{:?} of {started}", counts(&mut node, "waits").await);
+        }
+        assert_eq!(counts(&mut node, "waits").await, (started, started, 0));
+        assert_ne!(publish("begin", "1".into()).await, PubAckReason::QuotaExceeded);
+    }
+}
+
 /// Started, completed and live instances of the workflows.
 async fn counts(node: &mut TestNode, name: &str) -> (u64, u64, u64) {
     let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
