@@ -81,7 +81,8 @@ pub(super) fn bad_request(problem: &Problem) -> Response {
         (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),
         (http::header::CONNECTION, HeaderValue::from_static("close")),
     ];
-    (StatusCode::BAD_REQUEST, headers, problem.to_json()).into_response()
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
+    (status, headers, problem.to_json()).into_response()
 }
 
 fn refuse(headers: &HeaderMap) -> Response {
