@@ -138,6 +138,7 @@ fn run(arguments: &Arguments, binary: &std::path::Path) -> anyhow::Result<Report
             report.print();
             return Err(error.context(format!("after {}", attack.name())));
         }
+        eprintln!("{}: anonymous memory at rest {:.0} MB", attack.name(), node.process.resident_mb()?.1);
     }
     let since = Instant::now();
     let mut after_mb = node.process.resident_mb()?.1;
