@@ -7,9 +7,11 @@ mod web;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::js::PrepareError;
 use edgefaas_isolates::{
-    CronTick, Event, HostError, HttpRequest, Limits, LogLevel, MqttMessage, Reply, RunError, Trigger,
+    Compiler, CronTick, Event, FunctionSource, HostError, HttpRequest, Isolates, IsolatesConfig, Isolation,
+    Limits, LogLevel, MqttMessage, Preparing, Reply, RunError, Trigger,
 };
 use support::{Bench, call, graph, http, mqtt};
 
@@ -328,6 +330,46 @@ async fn calls_overlap() {
         ["undefined", null],
     ]);
     assert_eq!(seen, expected);
+}
+
+/// Many calls at once leave many places of the pool that hold memory for the next one; it goes with the program.
+#[tokio::test]
+async fn what_the_pool_keeps_for_a_function_goes_with_its_program() {
+    let bench = Bench::new();
+    let config = IsolatesConfig {
+        pool: PoolConfig { max_isolates: 20, ..PoolConfig::default() },
+        compiler: Compiler::InProcess,
+        code_cache: None,
+    };
+    let isolates = Isolates::new(&config).unwrap();
+    let source = "export default async () => { await new Promise((done) => setTimeout(done, 50)); return [...Array(1000).keys()]; }";
+    let source = FunctionSource::JavaScript(graph("f.js", source));
+    let wanted = || Preparing {
+        name: "f",
+        owner: "f",
+        source: &source,
+        assets: &[],
+        memory_bytes: Limits::default().memory_bytes,
+        isolation: Isolation::Fresh,
+        anew: true,
+    };
+    let program = isolates.prepare(wanted()).await.unwrap();
+    let run = || isolates.run(&program, &bench.meta, call(""), Limits::default(), bench.host());
+    run().await.result.unwrap();
+    let kept_for_one = isolates.kept_bytes();
+    for completion in futures_util::future::join_all((0..10).map(|_| run())).await {
+        completion.result.unwrap();
+    }
+    let kept = isolates.kept_bytes();
+    if wasmtime::PoolingAllocationConfig::is_pagemap_scan_available() {
+        assert!(kept > 4 * kept_for_one && kept_for_one > 0, "{kept} bytes, for one {kept_for_one}");
+    }
+    drop(program);
+    let left = isolates.kept_bytes();
+    assert!(left == 0 || left <= kept / 4, "{left} bytes of {kept}: those of the engine");
+    let program = isolates.prepare(wanted()).await.unwrap();
+    let completion = isolates.run(&program, &bench.meta, call(""), Limits::default(), bench.host()).await;
+    completion.result.unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! What can be made again goes where memory is short: instances that wait, then compiled functions. Of these only so many
-//! stay at any time that nobody has called lately.
+//! stay at any time that nobody has called lately, and fewer where the pool of isolates keeps much memory for them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const NEAR: u64 = 4;
 const SHORT: u64 = 10;
 /// Functions leave one in so many bytes of the limit.
 const FLOOR: u64 = 16;
+/// What the pool of isolates may keep for functions that are not in use: one in so many bytes of the limit.
+const KEPT: u64 = 128;
 /// A function that was called within this time keeps its program.
 const IN_USE: Duration = Duration::from_secs(30);
 
@@ -36,6 +38,10 @@ pub async fn watch(
             tidied = Some(Instant::now());
             isolates.tidy();
             registry.keep_programs(max_programs, IN_USE);
+            // A flood of calls is over: what its isolates used goes back.
+            if memory.level().is_some_and(|level| keeps_much(level, isolates.kept_bytes())) {
+                registry.relieve(IN_USE);
+            }
         }
         let level = memory.level();
         if level.is_some_and(is_short) {
@@ -57,6 +63,10 @@ pub async fn watch(
 
 fn is_short(level: MemoryLevel) -> bool {
     level.available_bytes < level.limit_bytes / SHORT
+}
+
+fn keeps_much(level: MemoryLevel, kept_bytes: u64) -> bool {
+    kept_bytes > level.limit_bytes / KEPT
 }
 
 /// Memory of functions that is not reserved, but that the machine does not have either.
