@@ -172,7 +172,7 @@ impl WorkflowsSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesSection {
-    /// Spans that are kept in memory; 0 records none.
+    /// Spans that are kept in memory, in 512 bytes each on average; 0 records none.
     pub spans: usize,
     /// Traces that begin in a second, at most; others are not recorded.
     pub per_second: u64,

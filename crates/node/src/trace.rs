@@ -14,13 +14,20 @@ use tokio::sync::Notify;
 use crate::invocation::{Invocation, Outcome};
 use crate::workflow::Running;
 
+/// Of the spans that are kept one in so many may be tasks of one instance: a loop does not push out everything else.
+const INSTANCE_SHARE: usize = 8;
+const MIN_TASKS: usize = 64;
+/// Bytes of the texts of all spans that are kept, for each of them on average.
+const SPAN_BYTES: usize = 512;
+const MIN_BYTES: usize = 64 << 10;
 /// Characters of an input or output that are kept.
 const DATA_CHARS: usize = 300;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceLimits {
-    /// Spans that are kept; none are recorded if it is 0.
+    /// Spans that are kept, fewer where their texts are long; none are recorded if it is 0. One instance has an eighth of them for its
+    /// tasks, and at least 64.
     pub spans: usize,
     /// Traces that begin in a second, at most.
     pub per_second: u64,
@@ -83,7 +90,7 @@ pub struct TraceSpan {
 #[derive(Default)]
 pub struct Traces {
     limits: TraceLimits,
-    spans: Mutex<VecDeque<TraceSpan>>,
+    kept: Mutex<Kept>,
     /// The second in which traces are counted now, and how many began in it.
     second: AtomicU64,
     begun: AtomicU64,
@@ -91,6 +98,21 @@ pub struct Traces {
     unexported: AtomicUsize,
     exporting: bool,
     pub(crate) added: Notify,
+}
+
+#[derive(Default)]
+struct Kept {
+    spans: VecDeque<TraceSpan>,
+    /// Of their texts.
+    bytes: usize,
+}
+
+impl TraceSpan {
+    fn text_bytes(&self) -> usize {
+        let texts = [&self.trace, &self.id, &self.name, &self.input, &self.output];
+        let optional = [&self.parent, &self.error];
+        texts.into_iter().chain(optional.into_iter().flatten()).map(String::capacity).sum()
+    }
 }
 
 impl Traces {
@@ -121,11 +143,15 @@ impl Traces {
         span.input = mask(std::mem::take(&mut span.input));
         span.output = mask(std::mem::take(&mut span.output));
         span.error = span.error.map(&mask);
-        let mut spans = self.spans.lock();
-        if spans.len() >= self.limits.spans {
-            spans.pop_front();
+        let mut kept = self.kept.lock();
+        kept.bytes += span.text_bytes();
+        kept.spans.push_back(span);
+        let most = self.limits.spans;
+        while kept.spans.len() > most || kept.bytes > most.saturating_mul(SPAN_BYTES).max(MIN_BYTES) {
+            let Some(oldest) = kept.spans.pop_front() else { break };
+            kept.bytes -= oldest.text_bytes();
         }
-        spans.push_back(span);
+        let spans = &kept.spans;
         if self.exporting {
             let unexported = self.unexported.load(Ordering::Relaxed);
             self.unexported.store((unexported + 1).min(spans.len()), Ordering::Relaxed);
@@ -136,7 +162,8 @@ impl Traces {
     /// All spans of the trace that something is part of, by the id of an invocation, an instance or a trace; parents
     /// before their children.
     pub fn find(&self, id: &str) -> Vec<TraceSpan> {
-        let spans = self.spans.lock();
+        let kept = self.kept.lock();
+        let spans = &kept.spans;
         let Some(trace) =
             spans.iter().rev().find(|span| span.id == id || span.trace == id).map(|span| &span.trace)
         else {
@@ -149,7 +176,8 @@ impl Traces {
 
     /// The spans that were added since the last call.
     pub(crate) fn take_unexported(&self) -> Vec<TraceSpan> {
-        let spans = self.spans.lock();
+        let kept = self.kept.lock();
+        let spans = &kept.spans;
         let count = self.unexported.swap(0, Ordering::Relaxed).min(spans.len());
         spans.iter().skip(spans.len() - count).cloned().collect()
     }
@@ -229,17 +257,26 @@ impl OpenSpans {
         self.open.iter().rev().find(|span| span.node == Some(node)).map(|span| span.id.clone())
     }
 
+    /// Whether tasks that begin now are recorded.
+    fn has_room(&self, traces: &Traces) -> bool {
+        self.count < (traces.limits.spans / INSTANCE_SHARE).max(MIN_TASKS) as u64
+    }
+
     /// Takes a note; gives a span when something has ended.
     pub fn note(
         &mut self,
+        traces: &Traces,
         running: &Running,
         note: &Note,
         node: Option<&Node>,
         unix_us: u64,
     ) -> Option<TraceSpan> {
-        let trace = trace_id(running.trace_parent.as_deref()?)?.to_owned();
+        let trace = trace_id(running.trace_parent.as_deref()?)?;
         let data = || cut(&note.value.start_of_json(4 * DATA_CHARS));
         if note.kind == NoteKind::Started {
+            if node.is_some() && !self.has_room(traces) {
+                return None;
+            }
             self.begin(running, note, node, unix_us, data());
             return None;
         }
@@ -254,7 +291,7 @@ impl OpenSpans {
             Some(node) => (SpanKind::Task, format!("{} {}", node.kind.word(), node.name)),
         };
         Some(TraceSpan {
-            trace,
+            trace: trace.to_owned(),
             id,
             parent,
             kind,

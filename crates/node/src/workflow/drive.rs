@@ -497,7 +497,7 @@ impl Dispatcher {
             let mut state = running.state.lock();
             let node = note.node.map(|node| running.workflow.program.node(node));
             if let Some(span) =
-                state.spans.note(running, note, node, self.coordinator().clock.now_unix_us())
+                state.spans.note(self.traces(), running, note, node, self.coordinator().clock.now_unix_us())
             {
                 let secrets = &running.workflow.program.secrets;
                 drop(state);

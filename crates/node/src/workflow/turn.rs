@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_workflow::instance::{Action, Instance, NextTask};
+use edgefaas_workflow::instance::{Action, Instance, NextTask, Note};
 use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
@@ -42,6 +42,19 @@ pub(super) struct Paused {
 fn worker_growth_bytes(budget: &NodeBudget) -> usize {
     let (least, most) = WORKER_GROWTH_BYTES.into_inner();
     (budget.bytes().free() / WORKER_GROWTH_SHARE).clamp(least, most)
+}
+
+fn take_notes(actions: &mut Vec<Action>) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let others = std::mem::take(actions).into_iter().filter_map(|action| match action {
+        Action::Note(note) => {
+            notes.push(note);
+            None
+        }
+        other => Some(other),
+    });
+    *actions = others.collect();
+    notes
 }
 
 fn pace_of(turn: Duration) -> Pace {
@@ -181,12 +194,20 @@ impl Dispatcher {
             Some(turn)
         });
         let (turn, place) = turn.await?;
-        let Paused { instance, actions, is_refusal, computed, .. } = *turn;
-        let mut state = running.state.lock();
-        state.instance = instance;
-        state.place = Some(place);
-        state.pace = pace_of(computed);
-        self.turn_ended(running, &mut state, is_refusal);
+        let Paused { instance, mut actions, is_refusal, computed, .. } = *turn;
+        {
+            let mut state = running.state.lock();
+            state.instance = instance;
+            state.place = Some(place);
+            state.pace = pace_of(computed);
+            self.turn_ended(running, &mut state, is_refusal);
+        }
+        // There may be thousands, which are not to hold the worker together.
+        let mut timer = YieldTimer::start();
+        for note in take_notes(&mut actions) {
+            timer.yield_if_due().await;
+            self.note(running, &note);
+        }
         Some(actions)
     }
 

@@ -486,7 +486,11 @@ async fn instances_that_fill_the_memory_are_told_what_ends_them() {
         // got it before have not been told of it.
         while counts(&mut node, "waits").await.1 < started {
             let reason = publish("go", "x".repeat(20_000)).await;
-            assert!(Instant::now() < until, "{reason:?}, {:?} of {started}", counts(&mut node, "waits").await);
+            assert!(
+                Instant::now() < until,
+                "{reason:?}, {:?} of {started}",
+                counts(&mut node, "waits").await
+            );
         }
         assert_eq!(counts(&mut node, "waits").await, (started, started, 0));
         assert_ne!(publish("begin", "1".into()).await, PubAckReason::QuotaExceeded);
@@ -500,6 +504,36 @@ async fn counts(node: &mut TestNode, name: &str) -> (u64, u64, u64) {
     (found.started, found.completed, found.live)
 }
 
+/// A loop does not push out of the traces what others have left there, and its own has its first tasks and its end.
+#[tokio::test]
+async fn a_loop_has_a_share_of_the_traces() {
+    const TASKS: usize = 6_000;
+    let mut node = TestNode::start().await;
+    let of_many = format!(
+        "do:\n  - all: {{ for: {{ in: '${{ [range({TASKS})] }}' }}, do: [ {{ one: {{ set: {{ x: 1 }} }} }} ] }}\n"
+    );
+    let flows = [&flow("one", "do:\n  - a: { set: { x: 1 } }\n"), &flow("many", &of_many)];
+    deploy(&mut node, "app = \"t\"\nworkflows = [\"*.yaml\"]\n", &[], &flows.map(String::as_str)).await;
+    let mut spans_of = Vec::new();
+    for (number, name) in [(1, "one"), (2, "many")] {
+        let request = http::Request::post(format!("/workflows/{name}"))
+            .header("traceparent", format!("00-{number:032}-0000000000000001-01"));
+        let reply = node.send(request.body(http_body_util::Full::new("{}".into())).unwrap()).await;
+        assert_eq!(reply.status().as_u16(), 200, "{:?}", reply.body());
+    }
+    for number in 1..=2 {
+        let request = proto::TraceRequest { id: format!("{number:032}") };
+        spans_of.push(node.control.trace(request).await.unwrap().into_inner().spans);
+    }
+    assert_eq!(spans_of[0].iter().filter(|span| span.kind == "task").count(), 1, "{:?}", spans_of[0]);
+    let (tasks, others): (Vec<_>, Vec<_>) = spans_of[1].iter().partition(|span| span.kind == "task");
+    assert_eq!(tasks.len(), 512);
+    let [workflow] = &others[..] else { panic!("{others:?}") };
+    assert!(workflow.kind == "workflow" && workflow.error.is_empty(), "{workflow:?}");
+    assert!(tasks.iter().all(|task| task.duration_us <= workflow.duration_us), "the workflow ended last");
+}
+
+/// A condition that takes long and is true.
 /// A condition that takes long and is true.
 const LONG: &str = "[range(20000) | tostring | length] | length > 0";
 
