@@ -62,7 +62,7 @@ fn is_taken(address: SocketAddr) -> bool {
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     let platform = Platform::system();
     if platform.memory.limit().bytes <= allocator::SMALL_MEMORY_BYTES
-        && let Err(error) = allocator::give_back_at_once()
+        && let Err(error) = allocator::give_back_soon()
     {
         tracing::warn!(%error, "freed memory is given back late");
     }

@@ -15,6 +15,7 @@
 
 mod actions;
 mod compute;
+mod discard;
 pub(crate) mod drive;
 mod ending;
 mod events;

@@ -198,6 +198,11 @@ impl RootBudget {
         Ok(Charge { root: self.clone(), bytes, is_descendant, node, _event: None })
     }
 
+    /// A charge of nothing.
+    pub fn charge_nothing(self: &Arc<Self>) -> Charge {
+        self.charge_beyond(0)
+    }
+
     fn charge_beyond(self: &Arc<Self>, bytes: usize) -> Charge {
         let node = self.node.bytes.nothing();
         let mut charge = Charge { root: self.clone(), bytes: 0, is_descendant: false, node, _event: None };

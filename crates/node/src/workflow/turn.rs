@@ -8,6 +8,7 @@ use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
 use super::compute::SLICE;
+use super::discard::discard;
 use super::root::NodeBudget;
 use super::{Coordinator, Pace, Refusal, RunState, Running};
 use crate::dispatch::Dispatcher;
@@ -197,7 +198,10 @@ impl Dispatcher {
         let Paused { instance, mut actions, is_refusal, computed, .. } = *turn;
         {
             let mut state = running.state.lock();
-            state.instance = instance;
+            let stand_in = std::mem::replace(&mut state.instance, instance);
+            let bytes = stand_in.bytes();
+            // It may have what the instance has given up.
+            discard(stand_in, bytes);
             state.place = Some(place);
             state.pace = pace_of(computed);
             self.turn_ended(running, &mut state, is_refusal);
