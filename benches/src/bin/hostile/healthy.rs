@@ -150,6 +150,8 @@ fn messages(target: &Target, until: Instant) -> anyhow::Result<Vec<u64>> {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let (client, mut connection) = client(target, "healthy-ledger-writer", true);
     let done = AtomicBool::new(false);
+    // Before the first one is taken.
+    let first = NEXT.load(Ordering::Relaxed);
     std::thread::scope(|threads| {
         threads.spawn(|| {
             while Instant::now() < until {
@@ -163,7 +165,7 @@ fn messages(target: &Target, until: Instant) -> anyhow::Result<Vec<u64>> {
         });
         // Numbers in the order in which they are sent, by their packet identifiers.
         let (mut sent, mut acknowledged) = (std::collections::HashMap::new(), Vec::new());
-        let mut number = NEXT.load(Ordering::Relaxed);
+        let mut number = first;
         let deadline = until + Duration::from_secs(15);
         while Instant::now() < deadline && !(done.load(Ordering::Relaxed) && sent.is_empty()) {
             match connection.recv_timeout(Duration::from_millis(200)) {
