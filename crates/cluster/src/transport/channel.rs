@@ -49,7 +49,17 @@ pub(crate) async fn run(
     link: Link,
     mut stream: Stream,
 ) -> Outcome {
-    match greeting::open(&shared, &link, &mut stream).await {
+    let opened = greeting::open(&shared, &link, &mut stream).await;
+    // A member that does not let this node in may have said that it was put out, or another one.
+    let has_learnt = shared.has_learnt.swap(false, std::sync::atomic::Ordering::AcqRel);
+    let is_out = opened.is_err() && shared.membership.lock().is_own_revoked();
+    if (has_learnt || is_out) && !shared.cancel.is_cancelled() {
+        tokio::select! {
+            _ = events.send(Event::MembershipChanged) => {}
+            () = shared.cancel.cancelled() => {}
+        }
+    }
+    match opened {
         Ok((peer, hello)) => {
             shared.member_came_from(link.peer, &link.address);
             if let Some(life) = peer.life() {
@@ -57,16 +67,7 @@ pub(crate) async fn run(
             }
             serve(&shared, &events, &peer, &hello, stream).await
         }
-        Err(failure) => {
-            // A member that does not let this node in may have said that it was put out.
-            if shared.membership.lock().is_own_revoked() && !shared.cancel.is_cancelled() {
-                tokio::select! {
-                    _ = events.send(Event::MembershipChanged) => {}
-                    () = shared.cancel.cancelled() => {}
-                }
-            }
-            greeting::give_up(&shared, &link, stream, failure).await
-        }
+        Err(failure) => greeting::give_up(&shared, &link, stream, failure).await,
     }
 }
 

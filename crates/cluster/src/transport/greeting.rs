@@ -183,12 +183,17 @@ async fn expect(shared: &Shared, stream: &mut Stream, wanted: Kind) -> Result<By
     let malformed = |error: CertificateError| Failure::Ours(Refusal::Malformed.with(error.to_string()));
     if kind == Kind::Revocations {
         let list = RevocationList::decode(&body).map_err(malformed)?;
-        shared.membership.lock().learn_revocation_list(list).map_err(malformed)?;
+        if shared.membership.lock().learn_revocation_list(list).map_err(malformed)? {
+            shared.pass_on_revocation(kind, &body);
+        }
         (kind, body) = read(stream).await?;
     } else if kind == Kind::RevocationSet {
         let frame = RevocationFrame::decode(&body).map_err(malformed)?;
         for revocation in frame.peers {
-            shared.membership.lock().learn_revocation(revocation).map_err(malformed)?;
+            let body = encode_revocation(&revocation);
+            if shared.membership.lock().learn_revocation(revocation).map_err(malformed)? {
+                shared.pass_on_revocation(kind, &body);
+            }
         }
         (kind, body) = read(stream).await?;
     }

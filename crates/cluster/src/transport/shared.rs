@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) cancel: CancellationToken,
     /// A look is under way to the driver.
     is_look_due: AtomicBool,
+    /// The membership has changed before a channel was open, and the node was not told.
+    pub(crate) has_learnt: AtomicBool,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
     started: Instant,
 }
@@ -116,6 +118,7 @@ impl Shared {
             commands,
             cancel,
             is_look_due: AtomicBool::new(false),
+            has_learnt: AtomicBool::new(false),
             peers: Mutex::default(),
             started: Instant::now(),
         }
@@ -326,6 +329,15 @@ impl Shared {
                 peer.close(DownReason::Refused(Refusal::Revoked));
             }
         }
+    }
+
+    /// Enforces a revocation that came before a channel was open, and tells all members of it. The one who brought it may be the revoked
+    /// one, and nobody else may bring it again.
+    pub(crate) fn pass_on_revocation(&self, kind: Kind, body: &[u8]) {
+        self.has_learnt.store(true, Ordering::Release);
+        self.drop_revoked();
+        self.tell_all(kind, body);
+        self.wake();
     }
 
     /// Leaves a peer alone for a while.

@@ -29,6 +29,22 @@ struct Failures {
     count: u32,
     /// When the last one is answered.
     answered: Instant,
+    /// A password is being checked.
+    is_trying: bool,
+}
+
+/// A login that is being tried.
+pub struct Attempt<'a> {
+    all: &'a FailedLogins,
+    key: Key,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(failures) = self.all.0.lock().get_mut(&self.key) {
+            failures.is_trying = false;
+        }
+    }
 }
 
 /// The answer to an earlier failed login of the same user from the same address is still held back.
@@ -37,16 +53,19 @@ struct Failures {
 pub struct TooSoon;
 
 impl FailedLogins {
-    /// Whether a login may be tried: one at a time, where one has failed.
+    /// Begins a login: one at a time, where one has failed.
     ///
     /// # Errors
     /// [`TooSoon`], whatever the password is.
-    pub fn check(&self, address: IpAddr, user: &str) -> Result<(), TooSoon> {
-        let failures = self.0.lock();
-        match failures.get(&key(address, user)) {
-            Some(failures) if Instant::now() < failures.answered => Err(TooSoon),
-            _ => Ok(()),
+    pub fn begin(&self, address: IpAddr, user: &str) -> Result<Attempt<'_>, TooSoon> {
+        let key = key(address, user);
+        if let Some(failures) = self.0.lock().get_mut(&key) {
+            if failures.is_trying || Instant::now() < failures.answered {
+                return Err(TooSoon);
+            }
+            failures.is_trying = true;
         }
+        Ok(Attempt { all: self, key })
     }
 
     /// Counts a failure, and says how long its answer is to be held back.
@@ -60,7 +79,7 @@ impl FailedLogins {
                 all.remove(&oldest);
             }
         }
-        let failures = all.entry(key).or_insert(Failures { count: 0, answered: now });
+        let failures = all.entry(key).or_insert(Failures { count: 0, answered: now, is_trying: false });
         if now.saturating_duration_since(failures.answered) >= FORGOTTEN_AFTER {
             failures.count = 0;
         }
@@ -99,15 +118,31 @@ mod tests {
     #[test]
     fn each_failure_takes_longer_and_is_its_address_and_users_own() {
         let failed = FailedLogins::default();
-        assert_eq!(failed.check(HERE, "ada"), Ok(()));
+        assert!(failed.begin(HERE, "ada").is_ok());
         let delays: Vec<u128> = (0..8).map(|_| failed.failed(HERE, "ada").as_millis()).collect();
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 4000, 4000]);
-        assert_eq!(failed.check(HERE, "ada"), Err(TooSoon));
-        assert_eq!(failed.check(HERE, "bob"), Ok(()));
-        assert_eq!(failed.check("10.0.0.1".parse().unwrap(), "ada"), Ok(()));
+        assert_eq!(failed.begin(HERE, "ada").err(), Some(TooSoon));
+        assert!(failed.begin(HERE, "bob").is_ok());
+        assert!(failed.begin("10.0.0.1".parse().unwrap(), "ada").is_ok());
         failed.succeeded(HERE, "ada");
-        assert_eq!(failed.check(HERE, "ada"), Ok(()));
+        assert!(failed.begin(HERE, "ada").is_ok());
         assert_eq!(failed.failed(HERE, "ada"), FIRST_DELAY);
+    }
+
+    #[test]
+    fn where_one_has_failed_one_is_tried_at_a_time() {
+        let failed = FailedLogins::default();
+        let (first, second) = (failed.begin(HERE, "ada").ok(), failed.begin(HERE, "ada").ok());
+        assert!(first.is_some() && second.is_some(), "none has failed");
+        drop((first, second));
+        failed.failed(HERE, "ada");
+        for failures in failed.0.lock().values_mut() {
+            failures.answered = Instant::now();
+        }
+        let tried = failed.begin(HERE, "ada").ok();
+        assert!(tried.is_some() && failed.begin(HERE, "ada").is_err());
+        drop(tried);
+        assert!(failed.begin(HERE, "ada").is_ok());
     }
 
     #[test]
@@ -117,7 +152,7 @@ mod tests {
             failed.failed(HERE, &number.to_string());
         }
         assert_eq!(failed.0.lock().len(), MAX_REMEMBERED);
-        assert_eq!(failed.check(HERE, "0"), Ok(()));
+        assert!(failed.begin(HERE, "0").is_ok());
         assert_eq!(failed.failed(HERE, &(MAX_REMEMBERED + 9).to_string()), FIRST_DELAY * 2);
     }
 }

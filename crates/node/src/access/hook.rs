@@ -141,9 +141,10 @@ impl Access {
                 if self.passwords.remembers(name, password, hash) {
                     return Ok(right);
                 }
-                if let Err(too_soon) = self.failed.check(address, name) {
-                    return Err(refusal(ServerBusy, too_soon.to_string()));
-                }
+                let _attempt = match self.failed.begin(address, name) {
+                    Ok(attempt) => attempt,
+                    Err(too_soon) => return Err(refusal(ServerBusy, too_soon.to_string())),
+                };
                 match self.passwords.check(name, password, hash, address).await {
                     Ok(true) => {
                         self.failed.succeeded(address, name);

@@ -1,6 +1,6 @@
 //! Reading the bodies of requests, with a bound on what all of them have in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +41,8 @@ struct OnTheirWay {
     last: u64,
     /// The oldest first.
     bodies: BTreeMap<u64, OnItsWay>,
+    /// Bytes by address.
+    by_address: HashMap<IpAddr, usize>,
 }
 
 #[derive(Debug)]
@@ -80,7 +82,14 @@ impl BodyBudget {
     }
 
     fn with(max_bytes: usize, long: Duration) -> Self {
-        let all = OnTheirWay { long, max_bytes, bytes: 0, last: 0, bodies: BTreeMap::new() };
+        let all = OnTheirWay {
+            long,
+            max_bytes,
+            bytes: 0,
+            last: 0,
+            bodies: BTreeMap::new(),
+            by_address: HashMap::new(),
+        };
         Self(Arc::new(Mutex::new(all)))
     }
 
@@ -175,8 +184,9 @@ impl Taken<'_> {
         all.bytes += bytes;
         let max_bytes = all.max_bytes;
         if let Some(address) = address {
-            let same = all.bodies.values().filter(|body| body.address == Some(address));
-            if same.map(|body| body.bytes).sum::<usize>() > max_bytes / ADDRESS_SHARE {
+            let same = all.by_address.entry(address).or_default();
+            *same += bytes;
+            if *same > max_bytes / ADDRESS_SHARE {
                 return Err(BodyError::NoMemory { max_bytes });
             }
         }
@@ -194,6 +204,14 @@ impl OnTheirWay {
     fn end(&mut self, number: u64) {
         if let Some(body) = self.bodies.remove(&number) {
             self.bytes -= body.bytes;
+            if let Some(address) = body.address
+                && let Some(same) = self.by_address.get_mut(&address)
+            {
+                *same -= body.bytes;
+                if *same == 0 {
+                    self.by_address.remove(&address);
+                }
+            }
             body.gives_way.cancel();
         }
     }

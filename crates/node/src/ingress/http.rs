@@ -23,7 +23,7 @@ use super::gateway_auth::{Caller, GatewayAuth};
 use super::outflow::Outflow;
 use super::places::Place;
 use super::replies::{NoRoom, Reservation};
-use super::request_head::{RequestHeads, Scanned};
+use super::request_head::{MAX_HEAD_BYTES, RequestHeads, Scanned};
 use super::socket::GatewaySocket;
 use super::websocket::{self, Upgrading};
 use super::workflow_http;
@@ -106,6 +106,7 @@ pub async fn serve<S>(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .half_close(true)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::pin!(connection);
@@ -118,8 +119,8 @@ pub async fn serve<S>(
                 connection.as_mut().graceful_shutdown();
             }
             () = place.given_up(), if !stopping => {
-                // A reply that has begun is sent to its end.
-                if !outflow.is_unread() {
+                // A request that has come is answered, and a reply that has begun is sent to its end.
+                if !outflow.is_unread() && !place.is_serving() {
                     return;
                 }
                 stopping = true;

@@ -61,6 +61,8 @@ pub struct Place {
     given_up: Arc<Notify>,
     /// Its key in [`State::idle`]; 0 while a request is served.
     idle: AtomicU64,
+    /// A request is served.
+    is_serving: AtomicBool,
     has_left: AtomicBool,
 }
 
@@ -91,8 +93,15 @@ impl Places {
         let given_up = Arc::<Notify>::default();
         let key = state.wait(address, &given_up);
         drop(state);
-        let (idle, has_left) = (AtomicU64::new(key), AtomicBool::new(false));
-        Ok(Place { places: self.clone(), address, given_up, idle, has_left })
+        let (is_serving, has_left) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Place {
+            places: self.clone(),
+            address,
+            given_up,
+            idle: AtomicU64::new(key),
+            is_serving,
+            has_left,
+        })
     }
 
     /// The same, where connections that make way have a moment to be closed: on a machine that is at its limit that takes a while.
@@ -161,6 +170,7 @@ impl State {
 impl Place {
     /// A request came in.
     pub fn begin(&self) {
+        self.is_serving.store(true, Relaxed);
         let mut state = self.places.state.lock();
         let key = self.idle.swap(0, Relaxed);
         if !state.waits_no_more(self.address, key) {
@@ -171,6 +181,7 @@ impl Place {
 
     /// It is answered, and the connection waits for the next one.
     pub fn end(&self) {
+        self.is_serving.store(false, Relaxed);
         if self.idle.load(Relaxed) == 0 {
             let key = self.places.state.lock().wait(self.address, &self.given_up);
             self.idle.store(key, Relaxed);
@@ -191,6 +202,11 @@ impl Place {
             drop(state);
             self.places.closed.notify_one();
         }
+    }
+
+    /// Whether a request is served, also if the connection was given up before it came.
+    pub fn is_serving(&self) -> bool {
+        self.is_serving.load(Relaxed)
     }
 
     /// Waits until the connection has to make way for another one.

@@ -20,8 +20,9 @@ use crate::problem::Problem;
 
 /// Headers of a request, as many as the library takes.
 const MAX_HEADERS: usize = 100;
-/// More than the library takes of a head.
-const MAX_HEAD_BYTES: usize = 512 << 10;
+/// The longest head of a request, line and headers, as the library is to take it. It is in memory twice while it comes in: a longer one
+/// would be more than the plan has for a connection.
+pub const MAX_HEAD_BYTES: usize = 32 << 10;
 /// The longest line with the size of a chunk.
 const MAX_SIZE_LINE_BYTES: usize = 16 << 10;
 
@@ -30,6 +31,8 @@ const MAX_SIZE_LINE_BYTES: usize = 16 << 10;
 pub struct RequestHeads {
     /// The number of the request with a length and an encoding; 0 if there is none yet.
     ambiguous: AtomicU64,
+    /// Of this request nobody knows where it begins, nor of those after it; 0 while that is known.
+    lost: AtomicU64,
     answered: AtomicU64,
     /// What follows is no HTTP/1.
     is_over: AtomicBool,
@@ -47,6 +50,11 @@ impl RequestHeads {
         }
         if self.ambiguous.load(Relaxed) == number {
             let detail = "a request has `Transfer-Encoding` or `Content-Length`; this one has both";
+            return Err(Problem::new(400, "Ambiguous length", detail));
+        }
+        let lost = self.lost.load(Relaxed);
+        if lost != 0 && number >= lost {
+            let detail = "the end of the request before this one, or the head of this one, is not as RFC 9112 has it";
             return Err(Problem::new(400, "Ambiguous length", detail));
         }
         check_encoding(request.headers())?;
@@ -125,9 +133,10 @@ enum At {
     ChunkSize(Vec<u8>),
     /// Bytes of a chunk, with the end of the line behind them.
     Chunk(u64),
-    /// In the trailers; whether this line has anything in it.
+    /// In the trailers; whether this line has anything in it, and whether a carriage return was the last of it.
     Trailers {
         is_empty: bool,
+        is_return: bool,
     },
     /// Nobody knows, and nobody will.
     Lost,
@@ -169,11 +178,13 @@ impl Scan {
                     0 => (At::ChunkSize(Vec::new()), left as usize),
                     left => (At::Chunk(left), bytes.len()),
                 },
-                At::Trailers { is_empty } => match bytes[0] {
+                At::Trailers { is_empty, is_return } => match bytes[0] {
+                    // The library reads on where a line ends without one.
+                    b'\n' if !is_return => (At::Lost, 1),
                     b'\n' if is_empty => (At::default(), 1),
-                    b'\n' => (At::Trailers { is_empty: true }, 1),
-                    b'\r' => (At::Trailers { is_empty }, 1),
-                    _ => (At::Trailers { is_empty: false }, 1),
+                    b'\n' => (At::Trailers { is_empty: true, is_return: false }, 1),
+                    b'\r' => (At::Trailers { is_empty, is_return: true }, 1),
+                    _ => (At::Trailers { is_empty: false, is_return: false }, 1),
                 },
                 At::Lost => return false,
             };
@@ -248,7 +259,7 @@ fn chunk_size(mut line: Vec<u8>, bytes: &[u8]) -> (At, usize) {
     let size =
         std::str::from_utf8(&line[..digits]).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
     let next = match size {
-        Some(0) => At::Trailers { is_empty: true },
+        Some(0) => At::Trailers { is_empty: true, is_return: false },
         // With CRLF behind it.
         Some(size) => At::Chunk(size.saturating_add(2)),
         None => At::Lost,
@@ -272,6 +283,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Scanned<S> {
             this.scan.at = At::Lost;
         } else if this.scan.see(&buffer.filled()[before..]) {
             this.heads.ambiguous.store(this.scan.requests, Relaxed);
+        } else if matches!(this.scan.at, At::Lost) {
+            this.heads.lost.store(this.scan.requests + 1, Relaxed);
         }
         Poll::Ready(Ok(()))
     }

@@ -74,6 +74,21 @@ async fn a_request_has_one_host_and_one_length() {
         assert_eq!(answers.matches("did abc").count(), 3, "{answers}");
         assert_eq!(answers.matches("HTTP/1.1 400 ").count(), 1, "{answers}");
     }
+    // Where the library and others may see the end of a request at another place, none of the later ones is served.
+    for end in ["0\r\nx: y\n\nGET /fn/f HTTP/1.1\r\nhost: a\r\n\r\n", "0\r\nx: y\n\r\nz: y\r\n\r\n"] {
+        let sent =
+            format!("{good}transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n{end}{good}{}\r\n{body}", both[0]);
+        let answers = answer(gateway, &sent).await;
+        assert!(!answers.contains("did abc\r\n") && answers.matches("did abc").count() <= 1, "{answers}");
+        assert!(answers.contains("HTTP/1.1 400 "), "{answers}");
+    }
+    // A head is in memory as it comes in: it has a bound.
+    let long = answer(gateway, &format!("{good}x: {}\r\n\r\n", "x".repeat(40 << 10))).await;
+    assert!(long.starts_with("HTTP/1.1 431 "), "{long}");
+    let fits =
+        answer(gateway, &format!("{good}x: {}\r\ncontent-length: 3\r\n\r\nabc", "x".repeat(24 << 10)))
+            .await;
+    assert!(fits.contains("did abc"), "{fits}");
     // HTTP/1.0 knows no Host.
     let old = answer(gateway, "GET /fn/f HTTP/1.0\r\n\r\n").await;
     assert!(old.starts_with("HTTP/1.0 200 "), "{old}");
