@@ -114,7 +114,10 @@ impl Shared {
         }
         let weight = message.weight();
         let copy_bytes = weight + STORED_BYTES;
-        let is_little = self.journal.is_little(copy_bytes.saturating_mul(self.totals.sessions()));
+        // As a retained one it is stored once more.
+        let is_retained = message.retain() && !message.payload().is_empty();
+        let most_copies = self.totals.sessions() + usize::from(is_retained);
+        let is_little = self.journal.is_little(copy_bytes.saturating_mul(most_copies));
         if !no_store && is_little && self.config.when_queue_full == WhenQueueFull::DropOldest {
             return Ok(None);
         }
@@ -125,7 +128,7 @@ impl Shared {
         let refuses = |subscriber: &Subscriber| {
             !drops && is_stored(subscriber) && (no_store || subscriber.mailbox.is_stored_full(weight))
         };
-        let (mut refused, mut copies) = (false, 0_usize);
+        let (mut refused, mut copies) = (false, usize::from(is_retained));
         self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| match entry {
             Entry::One(subscriber) => {
                 refused |= refuses(subscriber);
@@ -187,7 +190,14 @@ impl Shared {
     fn retain(&self, message: &Message, now: &Moment, transaction: &mut Transaction<'_>) -> bool {
         let is_kept = !message.payload().is_empty();
         // What is published with QoS 0 cannot be refused; to delete makes room.
-        let no_store = is_kept && self.journal.is_full();
+        let has_room = || match message.qos() {
+            // It found its room before it came here.
+            QoS::AtLeastOnce | QoS::ExactlyOnce => !self.journal.is_full(),
+            QoS::AtMostOnce => {
+                !self.journal.is_full() && self.journal.has_room(message.weight() + STORED_BYTES)
+            }
+        };
+        let no_store = is_kept && !has_room();
         let mut retained = self.retained.write();
         let set = if no_store { Err(Refused) } else { retained.set(message, now.instant) };
         forget_expired(&mut retained, transaction);

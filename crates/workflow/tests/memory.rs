@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use edgefaas_workflow::{Environment, Event, Instance, Program, Status, compile};
+use edgefaas_workflow::{Action, Environment, Event, Instance, Program, Status, compile};
 use serde_json::{Value, json};
 
 /// What an instance or a branch that does nothing may take, in bytes.
@@ -40,7 +40,7 @@ fn start(program: &Program, number: usize) -> Instance {
     let mut event = Event::Start;
     loop {
         let actions = instance.advance(program, event, &environment);
-        if !actions.iter().any(|action| matches!(action, edgefaas_workflow::Action::Continue)) {
+        if !actions.iter().any(|action| matches!(action, Action::Continue)) {
             break;
         }
         event = Event::Continue;
@@ -86,4 +86,36 @@ fn what_waits_takes_little() {
         std::mem::forget(all);
     }
     drop(Value::Null);
+}
+
+/// Messages are in memory until the turn has ended: it ends when they are many bytes, and all of them are sent in the end.
+#[test]
+fn a_turn_ends_when_its_messages_are_large() {
+    const MESSAGES: usize = 100;
+    let program = program(&format!(
+        "do: [{{a: {{for: {{each: x, in: '[range({MESSAGES})]'}}, do: [{{p: {{call: asyncapi, with: {{channel: t, message: {{payload: '${{ .text }}' }}}}}}}}]}}}}]"
+    ));
+    let (secrets, runtime) = (json!({}), json!({}));
+    let environment = Environment {
+        now_ms: 0,
+        unix_ms: 0,
+        secrets: &secrets,
+        runtime: &runtime,
+        observed: false,
+        memory_bytes: u64::MAX,
+    };
+    let input = Arc::new(json!({"text": "x".repeat(100 << 10)}));
+    let mut instance = Instance::new("01JD".into(), input, 7, 0);
+    let (mut sent, mut event) = (0, Event::Start);
+    loop {
+        let actions = instance.advance(&program, event, &environment);
+        let messages = actions.iter().filter(|action| matches!(action, Action::Publish(_))).count();
+        assert!(messages <= 11, "{messages} messages of 100 KiB in one turn");
+        sent += messages;
+        if !actions.iter().any(|action| matches!(action, Action::Continue)) {
+            break;
+        }
+        event = Event::Continue;
+    }
+    assert!(sent == MESSAGES && instance.status() == Status::Completed, "{sent}, {:?}", instance.status());
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use edgefaas_broker::{Client, Message, NotStored, Origin, PublishOutcome, QoS, Ticket};
+use edgefaas_broker::{Client, Message, NotStored, Origin, PublishOutcome, QoS, RejectReason, Ticket};
 use edgefaas_isolates::LogLevel;
 
 use super::{Dispatcher, Effects};
@@ -105,6 +105,11 @@ impl Dispatcher {
     fn publish_all(&self, source: &Arc<str>, depth: u8, outgoing: Vec<Outgoing>) -> Option<Ticket> {
         let mut stored_at = None;
         for (message, number) in outgoing {
+            if let Some(number) = number
+                && self.waits_behind_others(source, number)
+            {
+                continue;
+            }
             let is_awaited = message.qos() > QoS::AtMostOnce && number.is_none();
             let (_, ticket) = self.offer(source, depth, None, message, number);
             if is_awaited {
@@ -148,6 +153,13 @@ impl Dispatcher {
         let published = self.broker.publish_with(&origin, message, forget());
         let (taken, lost) = match published.outcome {
             PublishOutcome::Rejected(reason) => {
+                // It is stored, and goes out when there is room.
+                if let Some(number) = number
+                    && reason == RejectReason::QuotaExceeded
+                {
+                    self.let_wait(source, number);
+                    return (true, None);
+                }
                 if number.is_some() {
                     self.broker.record(forget());
                 }

@@ -298,11 +298,20 @@ impl Dispatcher {
         let kept =
             pending.keep.is_some().then(|| StoredOutcome::new(Ok(reply.clone()), pending.attempt, timing));
         let outcome = Outcome { id: Ulid(pending.id).to_string(), result: Ok(reply), timing };
-        let committed = self.end(&mut batch, name, sequence, pending, kept, outgoing);
-        let committed = committed.commit(self, batch).await;
-        committed
-            .map_err(|error| InvocationError::Commit { function: name.to_string(), error })?
-            .follow(self, name, sequence, pending);
+        let ending = self.end(&mut batch, name, sequence, pending, kept, outgoing);
+        loop {
+            match self.store().committer().commit(batch.clone(), Durability::Written).await {
+                Ok(()) => break,
+                // It has run, and what it did outside is done: only its result waits for room.
+                Err(CommitError::DiskFull { .. }) if !self.is_draining() => {
+                    tokio::time::sleep(OVERLOADED_WAIT).await;
+                }
+                Err(error) => {
+                    return Err(InvocationError::Commit { function: name.to_string(), error });
+                }
+            }
+        }
+        ending.follow(self, name, sequence, pending);
         self.ended(function, outcome);
         Ok(())
     }
@@ -478,11 +487,22 @@ impl Dispatcher {
         }
     }
 
+    /// Lets a stored message wait if others of its source do; says whether it does.
+    pub(crate) fn waits_behind_others(&self, source: &str, number: u64) -> bool {
+        self.journal().outbox.waits_behind_others(source, number)
+    }
+
+    /// Lets a stored message wait until there is room for it.
+    pub(crate) fn let_wait(&self, source: &str, number: u64) {
+        self.journal().outbox.wait(source, number);
+        self.journal().timer.notify_one();
+    }
+
     /// Publishes a message, after those of the same source that wait; while there is no room for it, it waits itself.
     fn publish_outgoing(&self, number: u64, outgoing: Outgoing) {
         let outbox = &self.journal().outbox;
         if !outbox.waits_behind_others(&outgoing.source, number) && !self.try_publish(number, &outgoing) {
-            outbox.wait(&outgoing.source, number);
+            self.let_wait(&outgoing.source, number);
         }
     }
 

@@ -337,9 +337,10 @@ impl FieldWriter {
         }
     }
 
-    /// Forgets what was applied: it could not be written.
+    /// Forgets what was applied: it could not be written, and nothing can be any more.
     pub fn abandon(&mut self) {
         self.working.clear();
+        self.write_due = None;
     }
 
     fn is_due(&self, now: Instant) -> bool {

@@ -503,8 +503,13 @@ impl Writer {
 
     /// The engine takes no writes any more after one has failed: the node ends, and the supervisor starts it again.
     fn fail(&self, reason: String) {
-        tracing::error!(reason, "the store failed");
-        self.failure.reason.lock().get_or_insert(reason);
+        {
+            let mut known = self.failure.reason.lock();
+            if known.is_none() {
+                tracing::error!(reason, "the store failed");
+                *known = Some(reason);
+            }
+        }
         self.failure.happened.cancel();
     }
 }

@@ -47,6 +47,9 @@ const SNAPSHOT: u32 = 0xFFFF_FFFE;
 const FORMAT: u8 = 1;
 /// Events after which an instance is written as it is, and they are deleted.
 const EVENTS: u32 = 64;
+/// It is not written where that takes so many times what it holds, and more than this.
+const SNAPSHOT_SHARE: u64 = 4;
+const MIN_SNAPSHOT_BYTES: u64 = 1 << 20;
 
 /// How far an instance's log has got.
 #[derive(Debug, Default)]
@@ -236,6 +239,11 @@ impl Dispatcher {
             return;
         }
         if state.log.next - state.log.snapshot <= EVENTS {
+            return;
+        }
+        // What thousands of branches share would be there for each of them: their events are less.
+        let most = SNAPSHOT_SHARE.saturating_mul(state.instance.bytes() as u64).max(MIN_SNAPSHOT_BYTES);
+        if state.instance.written_bytes() > most {
             return;
         }
         let now_ms = self.coordinator().time.now_ms();

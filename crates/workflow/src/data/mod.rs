@@ -9,6 +9,7 @@ mod number;
 use std::sync::Arc;
 
 pub use fields::Fields;
+pub use json::json_bytes;
 pub(crate) use list::CHUNK;
 pub use list::List;
 pub(crate) use number::Limited;

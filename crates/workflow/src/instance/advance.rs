@@ -10,12 +10,14 @@ use super::{
     Action, Content, Environment, Event, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase, State,
     Status, Then, Trying, Turn, Work,
 };
-use crate::data::{Data, List};
+use crate::data::{Data, List, json_bytes};
 use crate::duration;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{LINEAR_BYTES, spent};
 use crate::program::{Block, DurationSpec, Emit, Flow, For, Kind, Node, NodeId, Program, Publish};
 
+/// Bytes of messages in a turn: they are in memory until they are sent, after it.
+const TURN_MESSAGE_BYTES: u64 = 1 << 20;
 /// Tasks that are begun in a turn; events that came meanwhile go first then.
 const TURN_TASKS: u32 = 2_000;
 /// Steps of expressions after which a turn ends.
@@ -133,7 +135,10 @@ impl<'a> Run<'a> {
             let bytes = self.instance.bytes() + self.instance.bytes_of_work(&work) as usize;
             // Whether it may have so much is for the host to say.
             let is_large = turn.begun > 0 && bytes as u64 > self.environment.memory_bytes;
-            if turn.begun >= TURN_TASKS || turn.steps >= TURN_STEPS || is_large {
+            let is_long = turn.begun >= TURN_TASKS
+                || turn.steps >= TURN_STEPS
+                || turn.message_bytes >= TURN_MESSAGE_BYTES;
+            if is_long || is_large {
                 self.instance.work.push(work);
                 self.instance.status = Status::Running;
                 if !mem::replace(&mut self.instance.wants_turn, true) {
@@ -551,6 +556,7 @@ impl<'a> Run<'a> {
         }
         let event = Value::Object(event);
         let output = taken_in(&event)?;
+        self.instance.turn.message_bytes += json_bytes(&event);
         self.actions.push(Action::Publish(Outgoing {
             node: id,
             topic: topic.map(text),
@@ -585,6 +591,9 @@ impl<'a> Run<'a> {
             retain: publish.retain,
             headers,
         };
+        if let Content::Payload(payload) = &outgoing.content {
+            self.instance.turn.message_bytes += json_bytes(payload);
+        }
         self.actions.push(Action::Publish(outgoing));
         Ok(())
     }

@@ -85,6 +85,11 @@ struct Resolved {
 }
 
 impl Listening {
+    /// Of the events that it has, and of those that wait for `foreach`.
+    pub(super) fn bytes(&self) -> u64 {
+        self.events.bytes() + self.queue.iter().map(Data::bytes).sum::<u64>()
+    }
+
     /// How many events it has.
     fn collected(&self) -> usize {
         self.events.items().map_or(0, List::len)
@@ -429,8 +434,11 @@ impl Run<'_> {
         match self.event_output(id, index, &item, output) {
             Ok(output) => {
                 let Some(listening) = self.listening(id) else { return };
+                let output_bytes = output.bytes();
                 listening.events.push(output);
                 listening.busy = false;
+                self.instance.release(id, item.bytes());
+                self.instance.hold(id, output_bytes);
                 self.check_end(id);
                 self.go_on(id);
             }

@@ -326,6 +326,13 @@ struct Turn {
     begun: u32,
     /// Steps of expressions.
     steps: u64,
+    /// Of the messages that are to be sent.
+    message_bytes: u64,
+}
+
+fn outputs_bytes(outputs: &[Option<Data>]) -> u64 {
+    let held: u64 = outputs.iter().flatten().map(Data::bytes).sum();
+    size_of_val(outputs) as u64 + held
 }
 
 /// Where an instance failed.
@@ -482,6 +489,15 @@ impl Instance {
         }
     }
 
+    /// A frame holds less than before.
+    fn release(&mut self, id: FrameId, bytes: u64) {
+        if let Some(frame) = self.frames.get_mut(&id) {
+            let bytes = bytes.min(frame.held_bytes);
+            frame.held_bytes -= bytes;
+            self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        }
+    }
+
     /// What a frame takes that the one around it does not have.
     fn bytes_of(&self, frame: &Frame) -> u64 {
         /// Its place among the frames.
@@ -500,12 +516,10 @@ impl Instance {
         }
         bytes
             + match &frame.state {
-                State::Fork { outputs, .. } => (size_of::<Option<Data>>() * outputs.len()) as u64,
-                State::For { items, outputs, .. } => {
-                    items.bytes() + (size_of::<Option<Data>>() * outputs.len()) as u64
-                }
+                State::Fork { outputs, .. } => outputs_bytes(outputs),
+                State::For { items, outputs, .. } => items.bytes() + outputs_bytes(outputs),
                 State::Try(_) => size_of::<Trying>() as u64,
-                State::Listen(_) => size_of::<listen::Listening>() as u64,
+                State::Listen(listening) => size_of::<listen::Listening>() as u64 + listening.bytes(),
                 _ => 0,
             }
     }
@@ -659,6 +673,26 @@ impl Instance {
             .map(|(frame, synthesizer)| (*frame, synthesizer.state(now_ms)))
             .collect();
         serde_json::to_vec(&(self, rules))
+    }
+
+    /// About how much [`to_bytes`](Self::to_bytes) writes: what parts of it share is written for each of them.
+    pub fn written_bytes(&self) -> u64 {
+        let of_frame = |frame: &Frame| {
+            let variables: u64 = frame.variables.iter().map(|(_, value)| value.bytes()).sum();
+            let state = match &frame.state {
+                State::Fork { outputs, .. } => outputs_bytes(outputs),
+                State::For { items, outputs, .. } => items.bytes() + outputs_bytes(outputs),
+                State::Listen(listening) => listening.bytes(),
+                _ => 0,
+            };
+            frame.raw.bytes() + frame.input.bytes() + variables + state
+        };
+        let open = self.work.iter().chain(self.fault.iter().flat_map(|fault| &fault.work));
+        let work: u64 = open.filter_map(Work::data).map(|(_, data)| data.bytes()).sum();
+        self.input.bytes()
+            + self.context.bytes()
+            + work
+            + self.frames.values().map(|frame| of_frame(frame)).sum::<u64>()
     }
 
     /// Back from [`to_bytes`](Self::to_bytes).

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::advance::{Run, text};
 use super::scope::Scope;
 use super::{Action, FrameId};
-use crate::data::Data;
+use crate::data::{Data, json_bytes};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Template;
 use crate::program::{Authentication, Http, HttpOutput, Kind};
@@ -25,6 +25,13 @@ pub struct RequestParts {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
+}
+
+impl RequestParts {
+    fn bytes(&self) -> u64 {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        (self.url.len() + headers + self.body.len()) as u64
+    }
 }
 
 impl Run<'_> {
@@ -85,6 +92,15 @@ impl Run<'_> {
             }
             _ => return Ok(()),
         };
+        // Until the call has ended.
+        let body_bytes = match &action {
+            Action::Call { body, .. }
+            | Action::Workflow { input: body, .. }
+            | Action::Script { input: body, .. } => json_bytes(body),
+            Action::Request { request, .. } => request.bytes(),
+            _ => 0,
+        };
+        self.instance.hold(id, body_bytes);
         self.actions.push(action);
         if let Some(output) = goes_on {
             self.finish_frame(id, output, None);
