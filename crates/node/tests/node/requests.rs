@@ -85,9 +85,11 @@ async fn a_request_has_one_host_and_one_length() {
     // A head is in memory as it comes in: it has a bound.
     let long = answer(gateway, &format!("{good}x: {}\r\n\r\n", "x".repeat(40 << 10))).await;
     assert!(long.starts_with("HTTP/1.1 431 "), "{long}");
-    let fits =
-        answer(gateway, &format!("{good}x: {}\r\ncontent-length: 3\r\n\r\nabc", "x".repeat(24 << 10)))
-            .await;
+    let fits = answer(
+        gateway,
+        &format!("{good}x: {}\r\nconnection: close\r\ncontent-length: 3\r\n\r\nabc", "x".repeat(24 << 10)),
+    )
+    .await;
     assert!(fits.contains("did abc"), "{fits}");
     // HTTP/1.0 knows no Host.
     let old = answer(gateway, "GET /fn/f HTTP/1.0\r\n\r\n").await;
