@@ -20,8 +20,8 @@ use crate::problem::Problem;
 
 /// Headers of a request, as many as the library takes.
 const MAX_HEADERS: usize = 100;
-/// The longest head of a request, line and headers, as the library is to take it. It is in memory twice while it comes in: a longer one
-/// would be more than the plan has for a connection.
+/// The longest head of a request, line and headers. It is in memory twice while it comes in: a longer one would be more than the plan has
+/// for a connection. Of one that comes quickly the library reads up to twice as much before it refuses it.
 pub const MAX_HEAD_BYTES: usize = 32 << 10;
 /// The longest line with the size of a chunk.
 const MAX_SIZE_LINE_BYTES: usize = 16 << 10;
@@ -54,8 +54,12 @@ impl RequestHeads {
         }
         let lost = self.lost.load(Relaxed);
         if lost != 0 && number >= lost {
-            let detail = "the end of the request before this one, or the head of this one, is not as RFC 9112 has it";
-            return Err(Problem::new(400, "Ambiguous length", detail));
+            let detail = format!(
+                "the end of the request before this one, or the head of this one, is not as RFC 9112 has it, or the head is longer than {} \
+                 KiB",
+                MAX_HEAD_BYTES >> 10
+            );
+            return Err(Problem::new(400, "Ambiguous request", detail));
         }
         check_encoding(request.headers())?;
         let mut hosts = request.headers().get_all(HOST).into_iter();
