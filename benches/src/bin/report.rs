@@ -59,6 +59,7 @@ target/release/photons                    # needs Node.js; --quick for a first l
 target/release/workflows                  # needs redis-server; the same
 target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
+target/release/versus --base OLD --head NEW  # two binaries of the node on the hot path; prints only
 target/release/report --collect           # makes this page of benches/results/*.json
 ```
 

@@ -33,6 +33,15 @@ const WAITS_FOR_LANE: u8 = 1;
 /// It has computed in the lane since it was polled.
 const IN_LANE: u8 = 2;
 
+/// What an isolate does at a tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtTick {
+    /// It has the thread until the next tick.
+    GoesOn,
+    /// It waits for its [turn](Busy::take_turn).
+    TakesTurn,
+}
+
 /// It computed for longer than it may: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has used its time")]
@@ -67,14 +76,20 @@ impl Busy {
         Duration::from_nanos(self.spent_ns.load(Relaxed))
     }
 
-    /// To be called within its [`Counted`] run.
+    /// Whether it goes on at a tick of the epoch. To be called within its [`Counted`] run.
     ///
     /// # Errors
     /// It used more than it may.
-    pub fn check(&self) -> Result<(), TimeUsed> {
-        let running = thread_ns().saturating_sub(self.entered_ns.load(Relaxed));
-        let spent = self.spent() + Duration::from_nanos(running);
-        if spent > self.limit { Err(TimeUsed) } else { Ok(()) }
+    pub fn at_tick(&self) -> Result<AtTick, TimeUsed> {
+        let running_ns = thread_ns().saturating_sub(self.entered_ns.load(Relaxed));
+        let spent = self.spent() + Duration::from_nanos(running_ns);
+        if spent > self.limit {
+            return Err(TimeUsed);
+        }
+        // Ticks come at any time. One that interrupted a short invocation would make it wait for those that compute, and keep the
+        // fine tick going, which interrupts more of them.
+        let is_short = self.place.load(Relaxed) == PASSING && !lane::is_long(running_ns);
+        Ok(if is_short { AtTick::GoesOn } else { AtTick::TakesTurn })
     }
 }
 
@@ -139,11 +154,11 @@ mod tests {
     fn only_what_it_computes_is_counted() {
         let busy = Busy::new(Duration::from_millis(200), Arc::default());
         let run = async {
-            busy.check().unwrap();
+            busy.at_tick().map(drop).unwrap();
             tokio::task::yield_now().await;
-            busy.check().unwrap();
+            busy.at_tick().map(drop).unwrap();
             spin(250);
-            busy.check()
+            busy.at_tick().map(drop)
         };
         let mut run = Counted::new(busy.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());
@@ -154,13 +169,29 @@ mod tests {
         assert!((250..1000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
     }
 
+    #[tokio::test]
+    async fn a_tick_interrupts_what_has_computed_for_a_while_and_nothing_else() {
+        let busy = Busy::new(Duration::MAX, Arc::default());
+        let ticks = busy.clone();
+        let run = Box::pin(async move {
+            assert_eq!(ticks.at_tick(), Ok(AtTick::GoesOn), "it has just begun");
+            spin(1);
+            assert_eq!(ticks.at_tick(), Ok(AtTick::TakesTurn));
+            ticks.take_turn().await;
+            assert_eq!(ticks.at_tick(), Ok(AtTick::TakesTurn), "a slice of the lane ends with each tick");
+            tokio::task::yield_now().await;
+            assert_eq!(ticks.at_tick(), Ok(AtTick::GoesOn), "it has waited for something");
+        });
+        Counted::new(busy, run).await;
+    }
+
     #[test]
     fn a_thread_that_sleeps_uses_nothing() {
         let busy = Busy::new(Duration::from_millis(100), Arc::default());
         let run = async {
             // As where the system gives the processor to somebody else.
             std::thread::sleep(Duration::from_millis(300));
-            busy.check()
+            busy.at_tick().map(drop)
         };
         let mut run = Counted::new(busy.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());

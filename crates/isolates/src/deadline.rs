@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use wasmtime::{Store, UpdateDeadline};
 
-use crate::busy::Busy;
+use crate::busy::{AtTick, Busy};
 
 /// The deadline has passed: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the deadline has passed")]
 pub struct DeadlinePassed;
 
-/// Makes the code of `store` yield at every tick and wait for its function's [turn](crate::turns), and end with [`DeadlinePassed`] after `deadline` or with
+/// Makes the code of `store` yield at a tick once it has run for a while, and wait for its function's [turn](crate::turns), and end with [`DeadlinePassed`] after `deadline` or with
 /// [`TimeUsed`](crate::busy::TimeUsed) when it has computed for long enough.
 pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
     store.set_epoch_deadline(1);
@@ -25,7 +25,9 @@ pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
         if Instant::now() >= deadline {
             return Err(DeadlinePassed.into());
         }
-        busy.check()?;
+        if busy.at_tick()? == AtTick::GoesOn {
+            return Ok(UpdateDeadline::Continue(1));
+        }
         let busy = busy.clone();
         Ok(UpdateDeadline::YieldCustom(1, Box::pin(async move { busy.take_turn().await })))
     });

@@ -21,7 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Processor time of isolates outside of the lane, in one round of a thread.
 const ROUND: Duration = Duration::from_millis(1);
-/// A run of at least this length asks for the [fine](crate::engine::FINE_TICK) epoch tick.
+/// A run of at least this length counts as computing: it asks for the [fine](crate::engine::FINE_TICK) epoch tick, and is
+/// interrupted by one.
 const LONG_RUN: Duration = Duration::from_micros(500);
 
 thread_local! {
@@ -88,9 +89,14 @@ pub(crate) fn charge(ran_ns: u64) {
     HERE.with(|lane| lane.spent_ns.set(lane.spent_ns.get().saturating_add(ran_ns)));
 }
 
+/// Whether an isolate has held its thread for so long that it computes.
+pub(crate) fn is_long(ran_ns: u64) -> bool {
+    ran_ns >= LONG_RUN.as_nanos() as u64
+}
+
 /// Takes note of how long an isolate has held its thread.
 pub(crate) fn note_run(ran_ns: u64) {
-    if ran_ns >= LONG_RUN.as_nanos() as u64 {
+    if is_long(ran_ns) {
         LONG_RUN_SEEN.store(true, Relaxed);
     }
 }
