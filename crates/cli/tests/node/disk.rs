@@ -415,6 +415,64 @@ fn objects_that_filled_the_disk_are_emptied_and_apps_are_removed() {
     });
 }
 
+const CROWD: &str = r#"
+export default async (event, context) => {
+    const [what, number] = event.text().split(" ");
+    const objects = Array.from({ length: 400 }, (_, number) => context.object("o" + number));
+    const each = (change) => Promise.all(objects.map((object) => change(object.set("s"))));
+    const member = (number) => number + "-".repeat(95);
+    if (what === "fill") {
+        // 3.6 kB each, so that every change writes all of it.
+        const members = Array.from({ length: 36 }, (_, number) => member(number));
+        await each(async (set) => { for (const member of members) await set.add(member); });
+    } else if (what === "remove") {
+        await each((set) => set.remove(member(number)));
+    }
+    return String((await context.object("o399").set("s").values()).length);
+};
+"#;
+
+/// Each writes the rest of its field once more.
+#[test]
+fn many_small_removals_do_not_overrun_a_full_disk() {
+    const ROOMS: std::ops::Range<usize> = 10..30;
+    small_disk(async |home| {
+        let file = home.path().join("crowd.js");
+        std::fs::write(&file, CROWD).unwrap();
+        let mut small = SmallNode::start(home, "");
+        let disk = small.home.path().join("disk");
+        let call = |small: &SmallNode, what: &str| small.node().http("POST", "/fn/crowd", what);
+        small.node().ok(&["deploy", file.to_str().unwrap(), "--allow", "objects=*"]);
+        assert_eq!(call(&small, "fill"), (200, "36".into()));
+        let (mut left, mut refused) = (36, 0);
+        // Another program leaves some room, but hardly any of what the node keeps free for its own work.
+        for (number, room_kb) in ROOMS.map(|room| room * 100).enumerate() {
+            let room = disk.join("room");
+            std::fs::write(&room, vec![1; room_kb << 10]).unwrap();
+            fill(&disk.join("filler"));
+            std::fs::remove_file(&room).unwrap();
+            let (status, body) = call(&small, &format!("remove {number}"));
+            println!("{room_kb} kB: {status} {body}");
+            match status {
+                200 => left -= 1,
+                _ => assert_eq!(status, 507, "{body}"),
+            }
+            refused += usize::from(status == 507);
+            assert_eq!(call(&small, "look"), (200, left.to_string()), "the node goes on");
+            std::fs::remove_file(disk.join("filler")).unwrap();
+        }
+        assert!(refused > 0, "the disk was never full");
+        let since = Instant::now();
+        while call(&small, "remove 30").0 != 200 {
+            assert!(since.elapsed() < RECOVERY, "removals are still refused after {RECOVERY:?}");
+        }
+        small.kill();
+        small.restart();
+        assert_eq!(call(&small, "look"), (200, (left - 1).to_string()));
+        small.terminate();
+    });
+}
+
 #[test]
 fn events_for_a_durable_instance_wait_within_bounds_while_the_disk_is_full() {
     const FLOOD: usize = 60_000;

@@ -41,8 +41,9 @@ impl Dispatcher {
         effects: Effects,
         depth: u8,
     ) -> Result<(), CommitError> {
-        let (mut batch, publishes, _taken) = effects.into_parts();
+        let (mut batch, publishes, taken) = effects.into_parts();
         if publishes.is_empty() {
+            batch.charge(taken);
             return self.store.committer().commit(batch, Durability::Written).await;
         }
         let depth = depth.saturating_add(1);
@@ -54,6 +55,7 @@ impl Dispatcher {
             // the writer is committed in any case.
             let (dispatcher, source) = (self.clone(), source.clone());
             let both = tokio::spawn(async move {
+                let _taken = taken;
                 dispatcher.store.committer().commit(batch, Durability::Written).await?;
                 Ok(dispatcher.publish_all(&source, depth, outgoing))
             });

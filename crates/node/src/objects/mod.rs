@@ -22,6 +22,7 @@ pub use pending::{Pending, PendingError, PendingFields};
 pub use table::{FoldScope, ObjectSummary, Objects, ObjectsReading};
 pub use watch::{ChangeNotice, Origin, Watch, WatchScope};
 pub use writer::FieldRefused;
+pub(crate) use writer::footprint::Footprint;
 pub(crate) use writer::{FieldChange, FieldWriter};
 
 /// The largest value of a register and the largest element of a set or list, in bytes.

@@ -84,11 +84,20 @@ pub(super) struct Stored {
     pub changes_bytes: u64,
     pub next_change: u64,
     pub changes_follow: bool,
+    /// The disk has it as this boot folds it.
+    pub is_folded: bool,
 }
 
 impl Stored {
     pub fn new(field: Field) -> Self {
-        Self { field, base_bytes: 0, changes_bytes: 0, next_change: 0, changes_follow: false }
+        Self {
+            field,
+            base_bytes: 0,
+            changes_bytes: 0,
+            next_change: 0,
+            changes_follow: false,
+            is_folded: false,
+        }
     }
 }
 

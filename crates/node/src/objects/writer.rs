@@ -4,6 +4,9 @@
 //! in place, since copying them would cost more than anything else: readers may see such a change while it is on its way
 //! to the disk.
 
+pub(crate) mod footprint;
+mod unwritten;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use edgefaas_crdt::{
 use fjall::OwnedWriteBatch;
 use parking_lot::RwLock;
 
+use self::unwritten::UnwrittenFields;
 use super::class::{ObjectClass, ObjectDurability};
 use super::key::FieldKey;
 use super::table::{Objects, Slot, Stored};
@@ -27,8 +31,6 @@ use crate::store::{CommitError, Durability, StoreError};
 const LARGE_FIELD_BYTES: usize = 4096;
 /// Objects whose sizes are remembered; they are added up anew when that is too few.
 const MAX_SIZES: usize = 65_536;
-/// Fields of durability `memory` that are not written yet; beyond that they are written at once.
-const MAX_UNWRITTEN: usize = 20_000;
 /// What a new field costs on the disk beside its value, about.
 const FIELD_BYTES: u64 = 64;
 /// How far ahead of the own clock the times of peers may be before they are told of.
@@ -101,9 +103,8 @@ pub(crate) struct FieldWriter {
     hybrid: HybridClock,
     working: HashMap<FieldKey, Working>,
     sizes: HashMap<Arc<str>, ObjectSize>,
-    /// Fields that are newer than the disk with what they count for beyond what is there, and when the first of them is to be
-    /// written.
-    unwritten: HashMap<FieldKey, u64>,
+    /// Fields that are newer than the disk, and when the first of them is to be written.
+    unwritten: UnwrittenFields,
     write_due: Option<Instant>,
     /// Bounded counters of which this node lacks a share that others have, and how much.
     wants: Vec<(FieldKey, u64)>,
@@ -162,7 +163,7 @@ impl FieldWriter {
             hybrid: HybridClock::default(),
             working: HashMap::new(),
             sizes: HashMap::new(),
-            unwritten: HashMap::new(),
+            unwritten: UnwrittenFields::default(),
             write_due: None,
             wants: Vec::new(),
             skew_told: false,
@@ -256,7 +257,7 @@ impl FieldWriter {
             return;
         }
         let rest = self.unwritten.iter().filter(|(key, _)| !self.working.contains_key(*key));
-        let rest: Vec<_> = rest.map(|(key, counted)| (key.clone(), *counted)).collect();
+        let rest: Vec<_> = rest.map(|(key, unwritten)| (key.clone(), unwritten.counted_bytes)).collect();
         for (key, counted) in rest {
             // It is in memory, since the disk does not have it.
             let Ok(Some(slot)) = self.objects.slot(&key) else { continue };
@@ -282,13 +283,14 @@ impl FieldWriter {
                 .copy
                 .take()
                 .map(|field| std::mem::replace(&mut working.slot.0.write().field, field));
+            self.unwritten.remove(&key);
             match working.lazy {
                 Some(wait) => {
-                    self.unwritten.insert(key.clone(), working.counted_bytes);
+                    self.unwritten.add(key.clone(), &working);
                     let due = now + wait;
                     self.write_due = Some(self.write_due.map_or(due, |before| before.min(due)));
                 }
-                None => drop(self.unwritten.remove(&key)),
+                None => {}
             }
             if let Some(size) = self.sizes.get_mut(key.object_prefix())
                 && working.lazy.is_none()
@@ -332,9 +334,14 @@ impl FieldWriter {
         }
         if self.unwritten.is_empty() {
             self.write_due = None;
-        } else if self.unwritten.len() > MAX_UNWRITTEN {
+        } else if self.unwritten.is_full() {
             self.write_due = Some(now);
         }
+    }
+
+    /// Bytes that all fields take which are not written yet. The disk has to have room for them.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.unwritten.bytes()
     }
 
     /// Forgets what was applied: it could not be written, and nothing can be any more.
@@ -368,8 +375,8 @@ impl FieldWriter {
                 let slot = self.objects.slot(&key).map_err(failed)?;
                 let working = match (slot, &change) {
                     (Some(slot), _) => {
-                        let counted_bytes = self.unwritten.get(&key).copied();
-                        let whole = counted_bytes.is_some();
+                        let unwritten = self.unwritten.get(&key);
+                        let whole = unwritten.is_some();
                         let stored = slot.0.read();
                         self.hybrid.observe(stored.field.latest(), 0);
                         // What the disk does not have could not be read back if a batch fails.
@@ -378,7 +385,7 @@ impl FieldWriter {
                         let previous = watched.then(|| Some(stored.field.value()));
                         let start_bytes = stored.field.size_bytes() as u64;
                         drop(stored);
-                        let carried_bytes = counted_bytes.unwrap_or(0);
+                        let carried_bytes = unwritten.map_or(0, |unwritten| unwritten.counted_bytes);
                         let counted_bytes = carried_bytes;
                         let new = Working::new(slot, copy, previous);
                         Working { whole, counted_bytes, carried_bytes, start_bytes, ..new }
@@ -501,8 +508,8 @@ impl FieldWriter {
                 let prefix = key.object_prefix();
                 let unwritten = self.unwritten.iter().filter(|(key, _)| key.object_prefix() == prefix);
                 let of_group = self.working.iter().filter(|(key, _)| key.object_prefix() == prefix);
-                for (key, counted) in unwritten {
-                    size.bytes += if self.working.contains_key(key) { 0 } else { *counted };
+                for (key, unwritten) in unwritten {
+                    size.bytes += if self.working.contains_key(key) { 0 } else { unwritten.counted_bytes };
                 }
                 for (_, working) in of_group {
                     size.bytes += working.counted_bytes;
@@ -639,6 +646,7 @@ impl Working {
 fn write_field(objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey, working: &mut Working) {
     let space = objects.space();
     let mut stored = working.slot.0.write();
+    stored.is_folded |= objects.is_folded(key);
     let before_bytes = stored.base_bytes + stored.changes_bytes;
     let is_large = |field: &Field| field.size_bytes() >= LARGE_FIELD_BYTES;
     let large = is_large(working.copy.as_ref().unwrap_or(&stored.field));

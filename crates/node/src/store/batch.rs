@@ -1,8 +1,11 @@
 //! Changes that happen together, what they take, and how their commit ends.
 
+use std::sync::Arc;
+
 use edgefaas_crdt::{FieldDelta, Operation};
 use fjall::{Keyspace, OwnedWriteBatch, UserValue};
 
+use crate::budget::Taken;
 use crate::objects::{FieldChange, FieldKey, FieldRefused};
 
 /// Longer keys the store can't have.
@@ -25,6 +28,8 @@ pub struct Batch {
     pub(super) writes: Vec<Write>,
     pub(super) fields: Vec<(FieldKey, FieldChange)>,
     pub(super) depth: u8,
+    /// Shares of memory budgets that its bytes take until it is written.
+    pub(super) charges: Vec<Arc<Taken>>,
 }
 
 #[derive(Clone)]
@@ -88,8 +93,16 @@ impl Batch {
         self.depth = depth;
     }
 
+    /// Holds a share of a memory budget until the batch is written or refused, also if nobody waits for that any more.
+    pub fn charge(&mut self, share: Taken) {
+        if share.bytes() > 0 {
+            self.charges.push(Arc::new(share));
+        }
+    }
+
     /// Adds all of another one.
     pub fn append(&mut self, mut other: Self) {
+        self.charges.append(&mut other.charges);
         self.writes.append(&mut other.writes);
         self.fields.append(&mut other.fields);
         self.depth = self.depth.max(other.depth);

@@ -118,6 +118,8 @@ pub struct DiskSpace {
     state: Arc<SpaceState>,
     /// Accepted and not written yet.
     planned_bytes: u64,
+    /// Changed in memory, to be written later.
+    owed_bytes: u64,
     /// Written since the last rotation of the journal.
     journal_bytes: u64,
     /// The room that compactions may take, and the bytes until it is measured again.
@@ -149,6 +151,7 @@ impl DiskSpace {
             chores,
             state: Arc::default(),
             planned_bytes: 0,
+            owed_bytes: 0,
             journal_bytes: 0,
             compaction_bytes: 0,
             measure_in_bytes: 0,
@@ -181,7 +184,7 @@ impl DiskSpace {
         };
         let needed_bytes = self.needed_bytes(purpose);
         let copies = if purpose == Purpose::Grow { GROWTH_COPIES } else { RELEASE_COPIES };
-        let more_bytes = copies.saturating_mul(self.planned_bytes.saturating_add(bytes));
+        let more_bytes = copies.saturating_mul(self.due_bytes().saturating_add(bytes));
         let mut fits = free_bytes >= needed_bytes.saturating_add(more_bytes);
         if purpose == Purpose::Grow {
             // The journal has its file: what releases space goes on without.
@@ -204,6 +207,16 @@ impl DiskSpace {
         self.planned_bytes = self.planned_bytes.saturating_add(bytes);
     }
 
+    /// So many bytes are changed in memory and will be written later, whatever the disk has then.
+    pub fn owes(&mut self, bytes: u64) {
+        self.owed_bytes = bytes;
+    }
+
+    /// Bytes that will be written in any case.
+    fn due_bytes(&self) -> u64 {
+        self.planned_bytes.saturating_add(self.owed_bytes)
+    }
+
     /// A write was refused.
     pub fn refused(&self) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
@@ -214,7 +227,7 @@ impl DiskSpace {
     pub fn room_after(&mut self, bytes: u64) -> Option<u64> {
         self.follow_flushes();
         let Some(Free { bytes: free_bytes, files }) = self.free() else { return Some(u64::MAX) };
-        let bytes = self.planned_bytes.saturating_add(bytes);
+        let bytes = self.due_bytes().saturating_add(bytes);
         let least_bytes = self.needed_bytes(Purpose::Release).saturating_add(RELEASE_COPIES * bytes);
         let needed_bytes = self.needed_bytes(Purpose::Grow);
         let after_bytes = needed_bytes.saturating_add(GROWTH_COPIES * bytes);

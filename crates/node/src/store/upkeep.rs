@@ -177,7 +177,8 @@ impl Upkeep {
         let since = last.ended.elapsed();
         let is_again = match last.left {
             Left::Nothing => false,
-            Left::Something { again_at } => again_at <= Instant::now(),
+            // Passes that gained nothing had no need of the room: others may have filled the disk since.
+            Left::Something { again_at } => again_at <= Instant::now() || (is_wanted && since >= MAX_RETRY),
         };
         let is_time = match pass.deleted() {
             MANY_DELETED.. => is_wanted || since >= self.calm,

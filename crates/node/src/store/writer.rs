@@ -22,7 +22,7 @@ use super::chores::Chores;
 use super::rotate;
 use super::space::{DiskSpace, Purpose};
 use super::unflushed::{self, Unflushed};
-use crate::objects::FieldWriter;
+use crate::objects::{FieldWriter, Footprint};
 
 /// Batches that are written as one.
 pub(super) const GROUP_BATCHES: usize = 512;
@@ -216,10 +216,12 @@ impl Writer {
     fn write(&mut self, group: impl Iterator<Item = Job>, with_journal: bool) -> bool {
         let (mut writes, mut fresh) = (Vec::new(), Vec::new());
         let mut answers = Vec::new();
+        // Held until the bytes are written, or refused.
+        let mut charges = Vec::new();
         let mut durability = Durability::Written;
         let mut open = true;
         for job in group {
-            let (batch, wanted, answer) = match job {
+            let (mut batch, wanted, answer) = match job {
                 Job::Close => {
                     open = false;
                     continue;
@@ -227,6 +229,7 @@ impl Writer {
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
             let failure = self.failure.reason.lock().clone();
+            charges.append(&mut batch.charges);
             let room = match (failure, batch.longest_key_bytes()) {
                 (Some(reason), _) => Err(CommitError::Failed(reason)),
                 (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
@@ -265,6 +268,7 @@ impl Writer {
             Err(_) => self.fields.abandon(),
         }
         self.disk.written();
+        self.disk.owes(self.fields.unwritten_bytes());
         if let (Some(journal), Some(taken)) = (self.journal.journal.get().and_then(Weak::upgrade), &taken) {
             journal.committed(taken, outcome.is_ok());
         }
@@ -285,9 +289,10 @@ impl Writer {
 
     /// Admits a batch if there is room for it, or if it makes room.
     fn admit(&mut self, batch: &Batch) -> Answer {
-        let bytes = batch.size_bytes();
+        let footprint = self.fields.footprint(&batch.fields);
+        let bytes = batch.size_bytes() + footprint.rewritten_bytes;
         let Err(mut full) = self.disk.plan(bytes, Purpose::Grow) else { return Ok(()) };
-        if let Some(purpose) = self.releases(batch) {
+        if let Some(purpose) = self.releases(batch, footprint) {
             match self.disk.plan(bytes, purpose) {
                 Ok(()) => return Ok(()),
                 Err(error) => full = error,
@@ -299,11 +304,11 @@ impl Writer {
 
     /// What a batch is that removes at least as much as it adds. Reads the entries that it replaces: only where the disk is
     /// full.
-    fn releases(&self, batch: &Batch) -> Option<Purpose> {
+    fn releases(&self, batch: &Batch, fields: Footprint) -> Option<Purpose> {
         let stored_bytes = |space: &Keyspace, key: &[u8]| -> u64 {
             space.size_of(key).ok().flatten().map_or(0, |value| key.len() as u64 + u64::from(value))
         };
-        let (mut added, mut removed) = (0, 0);
+        let (mut added, mut removed) = (fields.rewritten_bytes, fields.replaced_bytes);
         for write in &batch.writes {
             match write {
                 Write::Put(space, key, value) => {

@@ -5,7 +5,8 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
-use crate::objects::{FieldKey, WatchScope};
+use crate::budget::Budget;
+use crate::objects::{Classes, FieldKey, ObjectClass, ObjectDurability, WatchScope};
 use crate::platform::Clock;
 use crate::store::writer::GROUP_BATCHES;
 use crate::store::{Store, StoreOptions};
@@ -171,4 +172,77 @@ fn what_a_snapshot_has_kept_is_reclaimed_when_it_is_gone() {
     drop(reader);
     // Nothing is written any more, and no write is refused.
     until(&|| tables() < 1 << 20);
+}
+
+#[tokio::test]
+async fn a_batch_has_its_share_of_a_budget_until_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let budget = Budget::new(100);
+    let mut batch = addition(5);
+    batch.charge(budget.take(60).unwrap());
+    let dropped = store.committer().commit(batch, Durability::Written).now_or_never();
+    assert_eq!((dropped, budget.free()), (None, 40), "nobody waits for it, and it is still there");
+    store.committer().commit(Batch::default(), Durability::Synced).await.unwrap();
+    assert_eq!((value(&store), budget.free()), (5, 100));
+}
+
+/// The element `number` of a set with elements of 100 bytes.
+fn element(number: usize) -> bytes::Bytes {
+    format!("{number:0100}").into()
+}
+
+fn set_of_36() -> Batch {
+    let mut batch = Batch::default();
+    for number in 0..36 {
+        batch.operate(FieldKey::new("app", "object", "s"), Operation::SetAdd(element(number)));
+    }
+    batch
+}
+
+#[tokio::test]
+async fn a_change_of_a_small_field_counts_as_what_it_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    store.committer().commit(set_of_36(), Durability::Written).await.unwrap();
+    let writer = store.committer().writer.lock();
+    let footprint = |operations: &[Operation]| {
+        let mut batch = Batch::default();
+        for operation in operations {
+            batch.operate(FieldKey::new("app", "object", "s"), operation.clone());
+        }
+        writer.fields.footprint(&batch.fields)
+    };
+    let (one, two) = (Operation::SetRemove(element(3)), Operation::SetRemove(element(4)));
+    let removal = footprint(&[one.clone()]);
+    assert!(removal.rewritten_bytes > 3600, "{removal:?}");
+    assert_eq!(removal.rewritten_bytes, removal.replaced_bytes);
+    assert_eq!(footprint(&[one, two]), removal, "the record is written once");
+    let clear = footprint(&[Operation::SetClear]);
+    assert_eq!((clear.rewritten_bytes, clear.replaced_bytes), (0, removal.replaced_bytes));
+}
+
+#[tokio::test]
+async fn what_is_written_later_is_bounded_and_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let mut classes = Classes::default();
+    let lazy = ObjectClass {
+        durability: ObjectDurability::Memory,
+        write_interval: Duration::from_secs(3600),
+        ..ObjectClass::default()
+    };
+    classes.add("app".into(), [("*".to_owned(), lazy)]);
+    store.objects().set_classes(classes);
+    let (mut most, mut written) = (0, false);
+    for number in 0..3000 {
+        let mut batch = Batch::default();
+        let key = FieldKey::new("app", &format!("object-{number}"), "r");
+        batch.operate(key, Operation::RegisterSet(vec![7; 3000].into()));
+        store.committer().commit(batch, Durability::Written).await.unwrap();
+        let bytes = store.committer().writer.lock().fields.unwritten_bytes();
+        written |= bytes < most;
+        most = most.max(bytes);
+    }
+    assert!(most > 3 << 20 && most < 5 << 20 && written, "{most} bytes waited, written: {written}");
 }
