@@ -297,12 +297,17 @@ impl GuestMemory {
         };
         let functions = &mut queues.functions;
         functions.sort_by_key(rank);
-        let patient = functions
-            .first()
-            .and_then(|queue| queue.requests.front())
-            .is_some_and(|request| request.since.elapsed() < PATIENCE);
+        // One that is larger than all that is given out now keeps nothing from others.
+        let most = self.main.max_bytes.saturating_sub(self.withheld.load(Relaxed));
+        let first =
+            |queue: &FunctionQueue| queue.requests.front().is_some_and(|request| request.bytes <= most);
+        let first = functions.iter().position(first);
+        let has_patience = |queue: &FunctionQueue| {
+            queue.requests.front().is_some_and(|request| request.since.elapsed() < PATIENCE)
+        };
+        let patient = first.is_none_or(|at| has_patience(&functions[at]));
         for at in 0..functions.len() {
-            let is_main_open = patient || at == 0;
+            let is_main_open = patient || Some(at) == first;
             let queue = &mut functions[at];
             let Some(bytes) = queue.requests.front().map(|request| request.bytes) else { continue };
             let Some(reservation) = self.take(&queue.function, bytes, is_main_open) else { continue };
@@ -590,6 +595,21 @@ mod tests {
         drop(granted_now);
         drop(late);
         assert_eq!((memory.reading().used_bytes, memory.reading().waiting), (0, 0));
+    }
+
+    #[test]
+    fn one_that_cannot_fit_while_memory_is_withheld_keeps_nothing_from_others() {
+        let (memory, large) = (memory(), function(60));
+        memory.withhold(30 * MIB);
+        let mut waits = memory.reserve(&large, 128 * MIB);
+        memory.queues.lock().functions[0].requests[0].since -= PATIENCE;
+        // More than the lane takes.
+        let other = granted(&mut reserve(&memory, &function(6)));
+        assert!(other.is_some(), "40 MiB are given out");
+        assert!(granted(&mut waits).is_none());
+        drop(other);
+        memory.withhold(0);
+        assert!(granted(&mut waits).is_some());
     }
 
     #[test]

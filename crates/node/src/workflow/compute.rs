@@ -16,6 +16,8 @@ pub(super) const SLICE: Duration = Duration::from_millis(5);
 const LARGE_BYTES: usize = 256 << 10;
 /// Before another instance computes when all memory of instances is taken.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Where memory is short, one in so many jobs is that which has waited longest, whatever it holds: the largest may never end.
+const OLDEST_SHARE: u64 = 4;
 /// Of the threads, on top of the node's own.
 const NICE: i32 = 10;
 const MAX_THREADS: usize = 4;
@@ -62,6 +64,8 @@ struct QueueState {
     /// Jobs that have begun: those on the threads, those of them in `jobs`, and those whose instance still has its place.
     begun: usize,
     idle: usize,
+    /// Jobs that have begun while memory was short.
+    short_turns: u64,
     stopped: bool,
 }
 
@@ -121,14 +125,20 @@ impl Compute {
 
 impl QueueState {
     /// The job whose turn it is. Where memory `is_short`, one that has begun; if there is none that of the instance that holds most: it may
-    /// be about to give it back. One that holds little begins after a pause.
+    /// be about to give it back. One that holds little begins after a pause. One in [`OLDEST_SHARE`] of them is the one that waits longest.
     fn next(&mut self, is_short: bool, has_paused: bool) -> Option<Work> {
         let begun = || self.jobs.iter().position(|work| work.place.is_some());
         let largest = || (0..self.jobs.len()).max_by_key(|at| self.jobs[*at].bytes);
         let at = match is_short {
             false => (!self.jobs.is_empty()).then_some(0),
             true if self.begun > 0 => begun(),
-            true => largest().filter(|at| has_paused || self.jobs[*at].bytes >= LARGE_BYTES),
+            true => {
+                let is_oldest = self.short_turns % OLDEST_SHARE == OLDEST_SHARE - 1;
+                let next = if is_oldest { (!self.jobs.is_empty()).then_some(0) } else { largest() };
+                let next = next.filter(|at| has_paused || self.jobs[*at].bytes >= LARGE_BYTES)?;
+                self.short_turns += 1;
+                Some(next)
+            }
         }?;
         self.jobs.remove(at)
     }
@@ -232,6 +242,21 @@ mod tests {
             }
         };
         assert_eq!(tokio::join!(long, short).0.map(|(name, _)| name), Some("long"));
+    }
+
+    #[test]
+    fn where_memory_is_short_the_largest_does_not_keep_others_from_computing() {
+        let work = |bytes| Work { job: Box::new(|_| {}), bytes, place: None };
+        let mut state = QueueState::default();
+        state.jobs.extend([work(1 << 10), work(2 << 10)]);
+        let mut begun = Vec::new();
+        for _ in 0..2 * OLDEST_SHARE {
+            // It loops: after each of its turns it is there again.
+            state.jobs.push_back(work(1 << 20));
+            begun.extend(state.next(true, true).map(|work| work.bytes));
+            state.jobs.retain(|work| work.bytes < 1 << 20);
+        }
+        assert_eq!(begun.iter().filter(|bytes| **bytes < 1 << 20).count(), 2, "{begun:?}");
     }
 
     #[tokio::test]
