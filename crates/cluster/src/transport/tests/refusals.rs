@@ -385,6 +385,23 @@ async fn a_revoked_node_is_put_out_everywhere() {
     assert_eq!(cluster.b.wait_frame(1).await, "a");
 }
 
+/// It may be the only one that has heard of it, and does not come again.
+#[tokio::test]
+async fn a_revocation_that_the_revoked_member_brings_holds_for_all() {
+    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let identity = Identity::generate();
+    let peer = identity.peer_id();
+    let certificate = cluster.certificate(peer, 3);
+    let mut stranger = Stranger::connect(&identity, &cluster.at).await;
+    stranger.say(Kind::RevocationSet, &encode_revocation(&cluster.key.revoke(peer))).await;
+    stranger.say(Kind::Hello, &hello(&certificate.encode()).encode()).await;
+    assert_eq!(stranger.answer().await, Some(Refusal::Revoked));
+    for node in [&mut cluster.a, &mut cluster.b] {
+        node.until(|node| node.membership.lock().revocations().revokes_peer(&peer)).await;
+    }
+    cluster.still_serves(Refusal::Revoked, 1).await;
+}
+
 #[tokio::test]
 async fn who_was_away_hears_of_a_revocation_when_it_comes_back() {
     let key = ClusterKey::generate();
