@@ -9,8 +9,8 @@ use tikv_jemalloc_ctl::raw;
 pub const SMALL_MEMORY_BYTES: u64 = 2 << 30;
 
 /// For how long freed pages are kept then, in milliseconds. jemalloc's thread gives them back, many at a time, and is woken early when
-/// there are 4 MiB. With 0 whoever frees pages would, each run of them by itself: a worker that drops a list of 7 MB makes 1,700 system
-/// calls, in 50 ms.
+/// there are 4 MiB. With 0 the thread that frees pages returns each run of them with a system call: a worker that drops a list of 7 MB
+/// makes 1,700 of them, in 50 ms.
 const SMALL_DECAY_MS: isize = 10;
 
 /// Has the allocator give freed pages back soon.

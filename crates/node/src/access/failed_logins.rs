@@ -37,11 +37,15 @@ struct Failures {
 pub struct Attempt<'a> {
     all: &'a FailedLogins,
     key: Key,
+    /// Others wait for it: there was a failure when it began.
+    is_only: bool,
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if let Some(failures) = self.all.0.lock().get_mut(&self.key) {
+        if self.is_only
+            && let Some(failures) = self.all.0.lock().get_mut(&self.key)
+        {
             failures.is_trying = false;
         }
     }
@@ -59,13 +63,15 @@ impl FailedLogins {
     /// [`TooSoon`], whatever the password is.
     pub fn begin(&self, address: IpAddr, user: &str) -> Result<Attempt<'_>, TooSoon> {
         let key = key(address, user);
-        if let Some(failures) = self.0.lock().get_mut(&key) {
-            if failures.is_trying || Instant::now() < failures.answered {
-                return Err(TooSoon);
-            }
-            failures.is_trying = true;
+        let mut failures = self.0.lock();
+        let Some(failures) = failures.get_mut(&key) else {
+            return Ok(Attempt { all: self, key, is_only: false });
+        };
+        if failures.is_trying || Instant::now() < failures.answered {
+            return Err(TooSoon);
         }
-        Ok(Attempt { all: self, key })
+        failures.is_trying = true;
+        Ok(Attempt { all: self, key, is_only: true })
     }
 
     /// Counts a failure, and says how long its answer is to be held back.
@@ -140,6 +146,8 @@ mod tests {
             failures.answered = Instant::now();
         }
         let tried = failed.begin(HERE, "ada").ok();
+        // One that began before the failure ends.
+        drop(Attempt { all: &failed, key: key(HERE, "ada"), is_only: false });
         assert!(tried.is_some() && failed.begin(HERE, "ada").is_err());
         drop(tried);
         assert!(failed.begin(HERE, "ada").is_ok());

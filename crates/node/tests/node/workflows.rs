@@ -482,8 +482,8 @@ async fn instances_that_fill_the_memory_are_told_what_ends_them() {
         }
         assert!(started > 100, "{started} instances of a few kilobytes");
         let until = Instant::now() + PATIENCE;
-        // Each has come to its `listen` by now, or will be there when the message is sent again. It is refused while those who
-        // got it before have not been told of it.
+        // Each has come to its `listen` by now, or will be there when the message is sent again. It is refused while earlier
+        // ones are in flight.
         while counts(&mut node, "waits").await.1 < started {
             let reason = publish("go", "x".repeat(20_000)).await;
             assert!(
