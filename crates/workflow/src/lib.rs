@@ -19,6 +19,7 @@ pub mod picture;
 pub mod program;
 pub mod schema;
 pub mod synthesizer;
+pub mod weight;
 
 pub use data::Data;
 pub use document::DefinitionError;
@@ -26,3 +27,4 @@ pub use error::{ErrorKind, WorkflowError};
 pub use instance::{Action, Environment, Event, Instance, Status};
 pub use picture::picture;
 pub use program::{Compiled, Program, compile};
+pub use weight::weight;

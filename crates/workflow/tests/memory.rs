@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use edgefaas_workflow::instance::Cut;
 use edgefaas_workflow::{Action, Environment, Event, Instance, Program, Status, compile};
 use serde_json::{Value, json};
 
@@ -24,16 +25,21 @@ fn program(tasks: &str) -> Program {
     }
 }
 
-fn start(program: &Program, number: usize) -> Instance {
-    let (secrets, runtime) = (json!({}), json!({}));
-    let environment = Environment {
+fn environment(none: &Value) -> Environment<'_> {
+    Environment {
         now_ms: 0,
         unix_ms: 0,
-        secrets: &secrets,
-        runtime: &runtime,
+        secrets: none,
+        runtime: none,
         observed: false,
         memory_bytes: u64::MAX,
-    };
+        cut: Cut::Memory,
+    }
+}
+
+fn start(program: &Program, number: usize) -> Instance {
+    let none = json!({});
+    let environment = environment(&none);
     let input = Arc::new(json!({"order": number, "from": "sensor"}));
     let id = format!("01JD{number:022}");
     let mut instance = Instance::new(id.into(), input, 7, 0);
@@ -88,6 +94,34 @@ fn what_waits_takes_little() {
     drop(Value::Null);
 }
 
+#[test]
+fn a_turn_that_ended_for_its_memory_ends_there_when_it_is_repeated() {
+    let program = program(
+        "do: [{a: {for: {each: x, in: '[range(200)]'}, do: [{s: {set: '${ . + {all: ((.all // []) + [.text])} }'}}]}}]",
+    );
+    let none = json!({});
+    let input = Arc::new(json!({"text": "x".repeat(1 << 10)}));
+    let new = || Instance::new("01JD".into(), input.clone(), 7, 0);
+    let little = Environment { memory_bytes: 64 << 10, ..environment(&none) };
+    let mut lived = new();
+    lived.advance(&program, Event::Start, &little);
+    let cut = lived.cut_after();
+    assert!(cut.is_some_and(|works| works < 200), "{cut:?}");
+    // What it holds is estimated otherwise, after it was read back.
+    let mut repeated = new();
+    repeated.advance(
+        &program,
+        Event::Start,
+        &Environment { cut: Cut::Recorded(cut), ..environment(&none) },
+    );
+    assert_eq!(repeated.to_bytes(0).unwrap(), lived.to_bytes(0).unwrap());
+    assert_eq!(repeated.cut_after(), cut);
+    // A turn that did not end for that is not cut, whatever the instance holds.
+    let mut whole = new();
+    whole.advance(&program, Event::Start, &Environment { cut: Cut::Recorded(None), ..little });
+    assert!(whole.steps() > lived.steps() && whole.cut_after().is_none());
+}
+
 /// Messages are in memory until the turn has ended: it ends when they are many bytes, and all of them are sent in the end.
 #[test]
 fn a_turn_ends_when_its_messages_are_large() {
@@ -95,15 +129,8 @@ fn a_turn_ends_when_its_messages_are_large() {
     let program = program(&format!(
         "do: [{{a: {{for: {{each: x, in: '[range({MESSAGES})]'}}, do: [{{p: {{call: asyncapi, with: {{channel: t, message: {{payload: '${{ .text }}' }}}}}}}}]}}}}]"
     ));
-    let (secrets, runtime) = (json!({}), json!({}));
-    let environment = Environment {
-        now_ms: 0,
-        unix_ms: 0,
-        secrets: &secrets,
-        runtime: &runtime,
-        observed: false,
-        memory_bytes: u64::MAX,
-    };
+    let none = json!({});
+    let environment = environment(&none);
     let input = Arc::new(json!({"text": "x".repeat(100 << 10)}));
     let mut instance = Instance::new("01JD".into(), input, 7, 0);
     let (mut sent, mut event) = (0, Event::Start);

@@ -9,14 +9,13 @@ use edgefaas_broker::QoS;
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::{Kind, NodeId};
-use edgefaas_workflow::{ErrorKind, Event, WorkflowError};
+use edgefaas_workflow::{ErrorKind, Event, WorkflowError, weight};
 use serde_json::Value;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
 use super::drive::{Ended, Queued, StepEffects};
 use super::interests::{Interest, Waiter};
-use super::weight::weight;
 use super::{Running, Start};
 use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal};

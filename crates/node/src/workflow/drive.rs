@@ -402,11 +402,11 @@ impl Dispatcher {
             for Queued { event, effects, inbox, charge } in queued {
                 timer.yield_if_due().await;
                 charges.extend(charge);
-                let turn = {
+                let (turn, logged) = {
                     let mut state = running.state.lock();
                     let number = inbox.map(|(number, _)| number);
-                    let times_ms = self.log_event(running, &mut state, &event, number, &mut batch);
-                    self.begin_turn(running, &mut state, event, Some(times_ms))
+                    let logged = self.log_event(running, &mut state, &event, number, &mut batch);
+                    (self.begin_turn(running, &mut state, event, Some(logged.times_ms())), logged)
                 };
                 if let Some(StepEffects { batch: changes, source, messages, .. }) = effects {
                     batch.append(changes);
@@ -423,6 +423,7 @@ impl Dispatcher {
                         }
                     },
                 }
+                self.log_turn(&running.state.lock(), logged, &mut batch);
             }
             {
                 let mut state = running.state.lock();

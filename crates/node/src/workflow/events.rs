@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
 use edgefaas_isolates::LogLevel;
-use edgefaas_workflow::Event;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
 use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::program::{Mode, Program, Read};
 use edgefaas_workflow::synthesizer::Firing;
+use edgefaas_workflow::{Event, weight};
 use serde_json::{Map, Value};
 use ulid::Ulid;
 
@@ -19,7 +19,6 @@ use super::interests::{Interest, Waiter};
 use super::lanes::{Arrival, LaneRoom, StartEvent};
 use super::messages::CLOUD_EVENT;
 use super::root::{Charge, NodeBudget};
-use super::weight::weight;
 use super::{INSTANCE_BYTES, Running, Start};
 use crate::budget::Taken;
 use crate::dispatch::Dispatcher;

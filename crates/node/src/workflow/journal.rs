@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use edgefaas_workflow::instance::{Action, FrameId, Instance};
+use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance};
 use edgefaas_workflow::{Environment, Event, WorkflowError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -88,6 +88,22 @@ struct EventRecord {
     now_ms: u64,
     unix_ms: u64,
     event: Event,
+    /// Where its turn ended, see [`Instance::cut_after`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cut_after: Option<u32>,
+}
+
+/// An event that an instance is being told, to be written when its turn has ended.
+pub(super) struct Logged {
+    key: Vec<u8>,
+    record: EventRecord,
+}
+
+impl Logged {
+    /// Monotonic and wall clock time of the event, in milliseconds.
+    pub fn times_ms(&self) -> (u64, u64) {
+        (self.record.now_ms, self.record.unix_ms)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -188,10 +204,11 @@ impl Dispatcher {
     fn event_record(&self, event: &Event) -> EventRecord {
         let coordinator = self.coordinator();
         let (now_ms, unix_ms) = (coordinator.time.now_ms(), coordinator.clock.now_unix_ms());
-        EventRecord { now_ms, unix_ms, event: event.clone() }
+        EventRecord { now_ms, unix_ms, event: event.clone(), cut_after: None }
     }
 
-    /// Adds an event that an instance is about to be told.
+    /// Gives the place in the log to an event that an instance is about to be told. The event is added to `batch` by
+    /// [`log_turn`](Self::log_turn).
     pub(super) fn log_event(
         &self,
         running: &Running,
@@ -199,13 +216,12 @@ impl Dispatcher {
         event: &Event,
         inbox: Option<u32>,
         batch: &mut Batch,
-    ) -> (u64, u64) {
+    ) -> Logged {
         let space = &self.store().spaces().invocations;
         for (key, value) in self.start_entries(running, state) {
             batch.put(space, key, value);
         }
-        let record = self.event_record(event);
-        batch.put(space, key(running.id, state.log.next), encode(&record));
+        let logged = Logged { key: key(running.id, state.log.next), record: self.event_record(event) };
         state.log.next += 1;
         if let Some(number) = inbox.filter(|number| *number >= INBOX) {
             batch.delete(space, key(running.id, number));
@@ -216,7 +232,14 @@ impl Dispatcher {
         {
             batch.delete(space, key(child_id(running.id, *frame), OUTCOME));
         }
-        (record.now_ms, record.unix_ms)
+        logged
+    }
+
+    /// Adds an event whose turn has ended.
+    pub(super) fn log_turn(&self, state: &RunState, logged: Logged, batch: &mut Batch) {
+        let Logged { key, record } = logged;
+        let record = EventRecord { cut_after: state.instance.cut_after(), ..record };
+        batch.put(&self.store().spaces().invocations, key, encode(&record));
     }
 
     /// Adds what an instance has come to.
@@ -494,6 +517,7 @@ impl Dispatcher {
                     runtime: &coordinator.runtime,
                     observed: false,
                     memory_bytes: running.memory_bytes,
+                    cut: Cut::Recorded(record.cut_after),
                 };
                 // What it asked for then has been done, or is asked for again below. A turn goes on with the event that says so.
                 state.instance.advance(program, record.event, &environment);
@@ -532,6 +556,7 @@ impl Dispatcher {
                 runtime: &coordinator.runtime,
                 observed: false,
                 memory_bytes: running.memory_bytes,
+                cut: Cut::Memory,
             };
             let actions = state.instance.outstanding(&program, &environment);
             self.settle(running, &mut state);

@@ -28,7 +28,7 @@ use super::Start;
 use super::drive::Queued;
 use super::events::{has_rule, input_of_firing};
 use super::inbox::NoRoomForEvent;
-use super::schedule::StartRules;
+use super::schedule::{OverShare, StartRules};
 use crate::budget::{Budget, Taken};
 use crate::dispatch::Dispatcher;
 use crate::invocation::InvocationError;
@@ -216,11 +216,12 @@ impl Dispatcher {
             evaluation.await
         };
         let inputs = match inputs {
-            Ok(Ok((inputs, is_due_earlier))) => {
-                if is_due_earlier {
+            Ok(Ok(evaluated)) => {
+                if evaluated.is_due_earlier {
                     self.coordinator().rules_due.notify_one();
                 }
-                inputs
+                self.log_exceeded(&workflow.name, evaluated.exceeds);
+                evaluated.inputs
             }
             Ok(Err(error)) => {
                 let text = format!("an event is not counted: {error}");
@@ -303,8 +304,19 @@ fn forgotten(number: u64) -> Change {
     Change { space: Space::Hook, key: super::journal::start_event_key(number), value: None }
 }
 
-/// The inputs of the instances that an event starts, and whether the workflow's rule is due earlier than before. Runs on a
-/// thread of its own, since it takes as long as the expressions may.
+/// What came of an event.
+#[derive(Default)]
+struct Evaluated {
+    /// The inputs of the instances that it starts.
+    inputs: Vec<Value>,
+    /// The workflow's rule is due earlier than before.
+    is_due_earlier: bool,
+    /// The workflow's rule exceeds its share since now.
+    exceeds: Option<OverShare>,
+}
+
+/// Evaluates the filter and the rule of a workflow over an event. Runs on a thread of its own, since it takes as long as
+/// the expressions may.
 fn evaluate(
     rules: &StartRules,
     workflow: &LiveWorkflow,
@@ -312,19 +324,20 @@ fn evaluate(
     filter: &ActiveFilter,
     event: &Arc<Value>,
     arrival: &Arrival,
-) -> Result<(Vec<Value>, bool), SynthesisError> {
+) -> Result<Evaluated, SynthesisError> {
     let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
     let Some(condition) = on.and_then(|on| on.filters.get(source)) else { return Ok(Default::default()) };
     if !accepts(filter, event, arrival.unix_ms) || !condition.takes(event) {
         return Ok(Default::default());
     }
     if !has_rule(&workflow.program) {
-        return Ok((vec![Value::Array(vec![(**event).clone()])], false));
+        let input = Value::Array(vec![(**event).clone()]);
+        return Ok(Evaluated { inputs: vec![input], ..Evaluated::default() });
     }
     let Some(rule) = rules.of(workflow, arrival.now_ms) else { return Ok(Default::default()) };
-    let (firings, is_due_earlier) = rule.handle(source, event, arrival.now_ms)?;
-    let inputs = firings.iter().map(|firing| input_of_firing(&workflow.program, firing));
-    Ok((inputs.collect(), is_due_earlier))
+    let counted = rule.handle(source, event, arrival.now_ms, rules.share_bytes())?;
+    let inputs = counted.firings.iter().map(|firing| input_of_firing(&workflow.program, firing)).collect();
+    Ok(Evaluated { inputs, is_due_earlier: counted.is_due_earlier, exceeds: counted.exceeds })
 }
 
 /// The filter of a start event that was read from the disk.

@@ -30,7 +30,6 @@ mod schedule;
 mod script;
 mod timers;
 mod turn;
-mod weight;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -311,6 +310,7 @@ impl Coordinator {
         node_id: &str,
     ) -> Self {
         let budget = NodeBudget::new(limits.bytes);
+        let rules = schedule::StartRules::new(budget.bytes());
         let time = NodeTime { started: Instant::now(), base_ms: AtomicU64::new(clock.now_unix_ms()) };
         let runtime = serde_json::json!({
             "name": "edgefaas",
@@ -335,7 +335,7 @@ impl Coordinator {
             durability,
             definitions: Mutex::default(),
             script: tokio::sync::OnceCell::new(),
-            rules: schedule::StartRules::default(),
+            rules,
             lanes: Lanes::new(limits.root.bytes),
             next_start_event: AtomicU64::new(0),
             is_pressed: AtomicBool::new(false),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_workflow::instance::{Action, Instance, NextTask, Note};
+use edgefaas_workflow::instance::{Action, Cut, Instance, NextTask, Note};
 use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
@@ -105,8 +105,15 @@ impl Dispatcher {
         let observed = running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name);
         let runtime = &coordinator.runtime;
         let memory_bytes = running.memory_bytes;
-        let environment =
-            Environment { now_ms, unix_ms, secrets: &secrets, runtime, observed, memory_bytes };
+        let environment = Environment {
+            now_ms,
+            unix_ms,
+            secrets: &secrets,
+            runtime,
+            observed,
+            memory_bytes,
+            cut: Cut::Memory,
+        };
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
         // One task may make much at once: where nothing is left, such turns come one after another.
@@ -173,6 +180,7 @@ impl Dispatcher {
                 runtime: &turn.runtime,
                 observed,
                 memory_bytes: of.memory_bytes,
+                cut: Cut::Memory,
             };
             let started = Instant::now();
             let (bytes_before, budget) = (turn.instance.bytes(), &of.root.node);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Data;
+use super::memory::{FIELD_BYTES, INDEX_BYTES};
 
 /// Fields up to which a search through all of them is the fastest, and the smallest.
 const FEW: usize = 16;
@@ -77,6 +78,16 @@ impl Fields {
                 self.index_all();
             }
         }
+    }
+
+    /// Releases room for more fields.
+    pub(super) fn shrink(&mut self) {
+        self.entries.shrink_to_fit();
+    }
+
+    /// Memory of each field beside the text of its key and what its value points to.
+    pub(super) fn field_bytes(&self) -> u64 {
+        if self.len() > FEW { FIELD_BYTES + INDEX_BYTES } else { FIELD_BYTES }
     }
 
     fn index_all(&mut self) {

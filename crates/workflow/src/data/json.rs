@@ -73,21 +73,6 @@ impl Data {
     }
 }
 
-/// About how much memory a JSON value takes, in bytes.
-pub fn json_bytes(value: &Value) -> u64 {
-    const ITEM_BYTES: u64 = 32;
-    let inner: u64 = match value {
-        Value::String(text) => text.len() as u64,
-        Value::Array(items) => items.iter().map(json_bytes).sum(),
-        // A key is a text of its own, in a node of a tree.
-        Value::Object(fields) => {
-            fields.iter().map(|(key, value)| key.len() as u64 + ITEM_BYTES + json_bytes(value)).sum()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    };
-    ITEM_BYTES + inner
-}
-
 fn from_json_at(value: &Value, depth: u32) -> Result<Data, TooDeep> {
     if depth > MAX_DEPTH {
         return Err(TooDeep);
@@ -100,12 +85,13 @@ fn from_json_at(value: &Value, depth: u32) -> Result<Data, TooDeep> {
         Value::Array(items) => {
             Data::list(items.iter().map(|item| from_json_at(item, depth + 1)).collect::<Result<_, _>>()?)
         }
-        Value::Object(fields) => Data::object_of(
-            fields
-                .iter()
-                .map(|(key, value)| Ok((Arc::from(key.as_str()), from_json_at(value, depth + 1)?)))
-                .collect::<Result<_, _>>()?,
-        ),
+        Value::Object(fields) => {
+            let mut all = Fields::with_capacity(fields.len());
+            for (key, value) in fields {
+                all.insert(Arc::from(key.as_str()), from_json_at(value, depth + 1)?);
+            }
+            Data::object_of(all)
+        }
     })
 }
 

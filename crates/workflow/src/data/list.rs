@@ -123,6 +123,7 @@ impl FromIterator<Data> for List {
         let items = items.into_iter();
         let mut list = Self { tail: Vec::with_capacity(items.size_hint().0.min(CHUNK)), ..Self::default() };
         items.for_each(|item| list.push(item));
+        list.tail.shrink_to_fit();
         list
     }
 }

@@ -4,19 +4,19 @@
 mod fields;
 mod json;
 mod list;
+mod memory;
 mod number;
 
 use std::sync::Arc;
 
 pub use fields::Fields;
-pub use json::json_bytes;
 pub(crate) use list::CHUNK;
 pub use list::List;
+use memory::LIST_ITEM_BYTES;
+pub(crate) use memory::{ARRAY_BYTES, ITEM_BYTES, OBJECT_BYTES, STRING_BYTES};
 pub(crate) use number::Limited;
 pub use number::Num;
 
-/// Memory of an item, and of a key with its value, beside what they point to, in bytes.
-pub(crate) const ITEM_BYTES: u64 = 32;
 /// Levels that a value made from [`serde_json::Value`] may nest.
 const MAX_DEPTH: u32 = 256;
 
@@ -39,14 +39,14 @@ pub enum Data {
 }
 
 /// The items of an array, with their size.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Array {
     items: List,
     extent: Extent,
 }
 
 /// The fields of an object, with their size.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Object {
     fields: Fields,
     extent: Extent,
@@ -92,15 +92,22 @@ struct Extent {
 }
 
 impl Extent {
-    fn add(&mut self, key_bytes: usize, value: &Data) {
+    /// Nothing but the value's own memory.
+    fn of(own_bytes: u64) -> Self {
+        Self { bytes: own_bytes, ..Self::default() }
+    }
+
+    /// Adds a part, whose place takes `place_bytes`.
+    fn add(&mut self, place_bytes: u64, value: &Data) {
         let inner = value.extent();
-        self.bytes = self.bytes.saturating_add(ITEM_BYTES + key_bytes as u64).saturating_add(inner.bytes);
+        self.bytes = self.bytes.saturating_add(place_bytes).saturating_add(inner.bytes);
         self.depth = self.depth.max(inner.depth + 1);
         self.inexact |= inner.inexact;
     }
 
+    /// Adds the items of another array.
     fn join(&mut self, other: Self) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.bytes = self.bytes.saturating_add(other.bytes.saturating_sub(ARRAY_BYTES));
         self.depth = self.depth.max(other.depth);
         self.inexact |= other.inexact;
     }
@@ -109,15 +116,17 @@ impl Extent {
 impl Data {
     /// An array.
     pub fn list(items: Vec<Data>) -> Self {
-        let mut extent = Extent::default();
-        items.iter().for_each(|item| extent.add(0, item));
+        let mut extent = Extent::of(ARRAY_BYTES);
+        items.iter().for_each(|item| extent.add(LIST_ITEM_BYTES, item));
         Self::Arr(Arc::new(Array { items: items.into_iter().collect(), extent }))
     }
 
     /// An object.
-    pub fn object_of(fields: Fields) -> Self {
-        let mut extent = Extent::default();
-        fields.iter().for_each(|(key, value)| extent.add(key.len(), value));
+    pub fn object_of(mut fields: Fields) -> Self {
+        fields.shrink();
+        let mut extent = Extent::of(OBJECT_BYTES);
+        let field_bytes = fields.field_bytes();
+        fields.iter().for_each(|(key, value)| extent.add(field_bytes + key.len() as u64, value));
         Self::Obj(Arc::new(Object { fields, extent }))
     }
 
@@ -134,7 +143,7 @@ impl Data {
         match self {
             Self::Arr(array) => {
                 let array = Arc::make_mut(array);
-                array.extent.add(0, &item);
+                array.extent.add(LIST_ITEM_BYTES, &item);
                 array.items.push(item);
             }
             other => *other = Self::list(vec![item]),
@@ -175,7 +184,8 @@ impl Data {
         }
     }
 
-    /// Memory that it takes, in bytes; parts that occur several times count each time.
+    /// Memory that it takes beside its place in what holds it, in bytes: an estimate, rather too many than too few. Parts
+    /// that occur several times count each time.
     pub fn bytes(&self) -> u64 {
         self.extent().bytes
     }
@@ -236,7 +246,7 @@ impl Data {
 
     fn extent(&self) -> Extent {
         match self {
-            Self::Str(text) => Extent { bytes: text.len() as u64, ..Extent::default() },
+            Self::Str(text) => Extent::of(STRING_BYTES + text.len() as u64),
             Self::Arr(array) => array.extent,
             Self::Obj(object) => object.extent,
             Self::Num(number) => Extent { inexact: !number.is_exact(), ..Extent::default() },

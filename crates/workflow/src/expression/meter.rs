@@ -165,8 +165,14 @@ pub(super) fn work(bytes: u64) -> Result<(), Stop> {
 
 /// Counts an allocation.
 pub(super) fn allocate(bytes: u64) -> Result<(), Stop> {
+    allocate_with(0, bytes)
+}
+
+/// Counts an allocation of `bytes` for what a value has in it, and of `own_bytes` for the value itself. The latter are no
+/// work.
+pub(super) fn allocate_with(own_bytes: u64, bytes: u64) -> Result<(), Stop> {
     METER.with(|meter| {
-        let Some(left) = meter.bytes.get().checked_sub(bytes) else {
+        let Some(left) = meter.bytes.get().checked_sub(own_bytes.saturating_add(bytes)) else {
             let is_own = meter.value_bytes.get() < ALLOCATED_BYTES / MADE_SHARE;
             return Err(stop(if is_own { Stop::Memory } else { Stop::Allocated }));
         };

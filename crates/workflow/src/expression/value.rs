@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::meter::{self, DEPTH, ITEMS, STRING_BYTES, Stop};
-use crate::data::{CHUNK, Data, Fields, ITEM_BYTES, Limited, Object};
+use crate::data::{self, ARRAY_BYTES, CHUNK, Data, Fields, ITEM_BYTES, Limited, OBJECT_BYTES, Object};
 
 pub(super) use crate::data::Data as V;
 
@@ -29,18 +29,18 @@ impl V {
     pub(super) fn string(text: impl Into<Arc<str>> + AsRef<str>) -> Result<Self, Stop> {
         let len = text.as_ref().len();
         meter::string(len)?;
-        meter::allocate(len as u64)?;
+        meter::allocate_with(data::STRING_BYTES, len as u64)?;
         Ok(Self::Str(text.into()))
     }
 
     pub(super) fn array(items: Vec<V>) -> Result<Self, Stop> {
-        meter::allocate(ITEM_BYTES * items.len() as u64)?;
+        meter::allocate_with(ARRAY_BYTES, ITEM_BYTES * items.len() as u64)?;
         let len = items.len();
         check(Self::list(items), len)
     }
 
     pub(super) fn object(fields: Fields) -> Result<Self, Stop> {
-        meter::allocate(2 * ITEM_BYTES * fields.len() as u64)?;
+        meter::allocate_with(OBJECT_BYTES, 2 * ITEM_BYTES * fields.len() as u64)?;
         let len = fields.len();
         check(Self::object_of(fields), len)
     }
@@ -49,7 +49,7 @@ impl V {
     pub(super) fn concat(left: Arc<crate::data::Array>, right: &crate::data::Array) -> Result<Self, Stop> {
         // The same whether somebody else has `left` or not: the count must not depend on it.
         let (before, more) = (left.len(), right.len());
-        meter::allocate(ITEM_BYTES * (before.min(CHUNK) + more) as u64)?;
+        meter::allocate_with(ARRAY_BYTES, ITEM_BYTES * (before.min(CHUNK) + more) as u64)?;
         check(Self::joined(left, right), before + more)
     }
 

@@ -7,14 +7,15 @@ use serde_json::Value;
 
 use super::scope::{Scope, taken_in};
 use super::{
-    Action, Content, Environment, Event, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase, State,
-    Status, Then, Trying, Turn, Work,
+    Action, Content, Cut, Environment, Event, Frame, FrameId, Instance, Note, NoteKind, Outgoing, Phase,
+    State, Status, Then, Trying, Turn, Work,
 };
-use crate::data::{Data, List, json_bytes};
+use crate::data::{Data, List};
 use crate::duration;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{LINEAR_BYTES, spent};
 use crate::program::{Block, DurationSpec, Emit, Flow, For, Kind, Node, NodeId, Program, Publish};
+use crate::weight::weight;
 
 /// Bytes of messages in a turn: they are in memory until they are sent, after it.
 const TURN_MESSAGE_BYTES: u64 = 1 << 20;
@@ -134,11 +135,15 @@ impl<'a> Run<'a> {
             let turn = &self.instance.turn;
             let bytes = self.instance.bytes() + self.instance.bytes_of_work(&work) as usize;
             // Whether it may have so much is for the host to say.
-            let is_large = turn.begun > 0 && bytes as u64 > self.environment.memory_bytes;
+            let is_large = match self.environment.cut {
+                Cut::Memory => turn.begun > 0 && bytes as u64 > self.environment.memory_bytes,
+                Cut::Recorded(works) => works == Some(turn.works),
+            };
             let is_long = turn.begun >= TURN_TASKS
                 || turn.steps >= TURN_STEPS
                 || turn.message_bytes >= TURN_MESSAGE_BYTES;
             if is_long || is_large {
+                self.instance.turn.is_cut_for_memory = !is_long;
                 self.instance.work.push(work);
                 self.instance.status = Status::Running;
                 if !mem::replace(&mut self.instance.wants_turn, true) {
@@ -152,6 +157,7 @@ impl<'a> Run<'a> {
                 self.instance.turn.is_paused = true;
                 return;
             }
+            self.instance.turn.works += 1;
             let before = spent();
             match work {
                 Work::Enter { parent, slot, node, raw } => self.enter(parent, slot, node, raw),
@@ -556,7 +562,7 @@ impl<'a> Run<'a> {
         }
         let event = Value::Object(event);
         let output = taken_in(&event)?;
-        self.instance.turn.message_bytes += json_bytes(&event);
+        self.instance.turn.message_bytes += weight(&event) as u64;
         self.actions.push(Action::Publish(Outgoing {
             node: id,
             topic: topic.map(text),
@@ -592,7 +598,7 @@ impl<'a> Run<'a> {
             headers,
         };
         if let Content::Payload(payload) = &outgoing.content {
-            self.instance.turn.message_bytes += json_bytes(payload);
+            self.instance.turn.message_bytes += weight(payload) as u64;
         }
         self.actions.push(Action::Publish(outgoing));
         Ok(())

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::advance::Run;
 use super::scope::event_taken_in;
 use super::{Action, Frame, FrameId, Instance, State};
-use crate::data::{Data, List};
+use crate::data::{Data, ITEM_BYTES, List};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset, topic_matches};
 use crate::expression::{Bounds, Expression};
@@ -20,6 +20,8 @@ use crate::synthesizer::{Firing, Predicate, Rule, Synthesizer};
 const MAX_QUEUED: usize = 10_000;
 /// Events that one listen collects.
 const MAX_EVENTS: usize = 100_000;
+/// Memory of a rule beside what it holds: its expressions above all.
+const RULE_BYTES: u64 = 1 << 10;
 
 /// What an event must be like, all expressions about it evaluated but those that need the instance.
 #[derive(Debug, Clone)]
@@ -87,7 +89,7 @@ struct Resolved {
 impl Listening {
     /// Of the events that it has, and of those that wait for `foreach`.
     pub(super) fn bytes(&self) -> u64 {
-        self.events.bytes() + self.queue.iter().map(Data::bytes).sum::<u64>()
+        self.events.bytes() + self.queue.iter().map(item_bytes).sum::<u64>()
     }
 
     /// How many events it has.
@@ -104,6 +106,11 @@ impl Listening {
     }
 }
 
+/// Memory of an event that is kept, with its place.
+fn item_bytes(item: &Data) -> u64 {
+    ITEM_BYTES + item.bytes()
+}
+
 /// What an event that can be kept, or a rule of such events, gives.
 fn kept(value: &Value) -> Data {
     Data::from_json(value).unwrap_or_default()
@@ -115,6 +122,34 @@ impl Instance {
         let node = self.frames.get(&frame)?.node?;
         let Kind::Listen(listen) = &program.node(node).kind else { return None };
         parse_rule(listen.rule.as_ref()?, listen.strategy.filters.len()).ok()
+    }
+
+    /// Adds the rule of a listen, whose frame holds it and its events.
+    pub(super) fn add_rule(&mut self, frame: FrameId, synthesizer: Synthesizer) {
+        self.hold_rule(frame, synthesizer.bytes());
+        self.synthesizers.insert(frame, synthesizer);
+    }
+
+    /// The frame of a listen holds a rule with so many bytes of events.
+    pub(super) fn hold_rule(&mut self, frame: FrameId, bytes: usize) {
+        self.hold(frame, RULE_BYTES + bytes as u64);
+    }
+
+    /// Changes the rule of a listen, if it has one. Its frame then holds what the rule does.
+    pub(super) fn change_rule<T>(
+        &mut self,
+        frame: FrameId,
+        step: impl FnOnce(&mut Synthesizer) -> T,
+    ) -> Option<T> {
+        let synthesizer = self.synthesizers.get_mut(&frame)?;
+        let before = synthesizer.bytes() as u64;
+        let result = step(synthesizer);
+        let after = synthesizer.bytes() as u64;
+        match after >= before {
+            true => self.hold(frame, after - before),
+            false => self.release(frame, before - after),
+        }
+        Some(result)
     }
 }
 
@@ -157,7 +192,7 @@ impl Run<'_> {
             let rule = parse_rule(rule, listen.strategy.filters.len());
             let rule = rule.map_err(|reason| WorkflowError::new(ErrorKind::Configuration, reason))?;
             let synthesizer = Synthesizer::new(rule, self.environment.now_ms);
-            self.instance.synthesizers.insert(id, synthesizer);
+            self.instance.add_rule(id, synthesizer);
         }
         if let Some(listening) = self.listening(id) {
             listening.filters = filters;
@@ -221,14 +256,13 @@ impl Run<'_> {
             return self.go_on(id);
         }
         let now_ms = self.environment.now_ms;
-        match self.instance.synthesizers.get_mut(&id) {
+        let handled = self.instance.change_rule(id, |rule| rule.handle(source as usize, &event, now_ms));
+        match handled {
             None => self.deliver(id, kept(&read(&event, how))),
-            Some(synthesizer) => match synthesizer.handle(source as usize, &event, now_ms) {
-                Ok(firings) => self.fired(id, firings),
-                Err(error) => {
-                    self.fail_listen(id, WorkflowError::new(ErrorKind::Expression, error.to_string()));
-                }
-            },
+            Some(Ok(firings)) => self.fired(id, firings),
+            Some(Err(error)) => {
+                self.fail_listen(id, WorkflowError::new(ErrorKind::Expression, error.to_string()));
+            }
         }
     }
 
@@ -300,18 +334,17 @@ impl Run<'_> {
 
     pub(super) fn queue_length(&mut self, id: FrameId, length: u64) {
         let now_ms = self.environment.now_ms;
-        if let Some(synthesizer) = self.instance.synthesizers.get_mut(&id) {
-            let firings = synthesizer.queue_length(length, now_ms);
+        if let Some(firings) = self.instance.change_rule(id, |rule| rule.queue_length(length, now_ms)) {
             self.fired(id, firings);
         }
     }
 
-    /// Rules go on from what they were when the instance failed.
+    /// Rules go on from what they were when the instance failed. Their frames hold them still.
     pub(super) fn restore_rules(&mut self, rules: BTreeMap<FrameId, crate::synthesizer::State>) {
         for (id, state) in rules {
             let Some(rule) = self.instance.rule_of(id, self.program) else { continue };
-            let synthesizer = Synthesizer::restore(rule, state, self.environment.now_ms);
-            self.instance.synthesizers.insert(id, synthesizer);
+            self.instance.release(id, RULE_BYTES + state.bytes() as u64);
+            self.instance.add_rule(id, Synthesizer::restore(rule, state, self.environment.now_ms));
         }
     }
 
@@ -322,8 +355,7 @@ impl Run<'_> {
         let frames: Vec<FrameId> =
             self.instance.synthesizers.iter().filter(|(_, rule)| due(rule)).map(|(id, _)| *id).collect();
         for id in frames {
-            if let Some(synthesizer) = self.instance.synthesizers.get_mut(&id) {
-                let firings = synthesizer.tick(now_ms);
+            if let Some(firings) = self.instance.change_rule(id, |rule| rule.tick(now_ms)) {
                 self.fired(id, firings);
             }
         }
@@ -341,7 +373,7 @@ impl Run<'_> {
         if listening.ending || has_one {
             return;
         }
-        let bytes = item.bytes();
+        let bytes = item_bytes(&item);
         match foreach {
             true => listening.queue.push_back(item),
             false => listening.events.push(item),
@@ -434,10 +466,10 @@ impl Run<'_> {
         match self.event_output(id, index, &item, output) {
             Ok(output) => {
                 let Some(listening) = self.listening(id) else { return };
-                let output_bytes = output.bytes();
+                let output_bytes = item_bytes(&output);
                 listening.events.push(output);
                 listening.busy = false;
-                self.instance.release(id, item.bytes());
+                self.instance.release(id, item_bytes(&item));
                 self.instance.hold(id, output_bytes);
                 self.check_end(id);
                 self.go_on(id);

@@ -45,6 +45,18 @@ pub struct Environment<'a> {
     /// What an expression may make, in bytes, and what the instance may hold when it begins another task in the same turn. The same
     /// for all events of an instance.
     pub memory_bytes: u64,
+    /// Whether the turn of the event may end for the memory that the instance holds.
+    pub cut: Cut,
+}
+
+/// Why a turn ends before its work is done, beside the counts of tasks, steps and messages. What an instance holds is an estimate,
+/// which is another one after it was read back: so a turn that is repeated ends where the record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// It holds more than [`Environment::memory_bytes`].
+    Memory,
+    /// A turn of before is repeated: it ended for its memory after so many pieces of work ([`Instance::cut_after`]), or not for that.
+    Recorded(Option<u32>),
 }
 
 /// What happens to an instance.
@@ -308,7 +320,7 @@ pub struct Instance {
     synthesizers: BTreeMap<FrameId, Synthesizer>,
     #[serde(skip)]
     turn: Turn,
-    /// Memory of frames and what they hold alone, in bytes.
+    /// Memory of frames and what they hold alone, the events of their rules included, in bytes.
     #[serde(skip)]
     held_bytes: u64,
     /// Frames that wait for a call.
@@ -316,14 +328,18 @@ pub struct Instance {
     calls: u32,
 }
 
-/// How far a turn is: what is done between [`Action::Continue`] and [`Event::Continue`]. It ends by counts alone, so that
-/// it ends at the same task whenever it is done again.
+/// How far a turn is: what is done between [`Action::Continue`] and [`Event::Continue`]. It ends by counts, or as [`Cut`] says, so
+/// that it ends at the same task whenever it is done again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
     /// The rest is done by [`Instance::resume`].
     is_paused: bool,
     /// Tasks that were begun.
     begun: u32,
+    /// Pieces of work that were done, of which a task has several.
+    works: u32,
+    /// It ended for the memory that the instance holds.
+    is_cut_for_memory: bool,
     /// Steps of expressions.
     steps: u64,
     /// Of the messages that are to be sent.
@@ -594,13 +610,18 @@ impl Instance {
     }
 
     /// Memory that it holds, in bytes: an estimate that costs no walk over its data. What a task shares with the one
-    /// around it counts once.
+    /// around it counts once. Events that a rule of a `listen` keeps count, as often as rules keep them.
     pub fn bytes(&self) -> usize {
         let own = size_of::<Self>() + size_of::<Work>() * self.work.capacity();
         // What is further down goes on with what frames hold.
         let next = self.work.last().or_else(|| self.fault.as_ref()?.work.last());
         let next_bytes = next.map_or(0, |work| self.bytes_of_work(work));
         own + (self.input.bytes() + self.context.bytes() + self.held_bytes + next_bytes) as usize
+    }
+
+    /// After how many pieces of work the last turn ended for the memory that the instance holds, if it did.
+    pub fn cut_after(&self) -> Option<u32> {
+        self.turn.is_cut_for_memory.then_some(self.turn.works)
     }
 
     /// True between two slices of a turn: [`Instance::resume`] is to be called, and nothing else.
@@ -689,9 +710,13 @@ impl Instance {
         };
         let open = self.work.iter().chain(self.fault.iter().flat_map(|fault| &fault.work));
         let work: u64 = open.filter_map(Work::data).map(|(_, data)| data.bytes()).sum();
+        let rules: usize = self.synthesizers.values().map(Synthesizer::bytes).sum();
+        let failed = self.fault.iter().flat_map(|fault| fault.rules.values());
+        let failed: usize = failed.map(crate::synthesizer::State::bytes).sum();
         self.input.bytes()
             + self.context.bytes()
             + work
+            + (rules + failed) as u64
             + self.frames.values().map(|frame| of_frame(frame)).sum::<u64>()
     }
 
@@ -721,8 +746,11 @@ impl Instance {
         }
         for (frame, state) in rules {
             let Some(rule) = instance.rule_of(frame, program) else { continue };
-            instance.synthesizers.insert(frame, Synthesizer::restore(rule, state, now_ms));
+            instance.add_rule(frame, Synthesizer::restore(rule, state, now_ms));
         }
+        let failed = instance.fault.iter().flat_map(|fault| &fault.rules);
+        let failed: Vec<(FrameId, usize)> = failed.map(|(id, state)| (*id, state.bytes())).collect();
+        failed.into_iter().for_each(|(id, bytes)| instance.hold_rule(id, bytes));
         Ok(instance)
     }
 }

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::advance::{Run, text};
 use super::scope::Scope;
 use super::{Action, FrameId};
-use crate::data::{Data, json_bytes};
+use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Template;
 use crate::program::{Authentication, Http, HttpOutput, Kind};
+use crate::weight::weight;
 
 /// An HTTP request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Run<'_> {
         let body_bytes = match &action {
             Action::Call { body, .. }
             | Action::Workflow { input: body, .. }
-            | Action::Script { input: body, .. } => json_bytes(body),
+            | Action::Script { input: body, .. } => weight(body) as u64,
             Action::Request { request, .. } => request.bytes(),
             _ => 0,
         };

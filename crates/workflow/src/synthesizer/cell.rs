@@ -1,9 +1,8 @@
 //! What is remembered of one key, and what all conditions have in common.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value, json};
 
 use super::collect::{All, Count};
@@ -12,9 +11,8 @@ use super::rule::{Kind, Level, Rule, float};
 use super::silence::Silence;
 use super::window::{Grid, Window};
 
-/// An event or a key, shared. Written as itself to formats that people read, as a JSON text to others.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Held(pub(super) Arc<Value>);
+/// Memory of a time that is held without its event, with as much room for more.
+const TIME_BYTES: usize = 2 * size_of::<i64>();
 
 /// The state of one key. Times are in milliseconds of the caller's clock; after a restart they may be below zero.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -145,6 +143,32 @@ impl Cell {
         }
     }
 
+    /// The memory of what it holds, beside itself.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Count(cell) => cell.bytes(),
+            Self::Window(cell) => cell.bytes(),
+            Self::All(cell) => cell.bytes(),
+            Self::Silence(cell) => cell.bytes(),
+            Self::Above(_) | Self::Below(_) => self.times() * TIME_BYTES,
+            Self::Threshold(_) => 0,
+        }
+    }
+
+    /// Lets the oldest event go, or the oldest time of one. Gives the number of events among that, or nothing if nothing
+    /// is held.
+    pub(super) fn let_go(&mut self) -> Option<u64> {
+        match self {
+            Self::Count(cell) => cell.let_go().then_some(1),
+            Self::Window(cell) => cell.let_go().then_some(1),
+            Self::All(cell) => cell.let_go().then_some(1),
+            Self::Silence(cell) => cell.let_go().then_some(1),
+            Self::Above(cell) => cell.let_go().then_some(0),
+            Self::Below(cell) => cell.let_go().then_some(0),
+            Self::Threshold(_) => None,
+        }
+    }
+
     /// Whether this is a state of such a rule.
     pub(super) fn fits(&self, rule: &Rule) -> bool {
         match (self, &rule.kind) {
@@ -203,31 +227,4 @@ fn cross(past: &mut bool, level: &Level, arrival: &Arrival<'_>) -> Outcome {
         facts: json!({ "kind": "threshold", "value": number, fires: level.fires, back: level.back }),
     });
     Outcome { happening, lost: 0 }
-}
-
-impl Deref for Held {
-    type Target = Value;
-
-    fn deref(&self) -> &Value {
-        &self.0
-    }
-}
-
-impl Serialize for Held {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match serializer.is_human_readable() {
-            true => self.0.serialize(serializer),
-            false => serializer.collect_str(&*self.0),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Held {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        if deserializer.is_human_readable() {
-            return Ok(Self(Arc::new(Value::deserialize(deserializer)?)));
-        }
-        let text = String::deserialize(deserializer)?;
-        serde_json::from_str(&text).map(|value| Self(Arc::new(value))).map_err(serde::de::Error::custom)
-    }
 }

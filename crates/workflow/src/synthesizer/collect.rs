@@ -1,18 +1,18 @@
 //! Collections that fire when they are complete: a number of events, or one of each filter.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cell::{Arrival, Happening, Held, Outcome};
+use super::cell::{Arrival, Happening, Outcome};
+use super::held::{Held, Timed};
 
 /// The events on the way to a number of them, oldest first, with their times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Count {
-    events: VecDeque<(i64, Held)>,
-    /// Events that grew too old since the last firing.
+    events: Timed,
+    /// Events that grew too old, or took too much memory, since the last firing.
     dropped: u64,
 }
 
@@ -20,34 +20,34 @@ pub(super) struct Count {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct All {
     events: Vec<Option<(i64, Held)>>,
-    /// Events that were replaced or grew too old since the last firing.
+    /// Events that were replaced, grew too old or took too much memory since the last firing.
     dropped: u64,
 }
 
 impl Count {
     pub(super) fn arrive(&mut self, wanted: usize, arrival: &Arrival<'_>) -> Outcome {
-        self.events.push_back((arrival.now, Held(Arc::clone(arrival.event))));
+        self.events.push(arrival.now, arrival.event);
         if self.events.len() < wanted {
             return Outcome::default();
         }
         let collection = std::mem::take(self);
-        let first = collection.events.front().map_or(arrival.now, |(at, _)| *at);
+        let first = collection.events.first().unwrap_or(arrival.now);
         let facts = json!({
             "kind": "count", "count": collection.events.len(), "took_ms": arrival.now.saturating_sub(first),
         });
-        let events = collection.events.into_iter().map(|(_, event)| event.0).collect();
-        let happening = Happening { at: arrival.now, events, dropped: collection.dropped, facts };
+        let (events, dropped) = (collection.events.into_events(), collection.dropped);
+        let happening = Happening { at: arrival.now, events, dropped, facts };
         Outcome { happening: Some(happening), lost: 0 }
     }
 
     pub(super) fn due(&self, within_ms: i64) -> Option<i64> {
-        self.events.front().map(|(at, _)| at.saturating_add(within_ms))
+        self.events.first().map(|at| at.saturating_add(within_ms))
     }
 
     pub(super) fn pass(&mut self, within_ms: Option<i64>, due: i64) -> Outcome {
         let mut lost = 0;
-        while self.events.front().is_some_and(|(at, _)| is_old(*at, within_ms, due)) {
-            self.events.pop_front();
+        while self.events.first().is_some_and(|at| is_old(at, within_ms, due)) {
+            self.events.pop();
             lost += 1;
         }
         self.dropped = self.dropped.saturating_add(lost);
@@ -58,8 +58,19 @@ impl Count {
         self.events.len()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.events.bytes()
+    }
+
+    /// Lets the oldest event go. Says whether there was one.
+    pub(super) fn let_go(&mut self) -> bool {
+        let had_one = self.events.pop();
+        self.dropped = self.dropped.saturating_add(u64::from(had_one));
+        had_one
+    }
+
     pub(super) fn shift(&mut self, by_ms: i64) {
-        self.events.iter_mut().for_each(|(at, _)| *at = at.saturating_add(by_ms));
+        self.events.shift(by_ms);
     }
 }
 
@@ -72,14 +83,15 @@ impl All {
         let Some(place) = self.events.get_mut(arrival.source) else {
             return Outcome::default();
         };
-        let lost = u64::from(place.replace((arrival.now, Held(Arc::clone(arrival.event)))).is_some());
+        let event = Held::new(Arc::clone(arrival.event));
+        let lost = u64::from(place.replace((arrival.now, event)).is_some());
         self.dropped = self.dropped.saturating_add(lost);
         if self.events.iter().any(Option::is_none) {
             return Outcome { happening: None, lost };
         }
         let first = self.events.iter().flatten().map(|(at, _)| *at).min().unwrap_or(arrival.now);
-        let events: Vec<_> =
-            self.events.iter_mut().filter_map(Option::take).map(|(_, event)| event.0).collect();
+        let events = self.events.iter_mut().filter_map(Option::take);
+        let events: Vec<_> = events.map(|(_, event)| event.into_value()).collect();
         let facts = json!({
             "kind": "all", "count": events.len(), "took_ms": arrival.now.saturating_sub(first),
         });
@@ -105,6 +117,21 @@ impl All {
 
     pub(super) fn held(&self) -> usize {
         self.events.iter().flatten().count()
+    }
+
+    /// There are as many places as filters, so that no sum is kept.
+    pub(super) fn bytes(&self) -> usize {
+        let events: usize = self.events.iter().flatten().map(|(_, event)| event.bytes()).sum();
+        size_of_val(self.events.as_slice()) + events
+    }
+
+    /// Lets the oldest event go. Says whether there was one.
+    pub(super) fn let_go(&mut self) -> bool {
+        let held = self.events.iter_mut().filter(|place| place.is_some());
+        let oldest = held.min_by_key(|place| place.as_ref().map(|(at, _)| *at));
+        let had_one = oldest.and_then(Option::take).is_some();
+        self.dropped = self.dropped.saturating_add(u64::from(had_one));
+        had_one
     }
 
     /// Whether this waits for so many filters and is not complete.

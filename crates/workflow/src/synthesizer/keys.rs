@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::cell::{Cell, Held};
+use super::cell::Cell;
+use super::held::Held;
+
+/// Memory of a key's state, beside what it holds: its place in each of the maps, which are half full at least.
+const SLOT_BYTES: usize = 2 * (size_of::<Slot>() + size_of::<(Key, u64)>() + 6 * size_of::<u64>());
 
 /// A key; without `key` in the rule there is one state, for `None`.
 pub(super) type Key = Option<Held>;
@@ -18,8 +22,15 @@ pub(super) struct Keys {
     /// The slot's id by its last use; the least recent is first.
     used: BTreeMap<u64, u64>,
     next: u64,
+    held: Size,
+}
+
+/// How much states hold.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
     events: usize,
     times: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -30,6 +41,29 @@ struct Slot {
     used: u64,
 }
 
+impl Size {
+    fn of(key: &Key, cell: &Cell) -> Self {
+        Self { events: cell.events(), times: cell.times(), bytes: slot_bytes(key, cell) }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.events += other.events;
+        self.times += other.times;
+        self.bytes += other.bytes;
+    }
+
+    fn take(&mut self, other: Self) {
+        self.events = self.events.saturating_sub(other.events);
+        self.times = self.times.saturating_sub(other.times);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+    }
+}
+
+/// Memory of a key with its state.
+pub(super) fn slot_bytes(key: &Key, cell: &Cell) -> usize {
+    SLOT_BYTES + key.as_ref().map_or(0, Held::bytes) + cell.bytes()
+}
+
 impl Keys {
     pub(super) fn len(&self) -> usize {
         self.slots.len()
@@ -37,12 +71,17 @@ impl Keys {
 
     /// How many events all states hold.
     pub(super) fn events(&self) -> usize {
-        self.events
+        self.held.events
     }
 
     /// How many times of events all states hold.
     pub(super) fn times(&self) -> usize {
-        self.times
+        self.held.times
+    }
+
+    /// The memory of all keys and states, as a sum that is kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.held.bytes
     }
 
     pub(super) fn id(&self, key: &Key) -> Option<u64> {
@@ -52,8 +91,7 @@ impl Keys {
     /// Adds a key that is not there; it counts as just used.
     pub(super) fn add(&mut self, key: Key, cell: Cell) -> u64 {
         let (id, used) = (self.stamp(), self.stamp());
-        self.events += cell.events();
-        self.times += cell.times();
+        self.held.add(Size::of(&key, &cell));
         self.ids.insert(key.clone(), id);
         self.used.insert(used, id);
         self.slots.insert(id, Slot { key, cell, due: None, used });
@@ -77,10 +115,10 @@ impl Keys {
         step: impl FnOnce(&mut Cell, &Key) -> (Option<i64>, T),
     ) -> Option<T> {
         let slot = self.slots.get_mut(&id)?;
-        let before = (slot.cell.events(), slot.cell.times());
+        let before = Size::of(&slot.key, &slot.cell);
         let (due, result) = step(&mut slot.cell, &slot.key);
-        self.events = (self.events + slot.cell.events()).saturating_sub(before.0);
-        self.times = (self.times + slot.cell.times()).saturating_sub(before.1);
+        self.held.add(Size::of(&slot.key, &slot.cell));
+        self.held.take(before);
         if due != slot.due {
             if let Some(old) = slot.due {
                 self.due.remove(&(old, id));
@@ -118,8 +156,7 @@ impl Keys {
         if let Some(due) = slot.due {
             self.due.remove(&(due, id));
         }
-        self.events = self.events.saturating_sub(slot.cell.events());
-        self.times = self.times.saturating_sub(slot.cell.times());
+        self.held.take(Size::of(&slot.key, &slot.cell));
         Some(slot.cell)
     }
 

@@ -160,7 +160,30 @@ impl Synthesizer {
             events: self.keys.events(),
             dropped: self.dropped,
             evicted: self.evicted,
+            bytes: self.bytes(),
         }
+    }
+
+    /// Memory of the keys and events that it holds, in bytes: an estimate that depends on nothing but what they are. Costs no
+    /// walk over them.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes()
+    }
+
+    /// Lets the least recently used keys go, and of the last key the oldest events (of a rate: their times), until it
+    /// holds at most so many bytes. Without `key` there is one key. Says whether it let something go.
+    pub fn trim(&mut self, max_bytes: usize) -> bool {
+        let mut has_trimmed = false;
+        while self.bytes() > max_bytes {
+            let Some((id, _)) = self.keys.oldest() else { break };
+            match self.keys.len() {
+                1 if !self.let_go_oldest(id) => break,
+                1 => {}
+                _ => self.evict(id),
+            }
+            has_trimmed = true;
+        }
+        has_trimmed
     }
 
     /// What it remembers at `now_ms`, to be [restored](Self::restore). Takes time and room for every event held.
@@ -283,10 +306,30 @@ impl Synthesizer {
             let Some((id, _)) = self.keys.oldest() else {
                 return;
             };
-            let events = self.keys.remove(id).map_or(0, |cell| cell.events());
-            self.dropped = self.dropped.saturating_add(events as u64);
-            self.evicted = self.evicted.saturating_add(1);
+            self.evict(id);
         }
+    }
+
+    /// Lets a key go with all it has.
+    fn evict(&mut self, id: u64) {
+        let events = self.keys.remove(id).map_or(0, |cell| cell.events());
+        self.dropped = self.dropped.saturating_add(events as u64);
+        self.evicted = self.evicted.saturating_add(1);
+    }
+
+    /// Lets the oldest event of a key go. Says whether there was one.
+    fn let_go_oldest(&mut self, id: u64) -> bool {
+        let (rule, grid) = (&self.rule, &self.grid);
+        let lost = self.keys.change(id, |cell, _| {
+            let lost = cell.let_go();
+            (cell.due(rule, grid), lost)
+        });
+        let Some(lost) = lost.flatten() else { return false };
+        self.dropped = self.dropped.saturating_add(lost);
+        if self.keys.cell(id).is_some_and(|cell| cell.is_blank(&self.rule, self.now)) {
+            self.keys.remove(id);
+        }
+        true
     }
 }
 

@@ -98,6 +98,10 @@
 //! fired or whose value is back at rest takes no room. With `window.empty`, a key that was seen once fires each window
 //! until it is let go.
 //!
+//! Memory: [`Synthesizer::bytes`] is that of all keys and events held, and [`Synthesizer::trim`] brings it within a
+//! limit in the same way. The least recently used keys go (`evicted`), and of the last one the oldest events
+//! (`dropped`). A rate whose times do not fit fires late or not at all, but never without reason.
+//!
 //! # Time
 //!
 //! Durations are `200ms`, `30s`, `5m`, `1h`, `1d`, several of them (`1h30m`), ISO 8601 (`PT30S`, without years and
@@ -116,6 +120,7 @@ mod collect;
 mod duration;
 mod error;
 mod fields;
+mod held;
 mod keys;
 mod machine;
 mod rate;
@@ -162,8 +167,11 @@ pub struct Counts {
     pub keys: usize,
     /// Events held.
     pub events: usize,
-    /// Events let go since the start that were counted in no firing: too many, too old, replaced, or of an evicted key.
+    /// Events let go since the start that were counted in no firing: too many, too large, too old, replaced, or of an
+    /// evicted key.
     pub dropped: u64,
-    /// Keys let go since the start because there were too many.
+    /// Keys let go since the start because there were too many, or they took too much memory.
     pub evicted: u64,
+    /// Memory of keys and events, in bytes.
+    pub bytes: usize,
 }

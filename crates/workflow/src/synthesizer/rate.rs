@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::cell::{Arrival, Happening, Outcome};
+use super::held::release_room;
 
 /// The times of the last events that can still count: at most one more than the rate.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -37,6 +38,7 @@ impl Above {
         while self.times.front().is_some_and(|at| at.saturating_add(per_ms) <= arrival.now) {
             self.times.pop_front();
         }
+        release_room(&mut self.times);
         self.times.push_back(arrival.now);
         // More than these are never needed to know that the rate is exceeded.
         if self.times.len() > above.saturating_add(1) {
@@ -60,6 +62,13 @@ impl Above {
 
     pub(super) fn held(&self) -> usize {
         self.times.len()
+    }
+
+    /// Lets the oldest time go, without which the rate is not exceeded. Says whether there was one.
+    pub(super) fn let_go(&mut self) -> bool {
+        let had_one = self.times.pop_front().is_some();
+        release_room(&mut self.times);
+        had_one
     }
 
     pub(super) fn shift(&mut self, by_ms: i64) {
@@ -99,6 +108,7 @@ impl Below {
         while self.times.front().is_some_and(|at| at.saturating_add(per_ms) <= due) {
             self.times.pop_front();
         }
+        release_room(&mut self.times);
         let facts = json!({ "kind": "rate", "count": self.times.len(), "below": below, "per_ms": per_ms });
         Outcome { happening: Some(Happening { at: due, events: Vec::new(), dropped: 0, facts }), lost: 0 }
     }
@@ -109,6 +119,14 @@ impl Below {
 
     pub(super) fn held(&self) -> usize {
         self.times.len()
+    }
+
+    /// Lets the oldest time go: when that event would count no more, there are surely too few. Says whether there was one.
+    pub(super) fn let_go(&mut self) -> bool {
+        let Some(oldest) = self.times.pop_front() else { return false };
+        self.began_ms = self.began_ms.max(oldest);
+        release_room(&mut self.times);
+        true
     }
 
     pub(super) fn shift(&mut self, by_ms: i64) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cell::{Arrival, Happening, Held, Outcome};
+use super::cell::{Arrival, Happening, Outcome};
+use super::held::Held;
 
 /// Waits for the time after the last event; fires once, and again only after an event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -23,7 +24,8 @@ impl Silence {
     }
 
     pub(super) fn arrive(&mut self, arrival: &Arrival<'_>) -> Outcome {
-        *self = Self { last_ms: arrival.now, last: Some(Held(Arc::clone(arrival.event))), armed: true };
+        let last = Some(Held::new(Arc::clone(arrival.event)));
+        *self = Self { last_ms: arrival.now, last, armed: true };
         Outcome::default()
     }
 
@@ -33,7 +35,7 @@ impl Silence {
 
     pub(super) fn pass(&mut self, for_ms: i64, due: i64) -> Outcome {
         self.armed = false;
-        let events = self.last.take().map(|last| last.0).into_iter().collect();
+        let events = self.last.take().map(Held::into_value).into_iter().collect();
         let facts = json!({ "kind": "silence", "for_ms": for_ms });
         Outcome { happening: Some(Happening { at: due, events, dropped: 0, facts }), lost: 0 }
     }
@@ -44,6 +46,15 @@ impl Silence {
 
     pub(super) fn held(&self) -> usize {
         usize::from(self.last.is_some())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.last.as_ref().map_or(0, Held::bytes)
+    }
+
+    /// Lets the last event go: the firing will have none. Says whether there was one.
+    pub(super) fn let_go(&mut self) -> bool {
+        self.last.take().is_some()
     }
 
     pub(super) fn shift(&mut self, by_ms: i64) {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
-use super::keys::Key;
+use super::keys::{Key, slot_bytes};
 
 /// All that a [`Synthesizer`](super::Synthesizer) remembers, without its rule.
 ///
@@ -24,6 +24,12 @@ pub struct State {
 }
 
 impl State {
+    /// Memory of the keys and events that it has, as [`Synthesizer::bytes`](super::Synthesizer::bytes) counts it. Walks
+    /// over all keys.
+    pub fn bytes(&self) -> usize {
+        self.keys.iter().map(|(key, cell)| slot_bytes(key, cell)).sum()
+    }
+
     /// The state as it is `away_ms` later, without anything that would have happened in that time: windows that ended
     /// and silences that were over fire at the first tick after it is restored. For the time that the node was away;
     /// without it that time counts as if it had not been.

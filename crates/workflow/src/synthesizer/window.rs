@@ -1,12 +1,10 @@
 //! Windows of time, tumbling and sliding.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cell::{Arrival, Happening, Held, Outcome};
+use super::cell::{Arrival, Happening, Outcome};
+use super::held::Timed;
 use super::rule::KEY_EVENTS;
 
 /// Where windows end: every so many milliseconds from the start on, for all keys at the same times.
@@ -20,10 +18,10 @@ pub(super) struct Grid {
 /// The events of the open window, oldest first, with their times; of a sliding one also those before that still count.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Window {
-    events: VecDeque<(i64, Held)>,
+    events: Timed,
     /// The end of the last window that was passed.
     passed_ms: i64,
-    /// Events let go since the last firing, as there were too many.
+    /// Events let go since the last firing, as there were too many or they took too much memory.
     dropped: u64,
 }
 
@@ -42,14 +40,14 @@ impl Grid {
 
 impl Window {
     pub(super) fn new(grid: &Grid, now: i64) -> Self {
-        Self { events: VecDeque::new(), passed_ms: grid.before(now), dropped: 0 }
+        Self { events: Timed::default(), passed_ms: grid.before(now), dropped: 0 }
     }
 
     pub(super) fn arrive(&mut self, arrival: &Arrival<'_>) -> Outcome {
-        self.events.push_back((arrival.now, Held(Arc::clone(arrival.event))));
+        self.events.push(arrival.now, arrival.event);
         let mut lost = 0;
         while self.events.len() > KEY_EVENTS {
-            self.events.pop_front();
+            self.events.pop();
             lost += 1;
         }
         self.dropped = self.dropped.saturating_add(lost);
@@ -58,9 +56,9 @@ impl Window {
 
     pub(super) fn due(&self, grid: &Grid, empty: bool) -> Option<i64> {
         let next = self.passed_ms.saturating_add(grid.every_ms);
-        match self.events.front() {
+        match self.events.first() {
             _ if empty => Some(next),
-            Some((first, _)) => Some(next.max(grid.after(*first))),
+            Some(first) => Some(next.max(grid.after(first))),
             None => None,
         }
     }
@@ -68,11 +66,10 @@ impl Window {
     /// Ends the window whose border is `due`. Of empty windows that went by together only the last fires, if they do.
     pub(super) fn pass(&mut self, grid: &Grid, of_ms: i64, empty: bool, due: i64, now: i64) -> Outcome {
         self.forget_before(due.saturating_sub(of_ms));
-        let in_window = self.events.partition_point(|(at, _)| *at < due);
+        let in_window = self.events.len_before(due);
         let mut border = due;
         if in_window == 0 && empty {
-            let filled =
-                self.events.front().map(|(first, _)| grid.after(*first).saturating_sub(grid.every_ms));
+            let filled = self.events.first().map(|first| grid.after(first).saturating_sub(grid.every_ms));
             border = grid.before(now).min(filled.unwrap_or(i64::MAX)).max(due);
         }
         self.passed_ms = border;
@@ -83,7 +80,7 @@ impl Window {
             "kind": "window", "count": in_window, "every_ms": grid.every_ms, "of_ms": of_ms,
             "skipped": border.saturating_sub(due) / grid.every_ms.max(1),
         });
-        let events = self.events.iter().take(in_window).map(|(_, event)| Arc::clone(&event.0)).collect();
+        let events = self.events.oldest(in_window);
         let dropped = std::mem::take(&mut self.dropped);
         // Those that are in no later window have no use any more.
         self.forget_before(border.saturating_add(grid.every_ms).saturating_sub(of_ms));
@@ -91,12 +88,8 @@ impl Window {
     }
 
     fn forget_before(&mut self, at: i64) {
-        while self.events.front().is_some_and(|(time, _)| *time < at) {
-            self.events.pop_front();
-        }
-        // A burst's room is not kept for quiet times.
-        if self.events.capacity() > 64 && self.events.len() < self.events.capacity() / 4 {
-            self.events.shrink_to(self.events.len() * 2);
+        while self.events.first().is_some_and(|time| time < at) {
+            self.events.pop();
         }
     }
 
@@ -108,8 +101,19 @@ impl Window {
         self.events.len()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.events.bytes()
+    }
+
+    /// Lets the oldest event go. Says whether there was one.
+    pub(super) fn let_go(&mut self) -> bool {
+        let had_one = self.events.pop();
+        self.dropped = self.dropped.saturating_add(u64::from(had_one));
+        had_one
+    }
+
     pub(super) fn shift(&mut self, by_ms: i64) {
-        self.events.iter_mut().for_each(|(at, _)| *at = at.saturating_add(by_ms));
+        self.events.shift(by_ms);
         self.passed_ms = self.passed_ms.saturating_add(by_ms);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use edgefaas_workflow::instance::Cut;
 use edgefaas_workflow::{Action, Environment, Event, Instance, WorkflowError, compile, graph, picture};
 use serde_json::{Value, json};
 
@@ -40,6 +41,7 @@ pub fn definition(text: &str, seed: u8) -> bool {
             runtime: &runtime,
             observed: true,
             memory_bytes: u64::MAX,
+            cut: Cut::Memory,
         };
         let actions = instance.advance(&program, event, &environment);
         let bytes = instance.to_bytes(now_ms).unwrap_or_default();

@@ -163,3 +163,76 @@ do:
     host.answer("f", Ok(json!(1)));
     assert_eq!(host.output(), json!("16 MiB are used up"));
 }
+
+/// An event of 10 kB that a rule is about.
+fn large(number: u64) -> Value {
+    json!({"n": number, "text": "x".repeat(10_000)})
+}
+
+#[test]
+fn events_that_a_rule_keeps_are_held_by_the_instance() {
+    let tasks = "
+do:
+  - collect:
+      listen: {to: {any: [{with: {type: x}}]}}
+      metadata: {events: {count: 20, within: 1h}}
+      output: {as: '.[0].count'}
+";
+    // Rebuilt from its bytes before each event, and never.
+    let sizes = |rebuilds: bool| -> Vec<usize> {
+        let mut host = Host::new(&around(tasks), json!({}));
+        host.rebuilds = rebuilds;
+        host.start();
+        let mut sizes = vec![host.instance.bytes()];
+        for number in 0..19 {
+            host.send_event("x", large(number));
+            sizes.push(host.instance.bytes());
+            assert!(host.instance.written_bytes() >= (number + 1) * 10_000);
+        }
+        for pair in sizes.windows(2) {
+            assert!((10_000..13_000).contains(&(pair[1] - pair[0])), "{sizes:?}");
+        }
+        // They grow too old.
+        host.until(3_600_000);
+        sizes.push(host.instance.bytes());
+        assert_eq!(sizes[20], sizes[0]);
+        (0..20).for_each(|number| host.send_event("x", large(number)));
+        assert_eq!(host.output(), json!(20));
+        sizes.push(host.instance.bytes());
+        assert!(sizes[21] < sizes[0], "{sizes:?}");
+        sizes
+    };
+    // Room for more work is not kept by what was rebuilt.
+    let is_about = |(lived, rebuilt): (&usize, &usize)| lived.abs_diff(*rebuilt) < 1_000;
+    let (lived, rebuilt) = (sizes(false), sizes(true));
+    assert!(lived.iter().zip(&rebuilt).all(is_about), "{lived:?}, {rebuilt:?}");
+}
+
+#[test]
+fn rules_of_what_has_failed_are_held_until_it_is_retried() {
+    let tasks = "
+do:
+  - all:
+      fork:
+        branches:
+          - a: {call: a}
+          - b:
+              listen: {to: {any: [{with: {type: x}}]}}
+              metadata: {events: {window: {every: 1h}}}
+";
+    for rebuilds in [false, true] {
+        let mut host = Host::new(&around(tasks), json!({}));
+        host.rebuilds = rebuilds;
+        host.start();
+        let empty = host.instance.bytes();
+        (0..5).for_each(|number| host.send_event("x", large(number)));
+        let held = host.instance.bytes();
+        assert!(held - empty >= 50_000, "{empty}, then {held}");
+        host.answer("a", Err(crate::host::error(edgefaas_workflow::ErrorKind::Runtime, 500)));
+        assert!(host.instance.bytes() >= 50_000, "{}", host.instance.bytes());
+        host.event(Event::Retry);
+        assert!(host.instance.bytes().abs_diff(held) < 1_000, "{held}, then {}", host.instance.bytes());
+        host.event(Event::Cancel);
+        assert!(host.instance.bytes() < empty, "{}", host.instance.bytes());
+    }
+}

@@ -27,7 +27,7 @@ fn in_the_middle_of_a_window() {
     let mut windows = restarted(&windows, value.clone(), 1_130, 0, 0);
     assert_eq!(windows.due_ms(), Some(70));
     assert_eq!(send(&mut windows, "a", 3, 69), NOTHING);
-    assert_eq!(windows.counts(), Counts { keys: 2, events: 3, dropped: 0, evicted: 0 });
+    assert_eq!(counted(&windows), Counts { keys: 2, events: 3, dropped: 0, evicted: 0, bytes: 0 });
     // And once more, with a second away.
     let mut windows = restarted(&windows, value, 69, 1_000, 5_000);
     assert_eq!(ticked(&mut windows, 5_000), ["b: 2 late 999", "a: 1 3 late 999"]);
@@ -95,7 +95,7 @@ fn the_order_of_use_is_kept() {
     }
     let narrow = json!({ "key": "${ .k }", "count": 3, "limit": 2 });
     let mut counter = restarted(&counter, narrow, 1_000, 0, 0);
-    assert_eq!(counter.counts(), Counts { keys: 2, events: 3, dropped: 1, evicted: 1 });
+    assert_eq!(counted(&counter), Counts { keys: 2, events: 3, dropped: 1, evicted: 1, bytes: 0 });
     assert_eq!(send(&mut counter, "a", 9, 0), ["a: 0 3 9"]);
 }
 
@@ -107,7 +107,7 @@ fn what_does_not_fit_the_rule_is_let_go() {
     }
     for value in [json!({ "count": 3 }), json!({ "count": 5, "key": "${ .k }" })] {
         let restored = restarted(&counter, value, 1_000, 0, 0);
-        assert_eq!(restored.counts(), Counts { keys: 0, events: 0, dropped: 4, evicted: 0 });
+        assert_eq!(counted(&restored), Counts { keys: 0, events: 0, dropped: 4, evicted: 0, bytes: 0 });
     }
     let restored = restarted(&counter, json!({ "silence": "1s" }), 1_000, 0, 500);
     assert_eq!((restored.due_ms(), restored.counts().dropped), (Some(1_500), 0));
