@@ -110,6 +110,7 @@ struct NodeGauges {
     object_fields_unwritten: Gauge,
     object_merges: Counter,
     object_conflicts: Counter,
+    object_writes_postponed: Counter,
     cluster_members: Gauge,
     cluster_peers: Gauge,
     cluster_clock_skew: Gauge,
@@ -325,6 +326,11 @@ impl Default for Metrics {
             ("disk_reclaims", "Times that the space of dead data was reclaimed", &node.disk_reclaims),
             ("object_merges", "Changes of peers that were taken in", &node.object_merges),
             ("object_conflicts", "Fields that two nodes made with different types", &node.object_conflicts),
+            (
+                "object_writes_postponed",
+                "Writes of changes of durability memory that found no room on the disk when they were due",
+                &node.object_writes_postponed,
+            ),
             ("cluster_bytes_sent", "Bytes of messages about objects", &node.cluster_bytes_sent),
             ("cluster_bytes_received", "Bytes of messages about objects", &node.cluster_bytes_received),
             ("cluster_messages_sent", "Messages about objects", &node.cluster_messages_sent),
@@ -474,6 +480,7 @@ impl Metrics {
         set(&gauges.object_fields_unwritten, objects.unwritten_fields);
         show(&gauges.object_merges, objects.merges);
         show(&gauges.object_conflicts, objects.conflicts);
+        show(&gauges.object_writes_postponed, objects.postponed);
         let cluster = &reading.cluster;
         set(&gauges.cluster_members, cluster.members);
         set(&gauges.cluster_peers, cluster.peers);

@@ -580,11 +580,14 @@ fn named_secrets(registry: &Registry) -> Vec<SecretName> {
 fn files_with_keys(config: &NodeConfig) -> impl Iterator<Item = PathBuf> {
     let own = [control::TOKEN_FILE, HTTP_TOKEN_FILE, tls::KEY_FILE, CACHE_KEY_FILE];
     let own = own.map(|name| config.data_dir.join(name));
-    let of_bridges = config.bridges.iter().filter_map(|bridge| bridge.key.clone());
+    let of_bridges =
+        config.bridges.iter().flat_map(|bridge| [bridge.key.clone(), bridge.password_file.clone()]);
+    let of_tokens = config.access.jwt.as_ref().and_then(|jwt| jwt.secret.clone());
     own.into_iter()
         .chain(ClusterFiles::new(&config.data_dir).keys())
         .chain(config.tls.key.clone())
-        .chain(of_bridges)
+        .chain(of_tokens)
+        .chain(of_bridges.flatten())
 }
 
 /// Compiled code has one in so many bytes of its file system, and leaves twice as much free, or less.

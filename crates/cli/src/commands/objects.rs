@@ -85,7 +85,7 @@ async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> 
             .map(|(name, kind)| format!("{} ({kind})", output::line(&name)))
             .collect();
         let size = output::size(object.bytes);
-        vec![object.app.clone(), output::line(&object.object), size, fields.join("\n")]
+        vec![object.app.clone(), output::line(&object.object), size, fields.join(", ")]
     };
     output::table(&["APP", "OBJECT", "SIZE", "FIELDS"], objects.iter().map(row).collect())
 }

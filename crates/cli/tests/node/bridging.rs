@@ -423,6 +423,8 @@ fn a_bridge_speaks_tls_with_a_password_and_keeps_out_strangers() {
     std::fs::create_dir_all(&near).unwrap();
     std::fs::copy(far_data.join("tls-cert.pem"), near.join("ca.pem")).unwrap();
     std::fs::write(near.join("password"), "correct horse\n").unwrap();
+    let only_own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(near.join("password"), only_own).unwrap();
     let mut add = edgefaas(&far.data_dir);
     add.args(["--node", &far.control, "users", "add", "bridge"]);
     let mut add = add.stdin(Stdio::piped()).spawn().unwrap();

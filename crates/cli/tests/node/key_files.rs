@@ -51,18 +51,20 @@ fn private_keys_that_the_configuration_names_are_checked_as_well() {
     let home = tempfile::tempdir().unwrap();
     let path = |name: &str| home.path().join(name);
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let config = "[tls]\ncert = \"a.pem\"\nkey = \"a.key\"\n\
+    let config = "[tls]\ncert = \"a.pem\"\nkey = \"a.key\"\n[access.jwt]\nsecret = \"secret\"\n\
                   [[bridges]]\nname = \"b\"\nurl = \"mqtts://127.0.0.1:1\"\nca = \"a.pem\"\ncert = \"a.pem\"\nkey = \"b.key\"\n\
+                  username = \"u\"\npassword_file = \"password\"\n\
                   topics = [{ filter = \"t\", direction = \"out\" }]\n";
     std::fs::write(path("edgefaas.toml"), config).unwrap();
     std::fs::write(path("a.pem"), made.cert.pem()).unwrap();
-    for key in ["a.key", "b.key"] {
+    let files = ["a.key", "b.key", "password", "secret"];
+    for key in files {
         std::fs::write(path(key), made.signing_key.serialize_pem()).unwrap();
         open_to(&path(key), 0o600);
     }
     let (data, file) = (path("data"), path("edgefaas.toml"));
     let options = ["--config", file.to_str().unwrap(), "--mqtts", "127.0.0.1:0"];
-    for key in ["a.key", "b.key"] {
+    for key in files {
         open_to(&path(key), 0o644);
         let Err(said) = start(&data, &options) else { panic!("it starts with {key}") };
         assert!(said.contains(&path(key).display().to_string()), "{said}");

@@ -24,7 +24,13 @@ impl SessionHook for AccessHook {
     fn on_connect(&self, request: &ConnectRequest) -> ConnectDecision {
         let access = self.0.clone();
         let request = request.clone();
-        Box::pin(async move { access.decide(request).await })
+        Box::pin(async move {
+            let decision = access.decide(&request).await;
+            if let Err(refusal) = &decision {
+                access.refused_logins.log_connect(access.now_unix_s(), &request, &refusal.detail);
+            }
+            decision
+        })
     }
 
     fn on_subscribe(&self, client: &Client, filter: &TopicFilter, qos: QoS) -> Result<QoS, RejectReason> {
@@ -75,7 +81,7 @@ impl PublishHook for AccessHook {
 
 impl Access {
     /// Lets a client in or does not.
-    async fn decide(&self, request: ConnectRequest) -> Result<Grant, ConnectRefusal> {
+    async fn decide(&self, request: &ConnectRequest) -> Result<Grant, ConnectRefusal> {
         if request.peer.transport == Transport::Internal {
             return Ok(Grant::default());
         }
@@ -84,7 +90,7 @@ impl Access {
             return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
         }
         let policy = self.policy();
-        let (username, credential) = self.identify(&policy, &request).await?;
+        let (username, credential) = self.identify(&policy, request).await?;
         let who = Who { user: username.as_deref(), client_id: Some(&request.client_id) };
         if !policy.rules().allows_client_id(who) {
             let detail = format!("the rules have no client_ids for this user with {}", request.client_id);
@@ -186,7 +192,7 @@ fn refusal(reason: ConnectRefusalReason, detail: impl Into<String>) -> ConnectRe
     ConnectRefusal { reason, detail: detail.into() }
 }
 
-/// Says what was refused, once a second at most: MQTT 3.1.1 and QoS 0 have no other way to find out.
+/// Logs what was refused, once a second at most: MQTT 3.1.1 and QoS 0 have no other way to find out.
 #[derive(Default)]
 pub(super) struct RefusalLog {
     last_unix_s: AtomicU64,
@@ -194,12 +200,24 @@ pub(super) struct RefusalLog {
 }
 
 impl RefusalLog {
-    fn log(&self, now_unix_s: u64, client: &Client, what: &str, topic: &str) {
+    /// How many were not logged before this one, if it is logged.
+    fn takes_turn(&self, now_unix_s: u64) -> Option<u64> {
         if self.last_unix_s.swap(now_unix_s, Ordering::Relaxed) == now_unix_s {
             self.unsaid.fetch_add(1, Ordering::Relaxed);
-            return;
+            return None;
         }
-        let unsaid = self.unsaid.swap(0, Ordering::Relaxed);
+        Some(self.unsaid.swap(0, Ordering::Relaxed))
+    }
+
+    fn log_connect(&self, now_unix_s: u64, request: &ConnectRequest, reason: &str) {
+        let Some(unsaid) = self.takes_turn(now_unix_s) else { return };
+        let user = request.username.as_deref().unwrap_or("(anonymous)");
+        let (client, address) = (&*request.client_id, request.peer.address);
+        tracing::warn!(client, user, ?address, reason, unsaid, "a client may not connect");
+    }
+
+    fn log(&self, now_unix_s: u64, client: &Client, what: &str, topic: &str) {
+        let Some(unsaid) = self.takes_turn(now_unix_s) else { return };
         let user = client.username.as_deref().unwrap_or("(anonymous)");
         let client = &*client.client_id;
         tracing::warn!(client, user, topic, unsaid, "a client may not {what} this topic");

@@ -149,6 +149,7 @@ pub struct Access {
     sessions: Sessions,
     clock: Clock,
     refusals: hook::RefusalLog,
+    refused_logins: hook::RefusalLog,
 }
 
 impl Access {
@@ -161,6 +162,7 @@ impl Access {
             sessions: Sessions::default(),
             clock,
             refusals: hook::RefusalLog::default(),
+            refused_logins: hook::RefusalLog::default(),
         }
     }
 

@@ -86,14 +86,8 @@ impl CoordinationHook {
             .or_else(|| call.result_topic());
         let answer = answer_to(answer_topic, origin, message);
         let invocation = invocation(call.function.to_owned(), origin, message);
-        let refused = |error: &InvocationError| match answer.clone() {
-            // Whoever can be told is told in words; the others by the acknowledgement.
-            Some(answer) => {
-                send(dispatcher, &Arc::from(NODE), &answer, Err(Problem::of(error, None)));
-                Verdict::Consume
-            }
-            None => Verdict::Reject(reject_reason(error)),
-        };
+        let refused =
+            |error: &InvocationError| refuse_call(dispatcher, origin, message, answer.as_ref(), error);
         let routes = dispatcher.registry().routes();
         let Some(function) = routes.function(call.function) else {
             let near = routes.near_functions(call.function);
@@ -163,8 +157,18 @@ impl CoordinationHook {
                 match answer.filter(|_| !waits) {
                     Some(answer) => {
                         function.metrics.record_rejected();
-                        let (name, capacity) = (function.name.to_string(), function.admission.capacity());
-                        let error = InvocationError::QueueFull { function: name, capacity };
+                        let name = function.name.to_string();
+                        let error =
+                            match dispatcher.broker().journal().has_room(publishing.message().weight()) {
+                                true => InvocationError::QueueFull {
+                                    function: name,
+                                    capacity: function.admission.capacity(),
+                                },
+                                false => InvocationError::NotStored {
+                                    function: name,
+                                    error: dispatcher.store().committer().disk_full(),
+                                },
+                            };
                         send(dispatcher, &function.name, &answer, Err(Problem::of(&error, None)));
                         Verdict::Reject(RejectReason::QuotaExceeded)
                     }
@@ -261,17 +265,8 @@ impl CoordinationHook {
             .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
             .or_else(|| call.result_topic());
         let answer = answer_to(answer_topic, origin, message);
-        let refused = |error: &InvocationError| match answer.clone() {
-            Some(answer) => {
-                send(dispatcher, &Arc::from(NODE), &answer, Err(Problem::of(error, None)));
-                Verdict::Consume
-            }
-            // It would take a refusal for a success: it waits until the disk has room.
-            None if error.status() == 507 && message.qos() > QoS::AtMostOnce && !can_be_told(origin) => {
-                Verdict::Block(Arc::default())
-            }
-            None => Verdict::Reject(reject_reason(error)),
-        };
+        let refused =
+            |error: &InvocationError| refuse_call(dispatcher, origin, message, answer.as_ref(), error);
         let routes = dispatcher.registry().routes();
         let Some(workflow) = routes.workflow(call.function) else {
             let near = routes.near_workflows(call.function);
@@ -537,6 +532,25 @@ fn refuse(function: &LiveFunction, origin: &Origin, no_room: NoRoom) -> Verdict 
             Verdict::Reject(RejectReason::QuotaExceeded)
         }
     }
+}
+
+/// What becomes of a call that is not accepted. Its answer says why. The acknowledgement says so too where the same call may be
+/// accepted later: its publisher may look at nothing else.
+fn refuse_call(
+    dispatcher: &Dispatcher,
+    origin: &Origin,
+    message: &Message,
+    answer: Option<&Answer>,
+    error: &InvocationError,
+) -> Verdict {
+    let is_for_now = matches!(error.status(), 429 | 503 | 507) && message.qos() > QoS::AtMostOnce;
+    if is_for_now && !can_be_told(origin) {
+        // It would take a refusal for a success: it waits in place of it.
+        return Verdict::Block(dispatcher.coordinator().wait_for_room());
+    }
+    let Some(answer) = answer else { return Verdict::Reject(reject_reason(error)) };
+    send(dispatcher, &Arc::from(NODE), answer, Err(Problem::of(error, None)));
+    if is_for_now { Verdict::Reject(reject_reason(error)) } else { Verdict::Consume }
 }
 
 /// MQTT 3.1.1 has no negative acknowledgement.

@@ -6,6 +6,7 @@
 //! the library's own parser, and the requests are told apart as far as that needs.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -232,9 +233,10 @@ fn head(mut before: Vec<u8>, bytes: &[u8]) -> (Option<At>, usize) {
 }
 
 fn parse(bytes: &[u8]) -> Result<Option<(Framing, usize)>, httparse::Error> {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut request = httparse::Request::new(&mut headers);
-    let httparse::Status::Complete(length) = request.parse(bytes)? else { return Ok(None) };
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = request.parse_with_uninit_headers(bytes, &mut headers)?;
+    let httparse::Status::Complete(length) = parsed else { return Ok(None) };
     let (mut body, mut chunked) = (None, false);
     for header in request.headers {
         if header.name.eq_ignore_ascii_case("content-length") {

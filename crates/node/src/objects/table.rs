@@ -39,6 +39,7 @@ pub struct Objects {
     fold: ArcSwap<FoldScope>,
     merges: AtomicU64,
     conflicts: AtomicU64,
+    postponed: AtomicU64,
 }
 
 /// The objects in which what this node's earlier boots have written may be put together, since everybody who has the object
@@ -152,6 +153,8 @@ pub struct ObjectsReading {
     pub merges: u64,
     /// Fields that two nodes had made with different types.
     pub conflicts: u64,
+    /// Times that changes of durability `memory` were not written when they were due, for want of room on the disk.
+    pub postponed: u64,
 }
 
 impl Objects {
@@ -168,6 +171,7 @@ impl Objects {
             fold: ArcSwap::default(),
             merges: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
+            postponed: AtomicU64::new(0),
         }
     }
 
@@ -404,6 +408,7 @@ impl Objects {
             unwritten_fields: self.unwritten.lock().len() as u64,
             merges: self.merges.load(Relaxed),
             conflicts: self.conflicts.load(Relaxed),
+            postponed: self.postponed.load(Relaxed),
         }
     }
 
@@ -413,6 +418,10 @@ impl Objects {
 
     pub(super) fn count_conflict(&self) {
         self.conflicts.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_postponed(&self) {
+        self.postponed.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn are_peers_wanted(&self) -> bool {

@@ -339,6 +339,17 @@ impl FieldWriter {
         }
     }
 
+    /// What is due waits until `at`, since the disk has no room for it. It stays in memory.
+    pub fn postpone(&mut self, at: Instant) {
+        self.write_due = Some(at);
+        self.objects.count_postponed();
+    }
+
+    /// Fields that are not written yet.
+    pub fn unwritten(&self) -> usize {
+        self.unwritten.len()
+    }
+
     /// Bytes that all fields take which are not written yet. The disk has to have room for them.
     pub fn unwritten_bytes(&self) -> u64 {
         self.unwritten.bytes()
@@ -350,7 +361,8 @@ impl FieldWriter {
         self.write_due = None;
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    /// Whether changes have to be written that nobody waits for.
+    pub fn is_due(&self, now: Instant) -> bool {
         self.write_due.is_some_and(|due| due <= now)
     }
 

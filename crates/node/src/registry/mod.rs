@@ -412,10 +412,9 @@ impl Registry {
             deployed_unix_ms: self.clock.now_unix_ms(),
         };
         // What is compiled is kept on the disk: nothing is, of a deploy that is refused.
-        let space = self.store.committer().space();
-        if space.is_full {
-            let (free_bytes, needed_bytes) = (space.free_bytes, space.needed_bytes);
-            let error = CommitError::DiskFull { free_bytes, needed_bytes };
+        let committer = self.store.committer();
+        if committer.space().is_full {
+            let error = committer.disk_full();
             return Err(DeployError::Commit { app: manifest.app, error });
         }
         let app = Arc::new(LiveApp::new(&manifest, &revision, &record, live_workflows, &self.metrics));

@@ -132,13 +132,13 @@ impl Batch {
 pub enum CommitError {
     /// The disk is full but for the reserve and what the engine needs to work.
     #[error(
-        "the disk is full ({free_bytes} bytes are free, {needed_bytes} are kept for the store's own work and deletions); make room: \
-         delete data, or files on the same disk"
+        "the disk is full ({free_bytes} bytes are free, and {needed_bytes} are needed: for the change itself, for the store's own work \
+         and for deletions); make room: delete data, or files on the same disk"
     )]
     DiskFull {
         /// Free bytes of the file system.
         free_bytes: u64,
-        /// Bytes that have to stay free.
+        /// Bytes that have to be free.
         needed_bytes: u64,
     },
     /// A change does not fit its field.

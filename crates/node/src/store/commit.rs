@@ -241,6 +241,12 @@ impl Committer {
         self.space.reading()
     }
 
+    /// The error of what finds no room on the disk.
+    pub fn disk_full(&self) -> CommitError {
+        let SpaceReading { free_bytes, needed_bytes, .. } = self.space();
+        CommitError::DiskFull { free_bytes, needed_bytes }
+    }
+
     /// Ends the writer after all that it was given. Blocks.
     pub(super) fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };

@@ -196,6 +196,7 @@ impl DiskSpace {
         }
         if !fits {
             self.chores.reclaim();
+            let needed_bytes = needed_bytes.saturating_add(more_bytes);
             return Err(CommitError::DiskFull { free_bytes, needed_bytes });
         }
         self.accept(bytes);

@@ -30,6 +30,8 @@ pub(super) const GROUP_BATCHES: usize = 512;
 const SMALL_BYTES: u64 = 1 << 20;
 /// A batch releases space that adds no more than one in so many bytes that it removes.
 const RELEASE_SHARE: u64 = 4;
+/// Until fields are tried again that found no room on the disk.
+const POSTPONED: Duration = Duration::from_secs(1);
 /// Counts the rounds of upkeep; written so that there is something to flush.
 const UPKEEP_KEY: &str = "upkeep";
 
@@ -258,9 +260,10 @@ impl Writer {
         }
         // A group may have been taken back by the time it is its turn; whoever asked for a sync gets one.
         let now = Instant::now();
+        let all_fields = self.finds_room_for_fields(open, now) && !open;
         let has_writes = !writes.is_empty() || !fresh.is_empty() || !open || self.fields.has_writes(now);
         let outcome = match has_writes || durability == Durability::Synced {
-            true => self.commit(fresh, writes, !open, now, durability),
+            true => self.commit(fresh, writes, all_fields, now, durability),
             false => Ok(()),
         };
         match &outcome {
@@ -285,6 +288,23 @@ impl Writer {
             let _ = answer.send(outcome.clone());
         }
         open
+    }
+
+    /// Whether the disk has room for the fields that nobody waits for. They were changed when there was room, but others use the
+    /// disk as well: what is due stays in memory then, and is lost where the node ends.
+    fn finds_room_for_fields(&mut self, open: bool, now: Instant) -> bool {
+        let wants = self.fields.is_due(now) || !open && self.fields.unwritten() > 0;
+        if !wants || self.disk.room_after(0).is_some() {
+            return true;
+        }
+        if open {
+            self.fields.postpone(now + POSTPONED);
+        } else {
+            let fields = self.fields.unwritten();
+            tracing::error!(fields, "the disk is full: changes of objects of durability `memory` are lost");
+            self.fields.postpone(now + Duration::from_secs(3600));
+        }
+        false
     }
 
     /// Admits a batch if there is room for it, or if it makes room.

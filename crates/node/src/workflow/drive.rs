@@ -118,9 +118,7 @@ impl Dispatcher {
         // A part of one that is there finds its room with it.
         let is_new = !start.is_recovered && start.parent.is_none();
         if is_new && workflow.program.durable && !self.broker().journal().has_room(bytes) {
-            let space = self.store().committer().space();
-            let (free_bytes, needed_bytes) = (space.free_bytes, space.needed_bytes);
-            let error = CommitError::DiskFull { free_bytes, needed_bytes };
+            let error = self.store().committer().disk_full();
             return Err(InvocationError::NotStored { function: name(), error });
         }
         let root = start.root.unwrap_or_else(|| coordinator.root_budget(start.id));

@@ -388,7 +388,7 @@ impl Coordinator {
     }
 
     /// Notified when there may be room for a message that was refused.
-    fn wait_for_room(&self) -> Arc<Notify> {
+    pub(crate) fn wait_for_room(&self) -> Arc<Notify> {
         self.is_pressed.store(true, Ordering::Relaxed);
         self.room.clone()
     }

@@ -1,5 +1,7 @@
 //! Who may do what: tokens over MQTT and HTTP, the answers of functions, `auth` of http triggers.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -34,6 +36,7 @@ fn hs256(claims: &serde_json::Value) -> String {
 fn with_secret(config: &mut NodeConfig) {
     let secret = config.data_dir.join("jwt-secret");
     std::fs::write(&secret, SECRET).unwrap();
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     config.access.jwt = Some(JwtSection { secret: Some(secret), ..JwtSection::default() });
 }
 

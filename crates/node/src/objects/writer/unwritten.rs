@@ -54,6 +54,10 @@ impl UnwrittenFields {
         self.fields.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
     /// Whether they are as many as may wait.
     pub fn is_full(&self) -> bool {
         self.fields.len() > MAX_FIELDS || self.bytes > MAX_BYTES
