@@ -122,8 +122,9 @@ pub struct DiskSpace {
     owed_bytes: u64,
     /// Written since the last rotation of the journal.
     journal_bytes: u64,
-    /// The room that compactions may take, and the bytes until it is measured again.
+    /// The room that compactions may take, that of the largest of them, and the bytes until it is measured again.
     compaction_bytes: u64,
+    largest_bytes: u64,
     measure_in_bytes: u64,
     /// What was not in tables when it was last looked at.
     unflushed_bytes: u64,
@@ -154,6 +155,7 @@ impl DiskSpace {
             owed_bytes: 0,
             journal_bytes: 0,
             compaction_bytes: 0,
+            largest_bytes: 0,
             measure_in_bytes: 0,
             unflushed_bytes: 0,
             deleted: 0,
@@ -243,7 +245,14 @@ impl DiskSpace {
         self.room_after(0).unwrap_or(0)
     }
 
-    /// Whether everything that is in memory can be flushed to tables.
+    /// Whether everything that is in memory can be flushed to tables, and these be compacted, which the engine does by itself after
+    /// a flush. Not where others have taken the room for that: then it stays in memory.
+    pub fn can_flush_all(&self) -> bool {
+        let needed_bytes = self.database.write_buffer_size().saturating_add(self.largest_bytes);
+        self.can_flush() && self.free().is_none_or(|free| free.bytes >= needed_bytes)
+    }
+
+    /// Whether what is in memory can be flushed to tables.
     pub fn can_flush(&self) -> bool {
         let needed_bytes = self.database.write_buffer_size() + self.floor_bytes() / 2;
         self.free().is_none_or(|free| free.bytes >= needed_bytes && free.files >= MIN_FILES / 2)
@@ -320,8 +329,9 @@ impl DiskSpace {
 
     fn measure(&mut self) {
         // One after another, before the engine lets go of what the first of them has replaced.
-        let all = self.spaces.iter().map(Keyspace::disk_space).sum::<u64>();
-        self.compaction_bytes = all.min(MAX_COMPACTION_BYTES);
+        let sizes: Vec<u64> = self.spaces.iter().map(Keyspace::disk_space).collect();
+        self.compaction_bytes = sizes.iter().sum::<u64>().min(MAX_COMPACTION_BYTES);
+        self.largest_bytes = sizes.into_iter().max().unwrap_or(0).min(MAX_COMPACTION_BYTES);
         self.measure_in_bytes = MEASURE_EVERY_BYTES;
     }
 

@@ -131,7 +131,7 @@ impl Upkeep {
         if !self.is_due(pass, is_full || is_asked, before_bytes) {
             return self.wait(pass, is_full);
         }
-        if !pass.can_flush() {
+        if !pass.can_flush_all() {
             self.last = None;
             return Some(RETRY);
         }
@@ -251,6 +251,10 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().can_flush()
     }
 
+    fn can_flush_all(&self) -> bool {
+        self.writer.lock().disk().can_flush_all()
+    }
+
     fn compaction_room_bytes(&self) -> u64 {
         self.writer.lock().disk().compaction_room_bytes()
     }
@@ -291,7 +295,7 @@ impl<'a> Pass<'a> {
     /// Begins a new journal and flushes all memtables, so that the engine removes the old journals. `always`: even if
     /// the journal is short. False if that could not be done now.
     fn empty_journals(&self, folder: &std::path::Path, always: bool) -> bool {
-        if !self.can_flush() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
+        if !self.can_flush_all() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
             return false;
         }
         let mut is_done = true;

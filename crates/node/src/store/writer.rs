@@ -192,8 +192,9 @@ impl Writer {
             small.thread_writes.store(false, Ordering::Relaxed);
             let (unflushed, failure) = (writer.unflushed.clone(), writer.failure.clone());
             let chores = writer.chores.clone();
+            let may_flush = writer.disk.can_flush_all();
             drop(writer);
-            if open {
+            if open && may_flush {
                 unflushed.settle(|| failure.happened.is_cancelled() || chores.is_stopped());
             }
         }
