@@ -284,13 +284,10 @@ impl FieldWriter {
                 .take()
                 .map(|field| std::mem::replace(&mut working.slot.0.write().field, field));
             self.unwritten.remove(&key);
-            match working.lazy {
-                Some(wait) => {
-                    self.unwritten.add(key.clone(), &working);
-                    let due = now + wait;
-                    self.write_due = Some(self.write_due.map_or(due, |before| before.min(due)));
-                }
-                None => {}
+            if let Some(wait) = working.lazy {
+                self.unwritten.add(key.clone(), &working);
+                let due = now + wait;
+                self.write_due = Some(self.write_due.map_or(due, |before| before.min(due)));
             }
             if let Some(size) = self.sizes.get_mut(key.object_prefix())
                 && working.lazy.is_none()

@@ -214,7 +214,7 @@ async fn a_change_of_a_small_field_counts_as_what_it_writes() {
         writer.fields.footprint(&batch.fields)
     };
     let (one, two) = (Operation::SetRemove(element(3)), Operation::SetRemove(element(4)));
-    let removal = footprint(&[one.clone()]);
+    let removal = footprint(std::slice::from_ref(&one));
     assert!(removal.rewritten_bytes > 800, "{removal:?}");
     assert_eq!(removal.rewritten_bytes, removal.replaced_bytes);
     assert_eq!(footprint(&[one, two]), removal, "the record is written once");
