@@ -118,8 +118,8 @@ impl<F: Future + Unpin> Future for Counted<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        if this.waiting.is_none() && lane::is_full() && this.busy.place.load(Relaxed) == PASSING {
-            this.waiting = Some(Box::pin(lane::admit()));
+        if this.waiting.is_none() && lane::must_wait() && this.busy.place.load(Relaxed) == PASSING {
+            this.waiting = Some(Box::pin(lane::admit(Arc::as_ptr(&this.busy.turns) as lane::FunctionId)));
         }
         if let Some(waiting) = &mut this.waiting {
             ready!(waiting.as_mut().poll(context));

@@ -6,17 +6,19 @@
 //!
 //! - one slice of an isolate that has computed for a tick (the lane's permit, in the order of arrival), and
 //! - isolates that start, or go on after a wait, until they have used [`ROUND`] together; the others follow in the next
-//!   round.
+//!   round, one of each function after the other.
 //!
 //! An invocation that ends within its first slice therefore passes those that compute for long, as in a multilevel feedback
 //! queue (Corbató et al., "An Experimental Time-Sharing System", 1962). The two shares are counted apart, so that neither
 //! starves the other. Where nothing computes, an invocation pays one read of a thread-local variable.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Processor time of isolates outside of the lane, in one round of a thread.
@@ -40,11 +42,84 @@ struct Lane {
     round: Cell<u64>,
     /// Processor time of isolates outside of the lane, in this round.
     spent_ns: Cell<u64>,
+    waiting: Arc<Waiting>,
+}
+
+/// Invocations that wait for a round with time left. Functions have their turns one after another, and the invocations of each in
+/// the order of arrival: one that is called without end holds up nobody else for longer than one of its invocations runs. The runtime alone
+/// would run tasks that a socket woke before those that have yielded, so that who comes later would be first.
+#[derive(Default)]
+struct Waiting {
+    count: AtomicUsize,
+    queues: Mutex<Queues>,
+}
+
+#[derive(Default)]
+struct Queues {
+    last_number: u64,
+    /// Of each function that has some the numbers of its invocations; the function at the front is the next.
+    functions: VecDeque<(FunctionId, VecDeque<u64>)>,
+}
+
+/// Tells functions apart while they run.
+pub(crate) type FunctionId = usize;
+
+/// A place among those that wait; given up when it is dropped. It belongs to one thread's lane, wherever it is looked at.
+struct Ticket {
+    waiting: Arc<Waiting>,
+    function: FunctionId,
+    number: u64,
+}
+
+impl Ticket {
+    fn take(waiting: Arc<Waiting>, function: FunctionId) -> Self {
+        let mut queues = waiting.queues.lock();
+        queues.last_number += 1;
+        let number = queues.last_number;
+        match queues.functions.iter_mut().find(|(other, _)| *other == function) {
+            Some((_, numbers)) => numbers.push_back(number),
+            None => queues.functions.push_back((function, VecDeque::from([number]))),
+        }
+        waiting.count.fetch_add(1, Relaxed);
+        drop(queues);
+        Self { waiting, function, number }
+    }
+
+    fn is_first(&self) -> bool {
+        let queues = self.waiting.queues.lock();
+        queues.functions.front().is_some_and(|(_, numbers)| numbers.front() == Some(&self.number))
+    }
+
+    /// It has its turn: the next one is another function's.
+    fn pass_on(self) {
+        let mut queues = self.waiting.queues.lock();
+        queues.functions.rotate_left(1);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut queues = self.waiting.queues.lock();
+        let functions = &mut queues.functions;
+        let Some(at) = functions.iter().position(|(function, _)| *function == self.function) else {
+            return;
+        };
+        functions[at].1.retain(|number| *number != self.number);
+        if functions[at].1.is_empty() {
+            functions.remove(at);
+        }
+        self.waiting.count.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Default for Lane {
     fn default() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), round: Cell::new(0), spent_ns: Cell::new(0) }
+        Self {
+            turn: Arc::new(Semaphore::new(1)),
+            round: Cell::new(0),
+            spent_ns: Cell::new(0),
+            waiting: Arc::default(),
+        }
     }
 }
 
@@ -65,15 +140,27 @@ impl Drop for Computing {
     }
 }
 
-/// Whether this thread's round has no time left outside of the lane.
-pub(crate) fn is_full() -> bool {
-    HERE.with(|lane| lane.spent_ns.get() >= ROUND.as_nanos() as u64)
+/// Whether an invocation has to wait: this thread's round has no time left outside of the lane, or others wait already.
+pub(crate) fn must_wait() -> bool {
+    HERE.with(|lane| lane.is_full() || lane.waiting.count.load(Relaxed) > 0)
 }
 
-/// Waits for a round that has time left outside of the lane. Dropping the future gives up the wait.
-pub(crate) async fn admit() {
-    while is_full() {
+/// Waits for a round that has time left outside of the lane, and for the turn of its function among those that wait. Dropping the
+/// future gives up the place.
+pub(crate) async fn admit(function: FunctionId) {
+    if !must_wait() {
+        return;
+    }
+    let ticket = Ticket::take(HERE.with(|lane| lane.waiting.clone()), function);
+    while HERE.with(Lane::is_full) || !ticket.is_first() {
         next_round().await;
+    }
+    ticket.pass_on();
+}
+
+impl Lane {
+    fn is_full(&self) -> bool {
+        self.spent_ns.get() >= ROUND.as_nanos() as u64
     }
 }
 
@@ -166,7 +253,7 @@ mod tests {
         for _ in 0..50 {
             let started = started.clone();
             spawn(async move {
-                admit().await;
+                admit(1).await;
                 started.fetch_add(1, Relaxed);
                 charge(SLICE_NS);
             });
@@ -194,13 +281,55 @@ mod tests {
             tokio::task::yield_now().await;
         }
         charge(SLICE_NS);
-        let fresh = spawn(admit());
+        let fresh = spawn(admit(1));
         let mut rounds = 0;
         while !fresh.is_finished() {
             tokio::task::yield_now().await;
             rounds += 1;
         }
         assert!(rounds <= 5, "{rounds} rounds until it started");
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_is_not_overtaken_by_those_that_come_later() {
+        let start = || {
+            spawn(async {
+                admit(1).await;
+                charge(SLICE_NS);
+            })
+        };
+        charge(SLICE_NS);
+        let (_first, second) = (start(), start());
+        let mut rounds = 0;
+        while !second.is_finished() && rounds < 100 {
+            // As many as a round has time for.
+            start();
+            tokio::task::yield_now().await;
+            rounds += 1;
+        }
+        assert!(rounds <= 5, "{rounds} rounds until it started");
+    }
+
+    #[tokio::test]
+    async fn a_function_that_is_called_without_end_holds_up_no_other() {
+        charge(SLICE_NS);
+        let flood: Vec<_> = (0..200)
+            .map(|_| {
+                spawn(async {
+                    admit(1).await;
+                    charge(SLICE_NS);
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        let other = spawn(admit(2));
+        let mut rounds = 0;
+        while !other.is_finished() && rounds < 100 {
+            tokio::task::yield_now().await;
+            rounds += 1;
+        }
+        assert!(rounds <= 5, "{rounds} rounds until it started");
+        flood.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     #[tokio::test]
