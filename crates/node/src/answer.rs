@@ -6,8 +6,8 @@ use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Client, Message, Properties};
 use edgefaas_isolates::{HttpResponse, Reply};
+use edgefaas_platform::is_loopback;
 
-use crate::access::is_loopback;
 use crate::invocation::MAX_DEPTH;
 use crate::problem::{self, Audience, Problem};
 

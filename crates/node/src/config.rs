@@ -8,16 +8,16 @@ use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolWishes};
+use edgefaas_platform::is_loopback;
 use serde::Deserialize;
 
-use crate::access::{AccessSection, is_loopback};
+use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::ingress::websocket::WebSocketSection;
 use crate::memory_plan::{MemoryPlan, MemoryWishes};
+use crate::store::{JournalSync, MIN_RESERVE_BYTES};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 use crate::workflow::WorkflowLimits;
-
-use crate::store::{JournalSync, MIN_RESERVE_BYTES};
 
 /// Settings of a node. Every one has a default, so that an empty file is a good one.
 #[derive(Debug, Clone, Deserialize)]

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_isolates::{Event, Reply, RunError};
-use serde::{Deserialize, Serialize};
-
 use edgefaas_workflow::WorkflowError;
+use serde::{Deserialize, Serialize};
 
 use crate::store::CommitError;
 use crate::workflow::{OverBudget, RootBudget};

@@ -6,7 +6,6 @@
 pub mod access;
 mod answer;
 pub mod bridge;
-mod budget;
 pub mod cluster;
 pub mod config;
 pub mod control;
@@ -24,7 +23,6 @@ pub mod objects;
 pub mod outgoing;
 pub mod platform;
 mod pressure;
-pub mod private_files;
 pub mod problem;
 pub mod registry;
 pub mod secrets;
@@ -36,6 +34,7 @@ pub mod trace;
 mod trace_export;
 pub mod workflow;
 
+pub use edgefaas_platform::Clock;
 pub use listeners::Addresses;
 pub use node::{BuildError, Node, RunError};
-pub use platform::{Clock, Platform};
+pub use platform::Platform;

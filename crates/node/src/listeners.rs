@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgefaas_platform::is_loopback;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::is_loopback;
 use crate::config::NodeConfig;
 use crate::shares::{Share, Shares};
 use crate::tls::{self, Service, Tls};

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use edgefaas_isolates::LogLevel;
+use edgefaas_platform::Clock;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
-
-use crate::platform::Clock;
 
 /// The longest message that is kept; the rest is cut off and said so.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 10;

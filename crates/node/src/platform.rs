@@ -1,10 +1,8 @@
 //! What a node takes from the machine and a test or a simulation may give it instead.
 
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{Compiler, Machine, ProcessMemory};
+use edgefaas_platform::Clock;
 
 /// The outside of a node: its clock, the way it compiles, and the machine.
 #[derive(Clone)]
@@ -32,35 +30,5 @@ impl Platform {
             machine: Machine::probe(),
             memory: ProcessMemory::find(),
         }
-    }
-}
-
-/// A wall clock.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
-
-impl Clock {
-    /// The machine's clock.
-    pub fn system() -> Self {
-        Self::new(|| {
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-        })
-    }
-
-    /// A clock of one's own.
-    pub fn new(now_unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now_unix_ms))
-    }
-
-    /// Microseconds since the Unix epoch: as fine as the machine's clock, where it is that.
-    pub fn now_unix_us(&self) -> u64 {
-        let fine = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-        let ms = self.now_unix_ms();
-        if fine / 1000 == ms { fine } else { ms * 1000 }
-    }
-
-    /// Milliseconds since the Unix epoch.
-    pub fn now_unix_ms(&self) -> u64 {
-        (self.0)()
     }
 }

@@ -273,8 +273,8 @@ fn key(app: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::Clock;
     use crate::store::StoreOptions;
+    use edgefaas_platform::Clock;
 
     fn named(app: &str, name: &str) -> SecretName {
         SecretName { app: Some(app.into()), name: name.into() }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use edgefaas_broker::{BrokerConfig, WhenQueueFull};
+use edgefaas_platform::is_loopback;
 
-use crate::access::is_loopback;
 use crate::cluster::ClusterOptions;
 use crate::config::{self, NodeConfig};
 use crate::memory_plan::MemoryPlan;

@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use edgefaas_platform::private_files::{self, ExposedFiles};
+use edgefaas_platform::replace_file;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -25,8 +27,6 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::access::replace_file;
-use crate::private_files::{self, ExposedFiles};
 use crate::shares::Shares;
 
 /// The node's own certificate and key, if no others are configured.

@@ -20,7 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use edgefaas_platform::{Clock, is_loopback};
+use passwords::Passwords;
 use serde::Deserialize;
+use sessions::Sessions;
 
 pub use control::{AccessControl, ReloadError, Reloaded};
 pub use failed_logins::FailedLogins;
@@ -31,12 +34,6 @@ pub use rules::{Action, Rules};
 pub use users::{
     Change as UserChange, Users, UsersError, change as change_users, hash_password, is_user_name,
 };
-
-pub(crate) use users::replace as replace_file;
-
-use crate::platform::Clock;
-use passwords::Passwords;
-use sessions::Sessions;
 
 /// `[access]`
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -189,9 +186,4 @@ impl Access {
     fn now_unix_s(&self) -> u64 {
         self.clock.now_unix_ms() / 1000
     }
-}
-
-/// True for this machine itself, also as an IPv4 address in an IPv6 one.
-pub fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
 }

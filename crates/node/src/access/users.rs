@@ -1,8 +1,7 @@
 //! The users and their password hashes: `users.toml` in the data directory.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -151,7 +150,8 @@ pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, 
     }
     let header = if path.exists() { "" } else { HEADER };
     let text = format!("{header}{document}");
-    replace(&path, text.as_bytes()).map_err(|reason| UsersError::Write { path, reason })?;
+    edgefaas_platform::replace_file(&path, text.as_bytes())
+        .map_err(|reason| UsersError::Write { path, reason })?;
     Ok(users)
 }
 
@@ -171,26 +171,6 @@ pub fn hash_password(password: &[u8]) -> Result<String, UsersError> {
 pub fn is_user_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.@".contains(&byte))
-}
-
-/// Writes a file beside and renames it: whoever reads it sees the old one or the new one. Only its owner
-/// can read it.
-pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    match std::fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    file.write_all(contents)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(folder) => std::fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
 }
 
 fn read(path: &Path) -> Result<(Users, DocumentMut), UsersError> {

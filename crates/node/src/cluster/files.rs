@@ -5,8 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use edgefaas_cluster::{ClusterKey, Identity, IdentityError, Membership, MembershipError};
-
-use crate::access::replace_file;
+use edgefaas_platform::replace_file;
 
 /// The folder of a node's cluster.
 pub struct ClusterFiles {

@@ -11,6 +11,7 @@ use edgefaas_cluster::{
     Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind,
     WallClock, join,
 };
+use edgefaas_platform::Clock;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
@@ -21,7 +22,6 @@ use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
 use super::recovery::Recoveries;
 use crate::objects::FoldScope;
-use crate::platform::Clock;
 use crate::registry::Registry;
 use crate::store::Store;
 

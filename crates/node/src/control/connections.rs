@@ -4,10 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Services;
-use crate::ingress::request_head::{RequestHeads, Scanned};
-use crate::shares::{Share, Shares, network_of};
-use crate::tls::{self, Service, Tls};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,6 +14,11 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use super::Services;
+use crate::ingress::request_head::{RequestHeads, Scanned};
+use crate::shares::{Share, Shares, network_of};
+use crate::tls::{self, Service, Tls};
 
 /// Connections at a time. They take from what other listeners leave of the process's files.
 pub const MAX_CONNECTIONS: usize = 128;

@@ -1,6 +1,5 @@
 //! Between the node's types and the messages of the control API.
 
-use crate::cluster::ClusterStatus;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use edgefaas_isolates::{
 
 use super::proto;
 use crate::bridge::BridgeStatus;
+use crate::cluster::ClusterStatus;
 use crate::invocation::{Outcome, Timing};
 use crate::logs::LogLine;
 use crate::memory_plan::MemoryPlan;

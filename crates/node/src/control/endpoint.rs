@@ -4,9 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use edgefaas_platform::replace_file;
 use serde::{Deserialize, Serialize};
-
-use crate::access::replace_file;
 
 /// The file's name.
 const FILE: &str = "control.json";

@@ -18,7 +18,7 @@ use ::http::header::AUTHORIZATION;
 use ::http::{Method, Request, Response};
 use axum::Router;
 use axum::body::Body;
-
+use edgefaas_broker::Broker;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, ProcessMemory};
 use http_body_util::Either;
@@ -49,7 +49,6 @@ use crate::problem::Problem;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::tls::Tls;
-use edgefaas_broker::Broker;
 
 /// Messages, server and client generated from `proto/edgefaas/control/v1/control.proto`.
 #[allow(missing_docs, clippy::all, rust_2018_idioms)]

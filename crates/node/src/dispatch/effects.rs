@@ -2,8 +2,8 @@
 
 use edgefaas_broker::Message;
 use edgefaas_crdt::{Hlc, Operation};
+use edgefaas_platform::{Budget, Taken};
 
-use crate::budget::{Budget, Taken};
 use crate::objects::{FieldKey, Objects, Pending, PendingError, PendingFields};
 use crate::store::Batch;
 

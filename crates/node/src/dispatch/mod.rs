@@ -14,15 +14,17 @@ use std::time::{Duration, Instant};
 
 use edgefaas_broker::Broker;
 use edgefaas_isolates::{Isolates, Limits, LogLevel, Program, Reply, RunError, Start};
+use edgefaas_platform::{Budget, Clock, Taken};
+use host::InvocationHost;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use unfinished::{Progress, Unfinished};
 
 pub use admission::{Admission, Ticket};
 pub use workers::Workers;
 
-use crate::budget::{Budget, Taken};
 use crate::cluster::Recoveries;
 use crate::ingress::body::BodyBudget;
 use crate::ingress::replies::ReplyBudget;
@@ -32,15 +34,12 @@ use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing}
 use crate::logs::Logs;
 use crate::memory_plan::MemoryPlan;
 use crate::outgoing::HttpClient;
-use crate::platform::Clock;
 use crate::registry::{LiveFunction, Registry};
 use crate::secrets::Secrets;
 use crate::store::Store;
 use crate::trace::{Traces, new_trace_parent, of_invocation};
 use crate::workflow::Coordinator;
 pub use effects::Effects;
-use host::InvocationHost;
-use unfinished::{Progress, Unfinished};
 
 /// Runs invocations, wherever they come from.
 pub struct Dispatcher {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use edgefaas_platform::is_loopback;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body_util::{BodyExt, Limited};
@@ -13,7 +14,6 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::is_loopback;
 use crate::shares::network_of;
 
 /// What one address may have of all: one in so many bytes. Those of this machine have no such bound: a proxy may stand

@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, Local, TimeZone};
 use edgefaas_isolates::{CronTick, Event, Trigger};
+use edgefaas_platform::Clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::{Dispatcher, Workers};
 use crate::invocation::{Invocation, Principal};
-use crate::platform::Clock;
 use crate::registry::{LiveFunction, ScheduleRoute};
 
 /// The wall clock is looked at again at least this often: it may be set while we sleep, and a Pi starts

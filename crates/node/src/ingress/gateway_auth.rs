@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+use edgefaas_platform::is_loopback;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
 use super::http::{HttpReply, problem_reply};
-use crate::access::{Access, Action, Who, is_loopback};
+use crate::access::{Access, Action, Who};
 use crate::control::{TokenError, bearer, token_in};
 use crate::manifest::{HttpAuth, Trigger};
 use crate::problem::{Audience, Problem};

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use edgefaas_platform::is_loopback;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::is_loopback;
 use crate::shares::network_of;
 
 /// What the client of one connection has taken since it first let a write of the current reply wait. What was taken

@@ -24,22 +24,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use claims::{Claims, Settled};
 use edgefaas_broker::Ticket;
+use edgefaas_platform::Clock;
+use lane::Lane;
+use outbox::Outbox;
 use parking_lot::Mutex;
+use record::{Expiry, Known, Pending, Reserved};
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
 use crate::dispatch::Workers;
 use crate::manifest::{QueueOrder, WhenFull};
-use crate::platform::Clock;
 use crate::registry::LiveFunction;
 use crate::store::{Batch, CommitError, Store, StoreError};
 pub use claims::KeyClaim;
-use claims::{Claims, Settled};
-use lane::Lane;
-use outbox::Outbox;
 pub use record::{AnswerTo, ClientRecord, Digest, Keep, KnownState, StoredOutcome};
-use record::{Expiry, Known, Pending, Reserved};
 pub(crate) use run::forget_outgoing;
 pub use run::{Accepted, DEAD_LETTER_TOPIC, Durable};
 

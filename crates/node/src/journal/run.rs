@@ -10,13 +10,13 @@ use edgefaas_broker::{
     Change, Message, Origin, Properties, PublishOutcome, QoS, RejectReason, Space, Ticket,
 };
 use edgefaas_isolates::{LogLevel, Reply, RunError, Trigger};
+use edgefaas_platform::Taken;
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
 use super::record::{self, Outgoing, Pending, StoredOutcome};
 use super::{Acceptance, AnswerTo, Claim, Digest, InvocationJournal, Keep, KeyClaim, Memory, Slot};
 use crate::answer::Answer;
-use crate::budget::Taken;
 use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
 use crate::manifest::QueueOrder;

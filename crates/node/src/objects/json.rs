@@ -1,11 +1,10 @@
 //! Values of fields as JSON, for whoever reads all of it at once.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use edgefaas_crdt::Value;
 use serde_json::{Value as Json, json};
-
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 
 /// The key of the object that stands for bytes which are no JSON text.
 const BYTES_KEY: &str = "base64";

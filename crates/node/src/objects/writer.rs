@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use edgefaas_crdt::{
     ApplyError, Field, FieldDelta, FieldType, HybridClock, Merged, Operation, ReplicaId, Value,
 };
+use edgefaas_platform::Clock;
 use fjall::OwnedWriteBatch;
 use parking_lot::RwLock;
 
@@ -24,7 +25,6 @@ use super::key::FieldKey;
 use super::table::{Objects, Slot, Stored};
 use super::watch::{ChangeNotice, Origin};
 use super::{MAX_FIELDS_PER_OBJECT, record};
-use crate::platform::Clock;
 use crate::store::{CommitError, Durability, StoreError};
 
 /// Fields that take less are copied to be changed, and written as a whole.

@@ -14,6 +14,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
+use edgefaas_platform::Clock;
+use records::{AppRecord, Revision};
 use tokio::sync::{Mutex, watch};
 
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
@@ -24,9 +26,7 @@ pub use workflow::{LiveWorkflow, WorkflowError};
 use crate::logs::Logs;
 use crate::manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
 use crate::metrics::Metrics;
-use crate::platform::Clock;
 use crate::store::{Batch, CommitError, Durability, Store, StoreError};
-use records::{AppRecord, Revision};
 
 /// Earlier revisions that are kept for a rollback.
 const KEPT_REVISIONS: usize = 10;

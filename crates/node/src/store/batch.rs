@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use edgefaas_crdt::{FieldDelta, Operation};
+use edgefaas_platform::Taken;
 use fjall::{Keyspace, OwnedWriteBatch, UserValue};
 
-use crate::budget::Taken;
 use crate::objects::{FieldChange, FieldKey, FieldRefused};
 
 /// Longer keys the store can't have.

@@ -6,6 +6,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use edgefaas_platform::replace_file;
+
 use super::layout::{self, CURRENT};
 use super::manifest::Manifest;
 use super::tail;
@@ -388,7 +390,7 @@ pub fn restore_markers(store: &Path, is_known: bool) -> io::Result<()> {
     };
     if !is_good {
         tracing::warn!(file = %marker.display(), "a file of the store was missing or damaged, and is written again");
-        super::manifest::replace(&marker, MARKER_BYTES)?;
+        replace_file(&marker, MARKER_BYTES)?;
     }
     let lock = store.join(LOCK);
     if !lock.exists() {

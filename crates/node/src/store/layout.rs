@@ -10,9 +10,8 @@ use std::fs::File;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use edgefaas_platform::replace_file;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
-
-use super::manifest::replace;
 
 /// The name of the file with the number of the valid version.
 pub const CURRENT: &str = "current";
@@ -137,7 +136,7 @@ pub fn has_table_of_contents(path: &Path) -> bool {
 pub fn drop_tables(space: &Path, version: u64, dropped: &[u64]) -> io::Result<()> {
     let bytes = std::fs::read(version_path(space, version))?;
     let new = filtered(&bytes, |table| !dropped.contains(&table.id))?;
-    replace(&version_path(space, version + 1), &new)?;
+    replace_file(&version_path(space, version + 1), &new)?;
     make_current(space, version + 1, &new)
 }
 
@@ -145,7 +144,7 @@ pub fn drop_tables(space: &Path, version: u64, dropped: &[u64]) -> io::Result<()
 pub fn make_empty(space: &Path, version: u64, other: &Path) -> io::Result<()> {
     std::fs::create_dir_all(space.join("tables"))?;
     let new = filtered(&std::fs::read(other)?, |_| false)?;
-    replace(&version_path(space, version), &new)?;
+    replace_file(&version_path(space, version), &new)?;
     make_current(space, version, &new)
 }
 
@@ -170,7 +169,7 @@ pub fn make_current(space: &Path, version: u64, file: &[u8]) -> io::Result<()> {
     let mut current = version.to_le_bytes().to_vec();
     current.extend(xxh3_128(file).to_le_bytes());
     current.push(0);
-    replace(&space.join(CURRENT), &current)
+    replace_file(&space.join(CURRENT), &current)
 }
 
 fn encoded(levels: Levels, keep: impl Fn(&TableFact) -> bool) -> Vec<u8> {

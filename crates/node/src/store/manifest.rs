@@ -5,11 +5,10 @@
 //! the database and in it. It is written at the start, when the set of journals changes, and at the end, each time to a new
 //! file that takes the place of the old one. A copy that is missing or damaged is written again from the other one.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use edgefaas_platform::replace_file;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -93,7 +92,7 @@ pub fn read(data_dir: &Path) -> io::Result<Found> {
 /// Writes both copies, one after the other, so that a valid one exists at any time.
 pub fn write(data_dir: &Path, manifest: &Manifest) -> io::Result<()> {
     let text = encode(manifest)?;
-    copies(data_dir).iter().try_for_each(|path| replace(path, text.as_bytes()))
+    copies(data_dir).iter().try_for_each(|path| replace_file(path, text.as_bytes()))
 }
 
 /// Removes both copies: none is better than a wrong one.
@@ -105,22 +104,6 @@ pub fn remove(data_dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Puts a file in place of another one, in one step that survives a power cut.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let written = || -> io::Result<()> {
-        let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    written().inspect_err(|_| drop(std::fs::remove_file(&new)))?;
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
 }
 
 fn encode(manifest: &Manifest) -> io::Result<String> {
@@ -152,7 +135,7 @@ mod tests {
         write(home.path(), &manifest(1)).unwrap();
         let [outer, inner] = copies(home.path());
         // A crash between the two.
-        replace(&outer, encode(&manifest(2)).unwrap().as_bytes()).unwrap();
+        replace_file(&outer, encode(&manifest(2)).unwrap().as_bytes()).unwrap();
         assert_eq!(read(home.path()).unwrap().manifest, Some(manifest(2)));
         for damage in [None, Some(0), Some(30)] {
             let mut bytes = encode(&manifest(2)).unwrap().into_bytes();

@@ -30,22 +30,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_crdt::ReplicaId;
+use edgefaas_platform::Clock;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use keeper::{Keeper, Moment};
+use writer::JournalSpaces;
 
 pub use batch::{Batch, CommitError, Durability};
 pub use broker::BrokerStorage;
 pub use check::{CheckError, CheckReport, SpaceReport, check};
 pub use commit::{CommitReading, Committer};
 pub use inspect::{Damage, Problem};
-use keeper::{Keeper, Moment};
 pub use lock::{DirLock, LockError};
 pub use space::{MIN_RESERVE_BYTES, SpaceReading};
-use writer::JournalSpaces;
 pub use writer::JournalSync;
 
 use crate::objects::{FieldWriter, Objects};
-use crate::platform::Clock;
 
 /// Memory that a key space collects before it writes a table file.
 const MEMTABLE_BYTES: u64 = 4 << 20;

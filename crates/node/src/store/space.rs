@@ -405,8 +405,8 @@ mod tests {
     use fjall::AbstractTree;
 
     use super::*;
-    use crate::platform::Clock;
     use crate::store::{Store, StoreOptions};
+    use edgefaas_platform::Clock;
 
     #[test]
     fn a_compaction_does_not_make_more_than_it_reads() {

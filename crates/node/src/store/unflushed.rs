@@ -120,8 +120,8 @@ pub(super) fn undo(database: &Database, meta: &Keyspace, space: &Keyspace) -> fj
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::Clock;
     use crate::store::{Store, StoreOptions};
+    use edgefaas_platform::Clock;
 
     #[test]
     fn a_start_takes_back_what_was_written_of_an_unfinished_group() {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use edgefaas_broker::{Message, Ticket};
 use edgefaas_isolates::Reply;
+use edgefaas_platform::Taken;
 use edgefaas_workflow::event::is_large;
 use edgefaas_workflow::instance::{Action, Instance, Outgoing};
 use edgefaas_workflow::{Event, Status, WorkflowError};
@@ -18,7 +19,6 @@ use super::actions::Asked;
 use super::root::Charge;
 use super::turn::{Paused, YieldTimer};
 use super::{Coordinator, INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
-use crate::budget::Taken;
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
 use crate::registry::LiveWorkflow;

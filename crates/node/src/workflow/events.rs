@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
 use edgefaas_isolates::LogLevel;
+use edgefaas_platform::Taken;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
 use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::program::{Mode, Program, Read};
@@ -20,7 +21,6 @@ use super::lanes::{Arrival, LaneRoom, StartEvent};
 use super::messages::CLOUD_EVENT;
 use super::root::{Charge, NodeBudget};
 use super::{INSTANCE_BYTES, Running, Start};
-use crate::budget::Taken;
 use crate::dispatch::Dispatcher;
 use crate::registry::{LiveWorkflow, Routes};
 

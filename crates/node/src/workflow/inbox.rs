@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_broker::QoS;
 use edgefaas_isolates::LogLevel;
+use edgefaas_platform::Taken;
 
 use super::drive::Queued;
 use super::root::{Charge, OverBudget};
 use super::turn::YieldTimer;
 use super::{Coordinator, Running};
-use crate::budget::Taken;
 use crate::dispatch::Dispatcher;
 use crate::registry::LiveWorkflow;
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use edgefaas_broker::{Change, Space};
 use edgefaas_isolates::LogLevel;
+use edgefaas_platform::{Budget, Taken};
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{ActiveFilter, accepts, start_filter};
 use edgefaas_workflow::program::Program;
@@ -29,7 +30,6 @@ use super::drive::Queued;
 use super::events::{has_rule, input_of_firing};
 use super::inbox::NoRoomForEvent;
 use super::schedule::{OverShare, StartRules};
-use crate::budget::{Budget, Taken};
 use crate::dispatch::Dispatcher;
 use crate::invocation::InvocationError;
 use crate::registry::LiveWorkflow;

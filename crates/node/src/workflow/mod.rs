@@ -37,31 +37,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::Ticket;
+use edgefaas_platform::Clock;
 use edgefaas_workflow::Instance;
 use edgefaas_workflow::instance::FrameId;
+use inbox::Inbox;
+use interests::SharedInterests;
+use lanes::Lanes;
 use parking_lot::Mutex;
+use root::{Charge, MODEST_BYTES, NodeBudget};
 use serde_json::Value;
+use timers::Timers;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
 use crate::dispatch::Workers;
 use crate::journal::AnswerTo;
-use crate::platform::Clock;
 use crate::registry::{LiveWorkflow, Registry};
 use crate::store::Durability;
 use crate::trace::OpenSpans;
 pub(crate) use events::trace_parent;
-use inbox::Inbox;
 pub use inspect::{ChangeError, InstanceView};
-use interests::SharedInterests;
 pub(crate) use interests::{Interest, Interests, Waiter};
-use lanes::Lanes;
 pub(crate) use lanes::needs_lane;
 pub(crate) use root::RootBudget;
-use root::{Charge, MODEST_BYTES, NodeBudget};
 pub use root::{OverBudget, RootLimits};
 pub(crate) use schedule::run as run_schedules;
-use timers::Timers;
 pub(crate) use timers::run as run_timers;
 
 /// Bytes of an instance beside its data, everything included that the node keeps for it.

@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use edgefaas_platform::{Budget, Taken};
 use ulid::Ulid;
-
-use crate::budget::{Budget, Taken};
 
 /// A small instance, in bytes.
 pub(super) const MODEST_BYTES: usize = 32 << 10;

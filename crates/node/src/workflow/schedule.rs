@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::topic::TopicFilter;
+use edgefaas_platform::{Budget, Taken};
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
 use edgefaas_workflow::synthesizer::{Firing, Queue, Rule, SynthesisError, Synthesizer};
@@ -16,7 +17,6 @@ use ulid::Ulid;
 use super::drive::Queued;
 use super::events::{has_rule, input_of_firing};
 use super::{Coordinator, Start};
-use crate::budget::{Budget, Taken};
 use crate::dispatch::Dispatcher;
 use crate::ingress::cron::next_after;
 use crate::registry::LiveWorkflow;

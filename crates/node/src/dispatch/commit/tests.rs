@@ -9,11 +9,11 @@ use edgefaas_broker::{
 };
 use edgefaas_crdt::Operation;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
+use edgefaas_platform::Budget;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::budget::Budget;
 use crate::cluster::Recoveries;
 use crate::config::NodeConfig;
 use crate::dispatch::{DispatcherParts, Workers};

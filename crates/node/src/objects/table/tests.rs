@@ -2,9 +2,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use edgefaas_crdt::Operation;
+use edgefaas_platform::Clock;
 
 use super::*;
-use crate::platform::Clock;
 use crate::store::{Batch, Durability, Store, StoreOptions};
 
 const OBJECTS: usize = 2000;

@@ -1,13 +1,12 @@
 use std::sync::Arc;
 
 use edgefaas_crdt::Operation;
+use edgefaas_platform::{Budget, Clock};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
-use crate::budget::Budget;
 use crate::objects::{Classes, FieldKey, ObjectClass, ObjectDurability, WatchScope};
-use crate::platform::Clock;
 use crate::store::writer::GROUP_BATCHES;
 use crate::store::{Store, StoreOptions};
 

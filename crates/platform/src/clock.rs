@@ -1,0 +1,34 @@
+//! The wall clock.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A wall clock.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl Clock {
+    /// The machine's clock.
+    pub fn system() -> Self {
+        Self::new(|| {
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+        })
+    }
+
+    /// A clock of one's own.
+    pub fn new(now_unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now_unix_ms))
+    }
+
+    /// Microseconds since the Unix epoch: as fine as the machine's clock, where it is that.
+    pub fn now_unix_us(&self) -> u64 {
+        let fine = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        let ms = self.now_unix_ms();
+        if fine / 1000 == ms { fine } else { ms * 1000 }
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub fn now_unix_ms(&self) -> u64 {
+        (self.0)()
+    }
+}
