@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use bytesize::ByteSize;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
+use edgefaas_manifest::{self, Function, Manifest, Permission, SourceKind};
 use edgefaas_node::control::proto;
-use edgefaas_node::manifest::{self, Function, Manifest, Permission, SourceKind};
 use prost::Message;
 
 use crate::args;

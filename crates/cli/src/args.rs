@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use edgefaas_node::manifest::Permission;
+use edgefaas_manifest::Permission;
 use edgefaas_node::tls::Fingerprint;
 
 use crate::exit;

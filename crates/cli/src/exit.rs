@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use edgefaas_manifest::{ManifestError, SingleFileError};
 use edgefaas_node::access::UsersError;
-use edgefaas_node::manifest::{ManifestError, SingleFileError};
 use edgefaas_workflow::DefinitionError;
 
 /// What the process's exit code says. `docs/cli.md` and `--help` list them.

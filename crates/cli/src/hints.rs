@@ -1,7 +1,7 @@
 //! Lines to paste into a terminal that make an app's functions run.
 
+use edgefaas_manifest::{Manifest, Trigger};
 use edgefaas_node::Addresses;
-use edgefaas_node::manifest::{Manifest, Trigger};
 
 /// One line for each way to reach each function.
 pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {

@@ -13,10 +13,9 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::limit::Limit;
 use crate::args::Format;
 use crate::output;
-
-use self::limit::Limit;
 
 /// Events that wait to be written; the thread counts those that find no room.
 const WAITING_EVENTS: usize = 2048;

@@ -43,7 +43,7 @@ fn sdk_dependency() -> String {
 
 #[cfg(test)]
 mod tests {
-    use edgefaas_node::manifest::Manifest;
+    use edgefaas_manifest::Manifest;
 
     use super::*;
 

@@ -15,7 +15,6 @@ pub mod invocation;
 pub mod journal;
 mod listeners;
 pub mod logs;
-pub mod manifest;
 pub mod memory_plan;
 pub mod metrics;
 mod node;

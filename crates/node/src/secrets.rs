@@ -166,10 +166,10 @@ impl Secrets {
 
     /// Sets a secret of an app; it is on the disk when this returns.
     pub async fn set(&self, app: &str, name: &str, value: String) -> Result<(), SecretError> {
-        if !crate::manifest::is_name(app) {
+        if !edgefaas_manifest::is_name(app) {
             return Err(SecretError::App { app: app.to_owned() });
         }
-        if !crate::manifest::is_secret_name(name) {
+        if !edgefaas_manifest::is_secret_name(name) {
             return Err(SecretError::Name { name: name.to_owned() });
         }
         if value.len() > MAX_VALUE_BYTES {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_isolates::{OutgoingRequest, Redirect};
+use edgefaas_manifest::HttpPattern;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::Dispatcher;
-use crate::manifest::HttpPattern;
 use crate::outgoing::{self, Caller};
 use crate::trace::TraceSpan;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use edgefaas_node::manifest::is_name;
+use edgefaas_manifest::is_name;
 use serde_json::json;
 
 use crate::args::{Format, Global, Language, New};

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use edgefaas_manifest::{glob_error, glob_matches};
 use serde::{Deserialize, Deserializer};
 
 use super::filter::{RuleFilter, Who};
-use crate::manifest::{glob_error, glob_matches};
 
 /// What a client wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

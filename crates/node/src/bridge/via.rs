@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use edgefaas_broker::{Client, Message, Origin, PublishHook, Publishing, Transport, Verdict};
+use edgefaas_manifest::glob_matches;
 use parking_lot::Mutex;
-
-use crate::manifest::glob_matches;
 
 /// User property with the ids of the nodes that a message came by, oldest first, separated by `,`.
 pub const VIA: &str = "edgefaas-via";

@@ -117,7 +117,7 @@ impl Replica for LocalReplica {
         match (self.objects.class_of(&object.app, &object.object), self.copies.get(object)) {
             (Some(class), _) => class.copies,
             (None, Some(copies)) => *copies,
-            (None, None) => crate::objects::ObjectClass::default().copies,
+            (None, None) => edgefaas_manifest::ObjectClass::default().copies,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
+use edgefaas_manifest::{glob_error, is_name};
 use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,7 +19,6 @@ use super::ControlParts;
 use super::objects_proto::objects_server::{Objects, ObjectsServer};
 use super::objects_proto::update_request::Operation as Wanted;
 use super::objects_proto::{self as proto, value::Kind};
-use crate::manifest::{glob_error, is_name};
 use crate::objects::{
     ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
     MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,

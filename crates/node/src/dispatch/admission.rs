@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use edgefaas_manifest::{Limits, QueueOrder, WhenFull};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-
-use crate::manifest::{Limits, QueueOrder, WhenFull};
 
 /// The gate of one function.
 pub struct Admission {
@@ -186,7 +185,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Queue;
+    use edgefaas_manifest::Queue;
 
     fn gate(concurrency: u32, capacity: u32, order: QueueOrder, when_full: WhenFull) -> Arc<Admission> {
         let queue = Queue { capacity, order, when_full };

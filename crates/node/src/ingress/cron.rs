@@ -117,7 +117,7 @@ pub(crate) fn next_after(cron: &croner::Cron, now_ms: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::parse_cron;
+    use edgefaas_manifest::parse_cron;
 
     #[test]
     fn the_next_time_is_after_now() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_isolates::Trigger;
+use edgefaas_manifest::HttpAuth;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -18,7 +19,6 @@ use super::websocket::Upgrading;
 use crate::dispatch::Dispatcher;
 use crate::invocation::Invocation;
 use crate::journal::{Accepted, Digest, Durable, Keep, Lookup, digest};
-use crate::manifest::HttpAuth;
 use crate::problem::{Audience, Problem};
 use crate::registry::LiveFunction;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+use edgefaas_manifest::{HttpAuth, Trigger};
 use edgefaas_platform::is_loopback;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
@@ -13,7 +14,6 @@ use http::{HeaderMap, HeaderValue};
 use super::http::{HttpReply, problem_reply};
 use crate::access::{Access, Action, Who};
 use crate::control::{TokenError, bearer, token_in};
-use crate::manifest::{HttpAuth, Trigger};
 use crate::problem::{Audience, Problem};
 use crate::registry::LiveFunction;
 

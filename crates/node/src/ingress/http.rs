@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
+use edgefaas_manifest::HttpAuth;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -31,7 +32,6 @@ use super::write_timeout::WriteTimeout;
 use crate::answer::{body_bytes, body_of};
 use crate::dispatch::Dispatcher;
 use crate::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
-use crate::manifest::HttpAuth;
 use crate::problem::{self, Audience, Problem};
 use crate::registry::LiveFunction;
 

@@ -12,6 +12,7 @@ use edgefaas_broker::{
     Client, Message, Origin, PublishHook, Publishing, QoS, RejectReason, Verdict, Version,
 };
 use edgefaas_isolates::{Event, MqttMessage, Reply, Trigger};
+use edgefaas_manifest::{NODE_TRIGGERS, WhenFull};
 use parking_lot::Mutex;
 use ulid::Ulid;
 
@@ -22,7 +23,6 @@ use crate::journal::{
     Acceptance, AnswerTo, Claim, ClientRecord, DEAD_LETTER_TOPIC, Digest, Durable, InvocationJournal, Keep,
     Lookup, NoRoom, Slot, digest,
 };
-use crate::manifest::{NODE_TRIGGERS, WhenFull};
 use crate::problem::Problem;
 use crate::registry::LiveFunction;
 use crate::workflow::{Start, input_of, trace_parent};

@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use edgefaas_manifest::QueueOrder;
 use tokio::sync::Notify;
-
-use crate::manifest::QueueOrder;
 
 /// The pending invocations of one function.
 ///

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use claims::{Claims, Settled};
 use edgefaas_broker::Ticket;
+use edgefaas_manifest::{QueueOrder, WhenFull};
 use edgefaas_platform::Clock;
 use lane::Lane;
 use outbox::Outbox;
@@ -35,7 +36,6 @@ use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
 use crate::dispatch::Workers;
-use crate::manifest::{QueueOrder, WhenFull};
 use crate::registry::LiveFunction;
 use crate::store::{Batch, CommitError, Store, StoreError};
 pub use claims::KeyClaim;

@@ -10,6 +10,7 @@ use edgefaas_broker::{
     Change, Message, Origin, Properties, PublishOutcome, QoS, RejectReason, Space, Ticket,
 };
 use edgefaas_isolates::{LogLevel, Reply, RunError, Trigger};
+use edgefaas_manifest::QueueOrder;
 use edgefaas_platform::Taken;
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
@@ -19,7 +20,6 @@ use super::{Acceptance, AnswerTo, Claim, Digest, InvocationJournal, Keep, KeyCla
 use crate::answer::Answer;
 use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
-use crate::manifest::QueueOrder;
 use crate::problem::Problem;
 use crate::registry::LiveFunction;
 use crate::store::{Batch, CommitError, Durability};

@@ -5,7 +5,6 @@
 //! whoever watches the object and, in a cluster, to the peers.
 
 mod archive;
-mod class;
 mod json;
 mod key;
 mod pending;
@@ -15,12 +14,11 @@ mod watch;
 mod writer;
 
 pub use archive::{ArchiveError, ArchiveReader, ArchiveWriter};
-pub use class::{Classes, ObjectClass, ObjectDurability, Recovery};
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
 pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix, own_object};
 pub use pending::{Pending, PendingError, PendingFields};
 pub use table::{FoldScope, ObjectSummary, Objects, ObjectsReading};
-pub use watch::{ChangeNotice, Origin, Watch, WatchScope};
+pub use watch::{ChangeNotice, Watch, WatchScope};
 pub use writer::FieldRefused;
 pub(crate) use writer::footprint::Footprint;
 pub(crate) use writer::{FieldChange, FieldWriter};

@@ -7,17 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use edgefaas_crdt::{Field, FieldDelta, FieldType, ReplicaId};
+use edgefaas_manifest::{Classes, ObjectClass, glob_matches};
 use fjall::{Database, Guard, Keyspace, Readable};
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::Notify;
 
-use super::class::{Classes, ObjectClass};
 use super::key::{FieldKey, object_prefix};
 use super::record;
 use super::watch::Watches;
-use crate::manifest::glob_matches;
 use crate::store::StoreError;
 
 /// Fields that the cache expects, about; it has room for as many as their sizes allow.

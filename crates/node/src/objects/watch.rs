@@ -8,34 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use edgefaas_crdt::{FieldType, Value};
+use edgefaas_manifest::{Origin, glob_matches};
 use indexmap::IndexMap;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::key::FieldKey;
-use crate::manifest::glob_matches;
 
 /// Changes that wait for one watch; beyond them fields are told of that changed first.
 const MAX_WAITING: usize = 10_000;
-
-/// Where a change comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// Of this node: a function, or somebody at the control port.
-    Local,
-    /// Of a peer.
-    Remote,
-}
-
-impl Origin {
-    /// Its name, as functions see it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Remote => "remote",
-        }
-    }
-}
 
 /// A change of a field: the values before and after, perhaps of several changes in between.
 #[derive(Debug, Clone, PartialEq)]

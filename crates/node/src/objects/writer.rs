@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use edgefaas_crdt::{
     ApplyError, Field, FieldDelta, FieldType, HybridClock, Merged, Operation, ReplicaId, Value,
 };
+use edgefaas_manifest::{ObjectClass, ObjectDurability, Origin};
 use edgefaas_platform::Clock;
 use fjall::OwnedWriteBatch;
 use parking_lot::RwLock;
 
 use self::unwritten::UnwrittenFields;
-use super::class::{ObjectClass, ObjectDurability};
 use super::key::FieldKey;
 use super::table::{Objects, Slot, Stored};
-use super::watch::{ChangeNotice, Origin};
+use super::watch::ChangeNotice;
 use super::{MAX_FIELDS_PER_OBJECT, record};
 use crate::store::{CommitError, Durability, StoreError};
 

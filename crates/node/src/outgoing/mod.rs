@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use edgefaas_isolates::{HostError, IncomingResponse, Redirect};
+use edgefaas_manifest::Permissions;
 use http::header::{self, HeaderName};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -27,7 +28,6 @@ use self::error::{server, shown};
 use self::fair_pool::{FairPool, Share};
 use self::lookup::{LookupError, lookup};
 pub use self::reach::Caller;
-use crate::manifest::Permissions;
 
 /// The largest body of an answer.
 pub const MAX_RESPONSE_BYTES: usize = 8 << 20;

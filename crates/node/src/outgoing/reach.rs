@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
+use edgefaas_manifest::{AddressKind, HttpPattern, address_of, may_lead_to};
 use url::{Host, Url};
 
 use super::connector::Connections;
 use super::own_addresses::is_own;
-use crate::manifest::{AddressKind, HttpPattern, address_of, may_lead_to};
 
 /// A function, a workflow or a part of the node that sends requests, with its connections: no other uses them, so that what
 /// one may reach is not open to another.

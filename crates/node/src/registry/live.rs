@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use edgefaas_isolates::{Asset, FunctionSource, Isolates, PrepareError, Preparing, Program, ReadAsset};
+use edgefaas_isolates::{
+    Asset, FunctionSource, Isolates, Isolation, PrepareError, Preparing, Program, ReadAsset,
+};
+use edgefaas_manifest::{self as manifest, Manifest, ObjectClass};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -15,9 +18,7 @@ use super::records::{self, AppRecord, AssetRecord, Revision};
 use super::workflow::LiveWorkflow;
 use crate::dispatch::Admission;
 use crate::ingress::replies::ReplySize;
-use crate::manifest::{self, Manifest};
 use crate::metrics::{FunctionMetrics, Metrics};
-use crate::objects::ObjectClass;
 use crate::outgoing::Caller;
 use crate::store::Store;
 
@@ -179,7 +180,7 @@ impl LiveFunction {
         assets: &[Asset],
         anew: bool,
     ) -> Result<Program, PrepareError> {
-        let (memory_bytes, isolation) = (self.spec.limits.memory_bytes, self.spec.isolation());
+        let (memory_bytes, isolation) = (self.spec.limits.memory_bytes, isolation(&self.spec));
         let wanted = Preparing {
             name: &self.name,
             owner: &self.owner,
@@ -248,5 +249,13 @@ impl LiveFunction {
     pub(super) fn set_program(&self, program: Program) {
         // Only a new function is given its program, so that there is none yet.
         let _ = self.program.load().set(program);
+    }
+}
+
+/// How instances of a function follow one another.
+fn isolation(spec: &manifest::Function) -> Isolation {
+    match spec.reuse {
+        true => Isolation::Reuse { max: spec.limits.instances as usize },
+        false => Isolation::Fresh,
     }
 }

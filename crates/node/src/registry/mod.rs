@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
+use edgefaas_manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
 use edgefaas_platform::Clock;
 use records::{AppRecord, Revision};
 use tokio::sync::{Mutex, watch};
@@ -24,7 +25,6 @@ pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, Sched
 pub use workflow::{LiveWorkflow, WorkflowError};
 
 use crate::logs::Logs;
-use crate::manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
 use crate::metrics::Metrics;
 use crate::store::{Batch, CommitError, Durability, Store, StoreError};
 

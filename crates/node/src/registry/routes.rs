@@ -6,11 +6,11 @@ use std::sync::Arc;
 use croner::Cron;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::{FilterTrie, QoS};
+use edgefaas_manifest::{Classes, HttpAuth, Origin, Trigger, parse_cron};
 use edgefaas_workflow::instance::start_filter;
 
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
-use crate::manifest::{HttpAuth, Trigger, parse_cron};
-use crate::objects::{Classes, Origin, WatchScope};
+use crate::objects::WatchScope;
 use crate::workflow::{Interest, Interests, Waiter};
 
 /// Two functions can't both have what they ask for.

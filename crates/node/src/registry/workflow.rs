@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use edgefaas_manifest::{Manifest, Permissions, is_name};
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
-use crate::manifest::{Manifest, Permissions, is_name};
 use crate::outgoing::Caller;
 use crate::workflow::needs_lane;
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_isolates::Reply;
+use edgefaas_manifest::Permissions;
 use edgefaas_workflow::event::lifecycle;
 use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
 use serde_json::{Value, json};
@@ -18,7 +19,6 @@ use crate::dispatch::Dispatcher;
 use crate::ingress::mqtt::takes_from_functions;
 use crate::invocation::InvocationError;
 use crate::journal::AnswerTo;
-use crate::manifest::Permissions;
 use crate::problem::Problem;
 
 /// What CloudEvents in their JSON form are called (CloudEvents MQTT binding, section 3.2).

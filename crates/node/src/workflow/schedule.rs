@@ -275,7 +275,8 @@ fn plan(dispatcher: &Arc<Dispatcher>, before: Vec<Planned>) -> Vec<Planned> {
             continue;
         }
         let mut add = |by: By| kept.push(Planned { workflow: workflow.clone(), by });
-        if let Some(cron) = schedule.cron.as_deref().and_then(|cron| crate::manifest::parse_cron(cron).ok())
+        if let Some(cron) =
+            schedule.cron.as_deref().and_then(|cron| edgefaas_manifest::parse_cron(cron).ok())
         {
             let due_unix_ms = next_after(&cron, unix_ms);
             add(By::Cron { cron: Box::new(cron), due_unix_ms, planned_unix_ms: unix_ms });

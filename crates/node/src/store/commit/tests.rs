@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
 use edgefaas_crdt::Operation;
+use edgefaas_manifest::{Classes, ObjectClass, ObjectDurability};
 use edgefaas_platform::{Budget, Clock};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
-use crate::objects::{Classes, FieldKey, ObjectClass, ObjectDurability, WatchScope};
+use crate::objects::{FieldKey, WatchScope};
 use crate::store::writer::GROUP_BATCHES;
 use crate::store::{Store, StoreOptions};
 

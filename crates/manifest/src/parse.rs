@@ -13,13 +13,13 @@ use super::check::{
     parse_cron,
 };
 use super::diagnostic::{ManifestError, Problems};
+use super::object_class::{ObjectClass, ObjectDurability, Origin, Recovery};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
 use super::{
     Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger, WhenFull,
     Workflows, source_kind,
 };
-use crate::objects::{ObjectClass, ObjectDurability, Origin, Recovery};
 
 /// A larger text is not looked at.
 const MANIFEST_BYTES: usize = 1 << 20;

@@ -47,7 +47,7 @@ pub fn parse_cron(schedule: &str) -> Result<Cron, CronError> {
 }
 
 /// True if `text` matches `pattern`, in which `*` stands for any characters, `/` among them.
-pub(crate) fn glob_matches(pattern: &str, text: &str) -> bool {
+pub fn glob_matches(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == text;
     };
@@ -67,7 +67,7 @@ pub(crate) fn glob_matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Why a pattern with `*` is no good, if it is not.
-pub(crate) fn glob_error(pattern: &str) -> Option<&'static str> {
+pub fn glob_error(pattern: &str) -> Option<&'static str> {
     if pattern.is_empty() {
         Some("it is empty")
     } else if pattern.len() > PATTERN_BYTES {

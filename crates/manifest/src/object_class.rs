@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::manifest::glob_matches;
+use crate::check::glob_matches;
 
 /// When a change of an object is safe enough for whoever made it to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -31,6 +31,25 @@ pub enum Recovery {
     /// The function runs and sees what has come so far.
     #[default]
     While,
+}
+
+/// Where a change comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Of this node: a function, or somebody at the control port.
+    Local,
+    /// Of a peer.
+    Remote,
+}
+
+impl Origin {
+    /// Its name, as functions see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Remote => "remote",
+        }
+    }
 }
 
 /// How objects are kept.

@@ -6,6 +6,7 @@ mod addresses;
 mod check;
 mod diagnostic;
 mod hosts;
+mod object_class;
 mod parse;
 mod permissions;
 mod reader;
@@ -15,15 +16,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use edgefaas_isolates::Isolation;
-
-use crate::objects::{ObjectClass, Origin};
-
 pub use addresses::AddressKind;
-pub use check::{NODE_TRIGGERS, is_asset_name, is_name, is_secret_name, parse_cron};
-pub(crate) use check::{glob_error, glob_matches};
+pub use check::{
+    NODE_TRIGGERS, glob_error, glob_matches, is_asset_name, is_name, is_secret_name, parse_cron,
+};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpHost, TcpTarget, address_of, may_lead_to};
+pub use object_class::{Classes, ObjectClass, ObjectDurability, Origin, Recovery};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
 pub use single_file::{SingleFileError, single_file, single_file_name, single_workflow};
 
@@ -103,14 +102,6 @@ impl Function {
     /// What `main` names, by its extension.
     pub fn source_kind(&self) -> SourceKind {
         source_kind(&self.main)
-    }
-
-    /// How its instances follow one another.
-    pub fn isolation(&self) -> Isolation {
-        match self.reuse {
-            true => Isolation::Reuse { max: self.limits.instances as usize },
-            false => Isolation::Fresh,
-        }
     }
 }
 
