@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use bytesize::ByteSize;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
-use edgefaas_manifest::{self, Function, Manifest, Permission, SourceKind};
+use edgefaas_manifest::{Function, Manifest, Permission, SourceKind};
 use edgefaas_node::control::proto;
 use prost::Message;
 
@@ -45,7 +45,7 @@ impl App {
         })?;
         if metadata.is_dir() {
             Self::folder(path, &app.allow)
-        } else if path.file_name().is_some_and(|name| name == manifest::FILE_NAME) {
+        } else if path.file_name().is_some_and(|name| name == edgefaas_manifest::FILE_NAME) {
             Self::folder(&parent(path), &app.allow)
         } else {
             Self::single_file(path, &app.allow)
@@ -53,7 +53,7 @@ impl App {
     }
 
     fn folder(root: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
-        let file = root.join(manifest::FILE_NAME);
+        let file = root.join(edgefaas_manifest::FILE_NAME);
         if !allow.is_empty() {
             let message = format!(
                 "--allow is for single files; write the permissions into {} under [functions.NAME]",
@@ -67,7 +67,7 @@ impl App {
                     "{} is no app: it has no {}; write one, start with `edgefaas new NAME --lang js`, or \
                      name a single .js, .ts or .wasm file",
                     root.display(),
-                    manifest::FILE_NAME
+                    edgefaas_manifest::FILE_NAME
                 ),
                 _ => format!("{} cannot be read: {error}", file.display()),
             };
@@ -87,24 +87,24 @@ impl App {
                     "{} cannot be deployed: name a .js, .mjs, .ts or .wasm file, a workflow's .yaml, or a folder \
                      with {}",
                     path.display(),
-                    manifest::FILE_NAME
+                    edgefaas_manifest::FILE_NAME
                 );
                 return Err(Failure::new(Exit::Usage, message));
             }
         }
-        let name = manifest::single_file_name(path)?;
+        let name = edgefaas_manifest::single_file_name(path)?;
         let main = path.file_name().unwrap_or_default().to_string_lossy();
-        let text = manifest::single_file(&name, &main, allow);
+        let text = edgefaas_manifest::single_file(&name, &main, allow);
         let manifest = Manifest::parse(&text, &format!("the manifest made for {}", path.display()))?;
         Ok(Self { root: parent(path), text, manifest, is_file: true })
     }
 
     fn single_workflow(path: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
-        let app = manifest::single_file_name(path)?;
+        let app = edgefaas_manifest::single_file_name(path)?;
         let text = read_workflow(path, &AppFolder::open(&parent(path)).map_err(refused)?)?;
         let compiled = edgefaas_workflow::compile(&text, &path.display().to_string())?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let text = manifest::single_workflow(&app, &compiled.program.name, &file, allow);
+        let text = edgefaas_manifest::single_workflow(&app, &compiled.program.name, &file, allow);
         let manifest = Manifest::parse(&text, &format!("the manifest made for {}", path.display()))?;
         Ok(Self { root: parent(path), text, manifest, is_file: true })
     }
@@ -179,7 +179,8 @@ impl App {
                 }
                 files += 1;
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
-                let Some(name) = inside.to_str().filter(|name| manifest::is_asset_name(name)) else {
+                let Some(name) = inside.to_str().filter(|name| edgefaas_manifest::is_asset_name(name))
+                else {
                     let reason =
                         format!("a file of `{key}` needs a name in UTF-8, inside of the app folder");
                     return Err(invalid(format!("{}: {reason}", path.display())));
