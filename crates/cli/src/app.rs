@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use bytesize::ByteSize;
+use edgefaas_api::control as proto;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
 use edgefaas_manifest::{Function, Manifest, Permission, SourceKind};
-use edgefaas_node::control::proto;
 use prost::Message;
 
 use crate::args;

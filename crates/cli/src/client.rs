@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edgefaas_api::ControlEndpoint;
+use edgefaas_api::control::control_client::ControlClient;
 use edgefaas_node::config::default_data_dir;
-use edgefaas_node::control::ControlEndpoint;
-use edgefaas_node::control::proto::control_client::ControlClient;
 use edgefaas_node::tls::Fingerprint;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -104,9 +104,8 @@ impl fmt::Display for NodeUrl {
 }
 
 /// The same for stateful objects.
-pub type ObjectsClient = edgefaas_node::control::objects_proto::objects_client::ObjectsClient<
-    InterceptedService<Channel, Bearer>,
->;
+pub type ObjectsClient =
+    edgefaas_api::objects::objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
 /// Connects to the node that the options, the environment or the current folder name.
 pub async fn connect(global: &Global) -> anyhow::Result<Client> {

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytesize::ByteSize;
 use chrono::{DateTime, Local};
 use comfy_table::{Table, presets};
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 use serde::Serialize;
 use serde_json::{Value, json};
 

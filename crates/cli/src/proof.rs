@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use edgefaas_node::control::{Nonce, PROOF_HEADER, is_proof};
+use edgefaas_api::{Nonce, PROOF_HEADER, is_proof};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tonic::codegen::Service;

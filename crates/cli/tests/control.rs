@@ -9,9 +9,9 @@ use std::pin::Pin;
 use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use edgefaas_node::control::proto::control_server::{Control, ControlServer};
-use edgefaas_node::control::proto::{self, invoke_response::Outcome};
-use edgefaas_node::control::{Nonce, PROOF_HEADER, proof_of_token};
+use edgefaas_api::control::control_server::{Control, ControlServer};
+use edgefaas_api::control::{self as proto, invoke_response::Outcome};
+use edgefaas_api::{Nonce, PROOF_HEADER, proof_of_token};
 use tokio::process::{Child, Command};
 use tokio_stream::Stream;
 use tonic::{Code, Request, Response, Status};

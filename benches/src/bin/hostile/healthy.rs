@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use edgefaas_api::objects::objects_client::ObjectsClient;
+use edgefaas_api::objects::update_request::Operation;
+use edgefaas_api::objects::{GetRequest, UpdateRequest};
 use edgefaas_benches::client::{Client as HttpClient, connect as connect_from};
 use edgefaas_benches::mqtt::{self, Client as MqttClient};
-use edgefaas_node::control::objects_proto::objects_client::ObjectsClient;
-use edgefaas_node::control::objects_proto::update_request::Operation;
-use edgefaas_node::control::objects_proto::{GetRequest, UpdateRequest};
 use rumqttc::{Event, Incoming, MqttOptions, Outgoing, QoS};
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
+use edgefaas_api::objects as proto;
+use edgefaas_api::objects::objects_server::{Objects, ObjectsServer};
 use edgefaas_benches::process::Process;
-use edgefaas_node::control::objects_proto as proto;
-use edgefaas_node::control::objects_proto::objects_server::{Objects, ObjectsServer};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};

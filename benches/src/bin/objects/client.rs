@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use edgefaas_api::objects::objects_client::ObjectsClient;
+use edgefaas_api::objects::update_request::Operation;
+use edgefaas_api::objects::{GetRequest, UpdateAllRequest, UpdateRequest};
 use edgefaas_benches::samples::{Load, Samples, Window};
-use edgefaas_node::control::objects_proto::objects_client::ObjectsClient;
-use edgefaas_node::control::objects_proto::update_request::Operation;
-use edgefaas_node::control::objects_proto::{GetRequest, UpdateAllRequest, UpdateRequest};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tonic::metadata::{Ascii, MetadataValue};

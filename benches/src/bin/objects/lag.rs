@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use edgefaas_api::objects::update_request::Operation;
+use edgefaas_api::objects::{Change, WatchRequest};
 use edgefaas_benches::results::{Report, Table};
 use edgefaas_benches::samples::quantile;
-use edgefaas_node::control::objects_proto::update_request::Operation;
-use edgefaas_node::control::objects_proto::{Change, WatchRequest};
 use tokio::time::timeout;
 use tonic::Streaming;
 

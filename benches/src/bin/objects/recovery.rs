@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use edgefaas_api::objects::update_request::Operation;
 use edgefaas_benches::client::Client;
 use edgefaas_benches::results::{Report, Table};
-use edgefaas_node::control::objects_proto::update_request::Operation;
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::Duration;
 
+use edgefaas_api::objects::update_request::Operation;
 use edgefaas_benches::results::Table;
-use edgefaas_node::control::objects_proto::update_request::Operation;
 
 use crate::apps::{APP, FIELD};
 use crate::client::{Adds, add, runtime, update, wait_until_equal};

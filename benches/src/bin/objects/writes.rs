@@ -4,9 +4,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use edgefaas_api::objects::update_request::Operation;
 use edgefaas_benches::results::Table;
 use edgefaas_benches::samples::quantile;
-use edgefaas_node::control::objects_proto::update_request::Operation;
 
 use crate::Plan;
 use crate::apps::{App, FIELD};
@@ -103,7 +103,7 @@ async fn one(client: &mut Client, row: usize, object: &str, element: usize) -> a
     Ok(())
 }
 
-fn insert(object: &str, number: usize) -> edgefaas_node::control::objects_proto::UpdateRequest {
+fn insert(object: &str, number: usize) -> edgefaas_api::objects::UpdateRequest {
     update(object, "members", Operation::SetAdd(format!("\"member-{number:08}\"").into_bytes()))
 }
 

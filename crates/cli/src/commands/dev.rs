@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use edgefaas_api::control as proto;
 use edgefaas_node::Addresses;
-use edgefaas_node::control::proto;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

@@ -3,8 +3,8 @@
 use std::io::Read;
 
 use anyhow::Context;
-use edgefaas_node::control::proto;
-use edgefaas_node::control::proto::invoke_response::Outcome;
+use edgefaas_api::control as proto;
+use edgefaas_api::control::invoke_response::Outcome;
 
 use crate::args::{Format, Global, Invoke};
 use crate::client;

@@ -1,6 +1,6 @@
 //! `edgefaas list`
 
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Format, Global};

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 use edgefaas_node::tls::Fingerprint;
 use serde_json::json;
 

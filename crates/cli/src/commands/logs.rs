@@ -1,6 +1,6 @@
 //! `edgefaas logs [NAME]`
 
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 
 use crate::args::{Global, Logs};
 use crate::client;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Format, Global};

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use edgefaas_node::control::objects_proto as proto;
-use edgefaas_node::control::objects_proto::update_request::Operation;
+use edgefaas_api::objects as proto;
+use edgefaas_api::objects::update_request::Operation;
 use edgefaas_node::objects::bytes_of_json;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

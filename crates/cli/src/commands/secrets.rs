@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use edgefaas_api::control as proto;
 use edgefaas_manifest::{FILE_NAME, Manifest, is_name, is_secret_name};
-use edgefaas_node::control::proto;
 use serde_json::json;
 
 use crate::args::{Format, Global, Secrets};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use edgefaas_node::control::proto;
-use edgefaas_node::control::proto::change_instance_request::Change;
+use edgefaas_api::control as proto;
+use edgefaas_api::control::change_instance_request::Change;
 use edgefaas_workflow::{graph, picture};
 use serde_json::{Value, json};
 

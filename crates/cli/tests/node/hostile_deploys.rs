@@ -1,7 +1,7 @@
 //! Deploys of somebody who wants the node to crash, over the control API: the CLI would refuse most of them before.
 
-use edgefaas_node::control::proto::control_client::ControlClient;
-use edgefaas_node::control::proto::{self, artifact::Source};
+use edgefaas_api::control::control_client::ControlClient;
+use edgefaas_api::control::{self as proto, artifact::Source};
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgefaas_api::ControlEndpoint;
 use edgefaas_broker::{Broker, Client};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use super::sessions::Credential;
 use super::users::{Change, hash_password};
 use super::{Access, AccessSection, Policy, PolicyError, Users, UsersError, users};
-use crate::control::ControlEndpoint;
 use crate::tls::{Tls, TlsError};
 
 /// How often expired sessions are looked for: one that was told to go may take a moment, and a token that

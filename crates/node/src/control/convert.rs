@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edgefaas_api::control as proto;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{
     FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
 };
 
-use super::proto;
 use crate::bridge::BridgeStatus;
 use crate::cluster::ClusterStatus;
 use crate::invocation::{Outcome, Timing};

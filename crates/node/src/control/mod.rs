@@ -3,10 +3,8 @@
 mod auth;
 mod connections;
 mod convert;
-mod endpoint;
 mod http;
 mod objects;
-mod proof;
 mod service;
 
 use std::convert::Infallible;
@@ -15,9 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::http::header::AUTHORIZATION;
-use ::http::{Method, Request, Response};
+use ::http::{Method, Request, Response, StatusCode};
 use axum::Router;
 use axum::body::Body;
+use axum::response::IntoResponse;
+use edgefaas_api::objects::objects_server::ObjectsServer;
+use edgefaas_api::{Nonce, PROOF_HEADER};
 use edgefaas_broker::Broker;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, ProcessMemory};
@@ -30,12 +31,9 @@ use tower_service::Service;
 use self::auth::Guard;
 use self::connections::Visitor;
 use self::objects::ObjectsService;
-use self::objects_proto::objects_server::ObjectsServer;
 pub use auth::{TOKEN_FILE, TokenError, admin_token};
 pub(crate) use auth::{bearer, token_in};
 pub use connections::MAX_CONNECTIONS;
-pub use endpoint::ControlEndpoint;
-pub use proof::{Nonce, PROOF_HEADER, is_proof, proof as proof_of_token};
 
 use crate::access::{AccessControl, FailedLogins};
 use crate::bridge::Bridges;
@@ -49,21 +47,6 @@ use crate::problem::Problem;
 use crate::registry::Registry;
 use crate::secrets::Secrets;
 use crate::tls::Tls;
-
-/// Messages, server and client generated from `proto/edgefaas/control/v1/control.proto`.
-#[allow(missing_docs, clippy::all, rust_2018_idioms)]
-pub mod proto {
-    tonic::include_proto!("edgefaas.control.v1");
-
-    /// The file descriptors, for reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/control.fds"));
-}
-
-/// The same of `proto/edgefaas/objects/v1/objects.proto`.
-#[allow(missing_docs, clippy::all, rust_2018_idioms)]
-pub mod objects_proto {
-    tonic::include_proto!("edgefaas.objects.v1");
-}
 
 /// What the paths of the calls of objects begin with.
 const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
@@ -229,7 +212,9 @@ impl Services {
     fn prove<B>(&self, request: &Request<B>, visitor: &Visitor) -> Option<Response<Body>> {
         let asks = request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);
         let at = visitor.plain_at.filter(|_| asks)?;
-        proof::answer(request.uri().path(), &self.token, at)
+        let nonce = Nonce::from_path(request.uri().path())?;
+        let proof = edgefaas_api::proof_of_token(&self.token, nonce, at);
+        Some((StatusCode::NO_CONTENT, [(PROOF_HEADER, proof)]).into_response())
     }
 }
 

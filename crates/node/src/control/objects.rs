@@ -5,6 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use edgefaas_api::objects::objects_server::{Objects, ObjectsServer};
+use edgefaas_api::objects::update_request::Operation as Wanted;
+use edgefaas_api::objects::{self as proto, value::Kind};
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
 use edgefaas_manifest::{glob_error, is_name};
 use futures_util::Stream;
@@ -16,9 +19,6 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::ControlParts;
-use super::objects_proto::objects_server::{Objects, ObjectsServer};
-use super::objects_proto::update_request::Operation as Wanted;
-use super::objects_proto::{self as proto, value::Kind};
 use crate::objects::{
     ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
     MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,

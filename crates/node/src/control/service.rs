@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
+use edgefaas_api::control as proto;
+use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
@@ -16,8 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
-use super::proto::control_server::{Control, ControlServer};
-use super::{ControlParts, convert, proto};
+use super::{ControlParts, convert};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 use crate::invocation::{Invocation, InvocationError, Principal};
@@ -43,7 +44,7 @@ pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) 
     health.set_serving::<ControlServer<ControlService>>().await;
     let mut routes = tonic::service::Routes::new(service).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1();
     match reflection {

@@ -353,7 +353,7 @@ async fn an_answer_goes_only_where_its_requester_may_publish() {
 
 #[tokio::test]
 async fn a_reload_takes_subscriptions_and_users_away_but_no_connections() {
-    use edgefaas_node::control::proto;
+    use edgefaas_api::control as proto;
     let mut node = TestNode::start_with(|config| {
         with_acl(config, "[[allow]]\npublish = [\"#\"]\nsubscribe = [\"a\", \"b\"]\n");
     })
@@ -422,7 +422,7 @@ async fn connack(node: &TestNode, from: [u8; 4], client_id: &str, user: &str, pa
 
 async fn add_user(node: &mut TestNode, name: &str) {
     let request =
-        edgefaas_node::control::proto::AddUserRequest { name: name.into(), password: format!("{name}'s") };
+        edgefaas_api::control::AddUserRequest { name: name.into(), password: format!("{name}'s") };
     node.control.add_user(request).await.unwrap();
 }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use edgefaas_api::control as proto;
+use edgefaas_api::objects;
+use edgefaas_api::objects::update_request::Operation;
 use edgefaas_cluster::wire::{
     BUCKETS, Buckets, Chunk, Deltas, Differences, Finished, InterestEntry, Interests, Kind, Message,
     ObjectDelta, ObjectFields, Objects, ROUND_OBJECTS, RoundPlease, Summary, Wants,
@@ -13,9 +16,6 @@ use edgefaas_cluster::{
     Event, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
     join as join_cluster,
 };
-use edgefaas_node::control::objects_proto as objects;
-use edgefaas_node::control::objects_proto::update_request::Operation;
-use edgefaas_node::control::proto;
 use edgefaas_node::{Clock, Platform};
 use parking_lot::Mutex;
 use serde_json::{Value, json};

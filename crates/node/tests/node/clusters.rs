@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
+use edgefaas_api::control as proto;
+use edgefaas_api::objects;
+use edgefaas_api::objects::update_request::Operation;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::control::objects_proto as objects;
-use edgefaas_node::control::objects_proto::update_request::Operation;
-use edgefaas_node::control::proto;
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 

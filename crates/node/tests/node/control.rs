@@ -1,7 +1,7 @@
 //! The control port: who may use it, health, metrics, reflection, logs.
 
-use edgefaas_node::control::proto;
-use edgefaas_node::control::proto::control_client::ControlClient;
+use edgefaas_api::control as proto;
+use edgefaas_api::control::control_client::ControlClient;
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use tonic::Code;

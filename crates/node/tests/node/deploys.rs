@@ -1,6 +1,6 @@
 //! Deploying, listing, removing, going back.
 
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 use tonic::Code;
 
 use crate::support::{TestNode, manifest_of, reply_text, script, text};

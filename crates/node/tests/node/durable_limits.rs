@@ -227,7 +227,7 @@ async fn a_run_that_began_late_has_its_whole_time() {
         limits = { concurrency = 1, timeout = "3500ms" }"#;
     node.deploy_one("slow", extra, source).await;
     let other = tokio::spawn(post(&node, "/fn/slow"));
-    let request = edgefaas_node::control::proto::StatusRequest {};
+    let request = edgefaas_api::control::StatusRequest {};
     in_time(async {
         while node.control.status(request).await.unwrap().into_inner().isolates_running == 0 {
             tokio::task::yield_now().await;

@@ -236,7 +236,7 @@ async fn what_mqtt_cannot_carry_is_refused() {
 #[tokio::test]
 async fn only_bridges_say_which_nodes_a_message_has_passed() {
     let mut node = TestNode::start().await;
-    let request = edgefaas_node::control::proto::GetClusterRequest {};
+    let request = edgefaas_api::control::GetClusterRequest {};
     let this_node = node.control.get_cluster(request).await.unwrap().into_inner().node_id;
     let mut here = Mqtt5::connect(&node, "here").await;
     here.subscribe("t/#").await;

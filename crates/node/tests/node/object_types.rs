@@ -1,7 +1,7 @@
 //! Fields of every type: from functions, over gRPC, on the disk.
 
-use edgefaas_node::control::objects_proto::update_request::Operation;
-use edgefaas_node::control::objects_proto::{self as proto, ListElement, Nothing};
+use edgefaas_api::objects::update_request::Operation;
+use edgefaas_api::objects::{self as proto, ListElement, Nothing};
 use serde_json::{Value, json};
 use tonic::Code;
 use tonic_types::StatusExt;

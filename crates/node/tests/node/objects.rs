@@ -53,10 +53,8 @@ async fn additions_from_many_invocations_at_once_all_count() {
         .map(|_| {
             let mut control = node.control.clone();
             tokio::spawn(async move {
-                let request = edgefaas_node::control::proto::InvokeRequest {
-                    function: "count".into(),
-                    data: b"1".to_vec(),
-                };
+                let request =
+                    edgefaas_api::control::InvokeRequest { function: "count".into(), data: b"1".to_vec() };
                 let response = control.invoke(request).await.unwrap().into_inner();
                 reply_text(&response)
             })

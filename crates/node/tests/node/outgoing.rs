@@ -328,8 +328,7 @@ async fn a_server_that_accepts_nothing_stops_nobody_elses_requests() {
     let dead = full.local_addr().unwrap();
     let mut node = greedy_and_other(dead, &server).await;
     let body = serde_json::json!({ "url": format!("http://{dead}/"), "count": 600 }).to_string();
-    let request =
-        edgefaas_node::control::proto::LogsRequest { function: "greedy".into(), follow: true, tail: 0 };
+    let request = edgefaas_api::control::LogsRequest { function: "greedy".into(), follow: true, tail: 0 };
     let mut lines = node.control.logs(request).await.unwrap().into_inner();
     let waiting = node.post("/fn/greedy", body);
     tokio::pin!(waiting);

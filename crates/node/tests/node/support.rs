@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edgefaas_api::control as proto;
+use edgefaas_api::control::control_client::ControlClient;
+use edgefaas_api::objects::objects_client;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::control::objects_proto::objects_client;
-use edgefaas_node::control::proto;
-use edgefaas_node::control::proto::control_client::ControlClient;
 use edgefaas_node::registry::Deploy;
 use edgefaas_node::{Addresses, BuildError, Node, Platform};
 use http::{Request, Response};

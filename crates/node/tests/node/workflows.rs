@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use edgefaas_node::control::proto;
+use edgefaas_api::control as proto;
 use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, TestNode, json, script};

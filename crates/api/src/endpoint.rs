@@ -29,7 +29,7 @@ impl ControlEndpoint {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn write(data_dir: &Path, port: Option<(SocketAddr, String)>) -> io::Result<()> {
+    pub fn write(data_dir: &Path, port: Option<(SocketAddr, String)>) -> io::Result<()> {
         let path = data_dir.join(FILE);
         let Some((mut address, fingerprint)) = port else {
             return match std::fs::remove_file(path) {

@@ -1,4 +1,4 @@
-//! Compiles the control API's protobuf with a compiler written in Rust, so that nobody needs `protoc`.
+//! Compiles the control port's protobuf with a compiler written in Rust, so that nobody needs `protoc`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let descriptors = protox::compile(protos, ["proto"])?;
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    std::fs::write(out.join("control.fds"), prost_encode(&descriptors))?;
+    std::fs::write(out.join("api.fds"), prost_encode(&descriptors))?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

@@ -10,9 +10,6 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::response::{IntoResponse, Response};
-use http::StatusCode;
-
 /// Path of the question; 64 hexadecimal digits follow.
 pub const PROOF_PATH: &str = "/proof/";
 /// Header of the answer.
@@ -54,12 +51,6 @@ pub fn proof(token: &str, nonce: Nonce, at: SocketAddr) -> String {
 /// True if `answer` is the proof of the node that has `token`, over a connection to `at`. The comparison takes constant time.
 pub fn is_proof(answer: &str, token: &str, nonce: Nonce, at: SocketAddr) -> bool {
     blake3::Hash::from_hex(answer).is_ok_and(|answer| answer == hash(token, nonce, at))
-}
-
-/// The node's answer to a question over a connection that it accepted at `at`; `None` if the path is no question.
-pub(super) fn answer(path: &str, token: &str, at: SocketAddr) -> Option<Response> {
-    let proof = proof(token, Nonce::from_path(path)?, at);
-    Some((StatusCode::NO_CONTENT, [(PROOF_HEADER, proof)]).into_response())
 }
 
 fn hash(token: &str, nonce: Nonce, at: SocketAddr) -> blake3::Hash {
