@@ -9,13 +9,13 @@ use edgefaas_broker::BrokerConfig;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolWishes};
 use edgefaas_platform::is_loopback;
+use edgefaas_state::store::{JournalSync, MIN_RESERVE_BYTES};
 use serde::Deserialize;
 
 use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::ingress::websocket::WebSocketSection;
 use crate::memory_plan::{MemoryPlan, MemoryWishes};
-use crate::store::{JournalSync, MIN_RESERVE_BYTES};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 use crate::workflow::WorkflowLimits;
 

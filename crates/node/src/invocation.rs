@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_isolates::{Event, Reply, RunError};
+use edgefaas_state::store::CommitError;
 use edgefaas_workflow::WorkflowError;
 use serde::{Deserialize, Serialize};
 
-use crate::store::CommitError;
 use crate::workflow::{OverBudget, RootBudget};
 
 /// How deep functions may call or trigger one another.

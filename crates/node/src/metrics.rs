@@ -164,9 +164,9 @@ pub struct NodeReading {
     /// The broker's figures.
     pub broker: edgefaas_broker::BrokerStats,
     /// The store.
-    pub store: crate::store::CommitReading,
+    pub store: edgefaas_state::store::CommitReading,
     /// Free space on its disk.
-    pub space: crate::store::SpaceReading,
+    pub space: edgefaas_state::store::SpaceReading,
     /// Durable invocations.
     pub journal: crate::journal::JournalReading,
     /// Workflows.
@@ -174,7 +174,7 @@ pub struct NodeReading {
     /// Connections to other brokers.
     pub bridges: Vec<BridgeStatus>,
     /// Stateful objects.
-    pub objects: crate::objects::ObjectsReading,
+    pub objects: edgefaas_state::objects::ObjectsReading,
     /// The cluster.
     pub cluster: crate::cluster::ClusterReading,
 }

@@ -10,6 +10,10 @@ use edgefaas_broker::{Broker, Hooks, Peer, StorageError, Transport};
 use edgefaas_isolates::engine::EngineError;
 use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
 use edgefaas_platform::private_files::{self, ExposedFiles};
+use edgefaas_state::objects::Recoveries;
+use edgefaas_state::store::{
+    BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError,
+};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -17,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError};
 use crate::bridge::{Bridges, ViaHook};
-use crate::cluster::{Cluster, ClusterError, ClusterFiles, Recoveries};
+use crate::cluster::{Cluster, ClusterError, ClusterFiles};
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
 use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
@@ -37,7 +41,6 @@ use crate::registry::{FunctionMemoryLimits, Registry};
 use crate::secrets::{SecretName, Secrets};
 use crate::settings::{broker_config, cluster_options, log_plan, max_message_bytes, store_options};
 use crate::shares::Shares;
-use crate::store::{BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError};
 use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
 use crate::trace::{TraceLimits, Traces};
 use crate::trace_export;

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use parking_lot::RwLock;
-
-use crate::store::{Batch, CommitError, Durability, Store, StoreError};
 
 /// The longest value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
@@ -273,8 +272,8 @@ fn key(app: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreOptions;
     use edgefaas_platform::Clock;
+    use edgefaas_state::store::StoreOptions;
 
     fn named(app: &str, name: &str) -> SecretName {
         SecretName { app: Some(app.into()), name: name.into() }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use edgefaas_broker::{BrokerConfig, WhenQueueFull};
 use edgefaas_platform::is_loopback;
+use edgefaas_state::store::StoreOptions;
 
 use crate::cluster::ClusterOptions;
 use crate::config::{self, NodeConfig};
 use crate::memory_plan::MemoryPlan;
-use crate::store::StoreOptions;
 
 /// Says how the memory is shared out, and whether the configuration asks for more than there is.
 pub(crate) fn log_plan(plan: &MemoryPlan) {

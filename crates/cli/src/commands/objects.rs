@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use edgefaas_api::objects as proto;
 use edgefaas_api::objects::update_request::Operation;
-use edgefaas_node::objects::bytes_of_json;
+use edgefaas_state::objects::bytes_of_json;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

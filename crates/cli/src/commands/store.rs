@@ -1,7 +1,7 @@
 //! `edgefaas store`
 
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::store::{self, CheckReport, SpaceReport};
+use edgefaas_state::store::{self, CheckReport, SpaceReport};
 use serde_json::json;
 
 use crate::args::{Format, Global, Store, StoreCheck};

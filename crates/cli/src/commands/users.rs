@@ -6,7 +6,7 @@ use anyhow::Context;
 use edgefaas_api::control as proto;
 use edgefaas_node::access::{UserChange, Users, change_users, hash_password, is_user_name};
 use edgefaas_node::config::default_data_dir;
-use edgefaas_node::store::DirLock;
+use edgefaas_state::store::DirLock;
 use serde_json::json;
 
 use crate::args::{self, Format, Global};

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use edgefaas_cluster::replication::{Delta, ObjectKey};
 use edgefaas_crdt::FieldDelta;
+use edgefaas_state::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, name_error};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
-
-use crate::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, name_error};
 
 /// Changes of some fields of one object.
 #[derive(Debug, Clone, Default)]

@@ -10,6 +10,8 @@ use edgefaas_cluster::replication::{
 };
 use edgefaas_cluster::{Busy, Event as TransportEvent, Handle, Membership, SendError, Work};
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
+use edgefaas_state::objects::{FieldKey, FoldScope, Recoveries, own_object};
+use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -18,11 +20,8 @@ use super::PUT_OUT;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
 use super::pace::{Pace, Rest};
-use super::recovery::Recoveries;
 use super::replica::LocalReplica;
-use crate::objects::{FieldKey, FoldScope, own_object};
 use crate::registry::{Registry, Routes};
-use crate::store::{Batch, Durability, Store, StoreError};
 
 /// Frames that are handled before what came of them is committed.
 const GROUP_FRAMES: usize = 64;
@@ -198,7 +197,8 @@ impl Running {
     }
 
     async fn set_interests(&mut self, interests: Vec<Interest>) {
-        self.recoveries.set_wanted(interests.iter().cloned());
+        let pattern = |interest: &Interest| (interest.app.clone(), interest.pattern.clone());
+        self.recoveries.set_wanted(interests.iter().map(pattern));
         self.told.clone_from(&interests);
         self.handle([Event::LocalInterests(interests)]).await;
     }
@@ -285,7 +285,7 @@ impl Running {
             self.merge(merges).await;
         }
         for interest in synced {
-            self.recoveries.end(interest);
+            self.recoveries.end(interest.app, interest.pattern);
         }
     }
 

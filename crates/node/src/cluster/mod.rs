@@ -7,7 +7,6 @@ mod delta;
 mod driver;
 mod files;
 mod pace;
-mod recovery;
 mod replica;
 mod service;
 
@@ -15,6 +14,5 @@ mod service;
 const PUT_OUT: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
 pub use files::{ClusterFiles, FilesError};
-pub use recovery::Recoveries;
 pub(crate) use service::transport_name;
 pub use service::{Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus};

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use edgefaas_cluster::replication::{ObjectKey, Replica};
+use edgefaas_state::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::delta::ObjectDelta;
-use crate::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
 
 /// The objects of this node, and their digests as far as they are known.
 pub struct LocalReplica {

@@ -12,6 +12,8 @@ use edgefaas_cluster::{
     WallClock, join,
 };
 use edgefaas_platform::Clock;
+use edgefaas_state::objects::{FoldScope, Recoveries};
+use edgefaas_state::store::Store;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
@@ -20,10 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::PUT_OUT;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
-use super::recovery::Recoveries;
-use crate::objects::FoldScope;
 use crate::registry::Registry;
-use crate::store::Store;
 
 /// How long joining may take.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -293,7 +293,7 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
 }
 
 /// Free space on the disk.
-pub(super) fn disk(space: &crate::store::SpaceReading) -> proto::Disk {
+pub(super) fn disk(space: &edgefaas_state::store::SpaceReading) -> proto::Disk {
     proto::Disk {
         full: space.is_full,
         free_bytes: space.free_bytes,

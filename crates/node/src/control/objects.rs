@@ -10,6 +10,11 @@ use edgefaas_api::objects::update_request::Operation as Wanted;
 use edgefaas_api::objects::{self as proto, value::Kind};
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
 use edgefaas_manifest::{glob_error, is_name};
+use edgefaas_state::objects::{
+    ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
+    MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
+};
+use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,11 +24,6 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::ControlParts;
-use crate::objects::{
-    ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
-    MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
-};
-use crate::store::{Batch, CommitError, Durability, StoreError};
 
 /// Objects of a list unless asked otherwise, and at most.
 const LIST_OBJECTS: usize = 1000;

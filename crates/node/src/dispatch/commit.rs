@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use edgefaas_broker::{Client, Message, NotStored, Origin, PublishOutcome, QoS, RejectReason, Ticket};
 use edgefaas_isolates::LogLevel;
+use edgefaas_state::store::{Batch, CommitError, Durability};
 
 use super::{Dispatcher, Effects};
 use crate::ingress::mqtt::is_open;
 use crate::invocation::InvocationError;
 use crate::registry::LiveFunction;
-use crate::store::{Batch, CommitError, Durability};
 
 /// A message of an invocation and, if it is in the invocation's batch, its number there.
 type Outgoing = (Message, Option<u64>);

@@ -3,9 +3,8 @@
 use edgefaas_broker::Message;
 use edgefaas_crdt::{Hlc, Operation};
 use edgefaas_platform::{Budget, Taken};
-
-use crate::objects::{FieldKey, Objects, Pending, PendingError, PendingFields};
-use crate::store::Batch;
+use edgefaas_state::objects::{FieldKey, Objects, Pending, PendingError, PendingFields};
+use edgefaas_state::store::Batch;
 
 /// The most messages that one invocation may publish.
 pub const MAX_PUBLISHES: usize = 10_000;

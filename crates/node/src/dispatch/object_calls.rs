@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value, WrongType};
 use edgefaas_isolates::{Change, FieldType as GuestType, FieldValue, HostError, Read};
-
-use super::host::{InvocationHost, full};
-use crate::objects::{
+use edgefaas_state::objects::{
     FieldKey, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, json_of_value,
     name_error, own_object,
 };
-use crate::store::{Batch, Durability};
+use edgefaas_state::store::{Batch, Durability};
+
+use super::host::{InvocationHost, full};
 
 impl InvocationHost {
     /// Writes to a field, to be committed with the invocation.

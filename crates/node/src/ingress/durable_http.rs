@@ -238,7 +238,7 @@ fn pending_reply(id: Ulid) -> HttpReply {
     reply
 }
 
-fn store_problem(error: &crate::store::StoreError) -> HttpReply {
+fn store_problem(error: &edgefaas_state::store::StoreError) -> HttpReply {
     tracing::error!(%error, "an outcome cannot be read");
     problem_reply(&Problem::new(500, "Store failed", "the outcome could not be read; see the node's log"))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_isolates::{Event, ObjectChange, Trigger};
+use edgefaas_state::objects::{ChangeNotice, FieldKey, Watch, json_of_value};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -16,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::{Dispatcher, Workers};
 use crate::invocation::{Invocation, InvocationError, Principal};
-use crate::objects::{ChangeNotice, FieldKey, Watch, json_of_value};
 use crate::registry::ObjectRoute;
 
 /// Invocations of one trigger that may be under way.

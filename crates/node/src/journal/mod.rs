@@ -28,6 +28,7 @@ use claims::{Claims, Settled};
 use edgefaas_broker::Ticket;
 use edgefaas_manifest::{QueueOrder, WhenFull};
 use edgefaas_platform::Clock;
+use edgefaas_state::store::{Batch, CommitError, Store, StoreError};
 use lane::Lane;
 use outbox::Outbox;
 use parking_lot::Mutex;
@@ -37,7 +38,6 @@ use ulid::Ulid;
 
 use crate::dispatch::Workers;
 use crate::registry::LiveFunction;
-use crate::store::{Batch, CommitError, Store, StoreError};
 pub use claims::KeyClaim;
 pub use record::{AnswerTo, ClientRecord, Digest, Keep, KnownState, StoredOutcome};
 pub(crate) use run::forget_outgoing;
@@ -531,7 +531,7 @@ impl InvocationJournal {
             if batch.is_empty() {
                 return Ok(());
             }
-            self.store.committer().commit(batch, crate::store::Durability::Written).await?;
+            self.store.committer().commit(batch, edgefaas_state::store::Durability::Written).await?;
             self.kept.fetch_sub(count, Ordering::Relaxed);
             self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.forgotten_unix_ms.fetch_max(until, Ordering::Relaxed);

@@ -12,6 +12,7 @@ use edgefaas_broker::{
 use edgefaas_isolates::{LogLevel, Reply, RunError, Trigger};
 use edgefaas_manifest::QueueOrder;
 use edgefaas_platform::Taken;
+use edgefaas_state::store::{Batch, CommitError, Durability};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
@@ -22,7 +23,6 @@ use crate::dispatch::{Dispatcher, Effects};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
 use crate::problem::Problem;
 use crate::registry::LiveFunction;
-use crate::store::{Batch, CommitError, Durability};
 
 /// How long a pending invocation waits that found the node overloaded, which is no attempt.
 const OVERLOADED_WAIT: Duration = Duration::from_millis(200);

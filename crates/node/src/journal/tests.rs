@@ -1,10 +1,10 @@
 use std::sync::atomic::AtomicU64;
 
 use edgefaas_isolates::{DirectCall, Event, Reply, Trigger};
+use edgefaas_state::store::{Durability, StoreOptions};
 
 use super::*;
 use crate::invocation::{Principal, Timing};
-use crate::store::{Durability, StoreOptions};
 
 struct Disk {
     dir: tempfile::TempDir,

@@ -11,6 +11,7 @@ use edgefaas_isolates::{
     Asset, FunctionSource, Isolates, Isolation, PrepareError, Preparing, Program, ReadAsset,
 };
 use edgefaas_manifest::{self as manifest, Manifest, ObjectClass};
+use edgefaas_state::store::Store;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -20,7 +21,6 @@ use crate::dispatch::Admission;
 use crate::ingress::replies::ReplySize;
 use crate::metrics::{FunctionMetrics, Metrics};
 use crate::outgoing::Caller;
-use crate::store::Store;
 
 /// An app that is live.
 pub struct LiveApp {

@@ -16,6 +16,7 @@ use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
 use edgefaas_manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
 use edgefaas_platform::Clock;
+use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use records::{AppRecord, Revision};
 use tokio::sync::{Mutex, watch};
 
@@ -26,7 +27,6 @@ pub use workflow::{LiveWorkflow, WorkflowError};
 
 use crate::logs::Logs;
 use crate::metrics::Metrics;
-use crate::store::{Batch, CommitError, Durability, Store, StoreError};
 
 /// Earlier revisions that are kept for a rollback.
 const KEPT_REVISIONS: usize = 10;

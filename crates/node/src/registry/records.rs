@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use edgefaas_isolates::FunctionSource;
+use edgefaas_state::store::{Batch, Store, StoreError};
 use serde::{Deserialize, Serialize};
-
-use crate::store::{Batch, Store, StoreError};
 
 /// The version of all formats here.
 pub const FORMAT: u32 = 1;

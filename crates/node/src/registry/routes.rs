@@ -7,10 +7,10 @@ use croner::Cron;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::{FilterTrie, QoS};
 use edgefaas_manifest::{Classes, HttpAuth, Origin, Trigger, parse_cron};
+use edgefaas_state::objects::WatchScope;
 use edgefaas_workflow::instance::start_filter;
 
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
-use crate::objects::WatchScope;
 use crate::workflow::{Interest, Interests, Waiter};
 
 /// Two functions can't both have what they ask for.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use edgefaas_broker::{Message, Ticket};
 use edgefaas_isolates::Reply;
 use edgefaas_platform::Taken;
+use edgefaas_state::store::{Batch, CommitError};
 use edgefaas_workflow::event::is_large;
 use edgefaas_workflow::instance::{Action, Instance, Outgoing};
 use edgefaas_workflow::{Event, Status, WorkflowError};
@@ -22,7 +23,6 @@ use super::{Coordinator, INSTANCE_BYTES, Refusal, RunState, Running, Start, mess
 use crate::dispatch::Dispatcher;
 use crate::invocation::{InvocationError, MAX_DEPTH, Outcome};
 use crate::registry::LiveWorkflow;
-use crate::store::{Batch, CommitError};
 use crate::trace::new_trace_parent;
 
 /// How long a full disk is waited for.

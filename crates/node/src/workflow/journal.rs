@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use edgefaas_state::store::{Batch, StoreError};
 use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance};
 use edgefaas_workflow::{Environment, Event, WorkflowError};
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,6 @@ use super::{RunState, Running, Start};
 use crate::dispatch::Dispatcher;
 use crate::journal::AnswerTo;
 use crate::registry::LiveWorkflow;
-use crate::store::{Batch, StoreError};
 
 /// What the keys of instances start with.
 const INSTANCE: u8 = b'w';
@@ -289,7 +289,7 @@ impl Dispatcher {
         let (dispatcher, id) = (self.clone(), running.id);
         async move {
             let committer = dispatcher.store().committer();
-            if let Err(error) = committer.commit(batch, crate::store::Durability::Written).await {
+            if let Err(error) = committer.commit(batch, edgefaas_state::store::Durability::Written).await {
                 tracing::warn!(instance = %id, %error, "an instance that failed stays on the disk, and is there at the next start");
             }
         }
@@ -391,7 +391,7 @@ impl Dispatcher {
         let dispatcher = self.clone();
         self.coordinator().workers.spawn(async move {
             let committer = dispatcher.store().committer();
-            if let Err(error) = committer.commit(unused, crate::store::Durability::Written).await {
+            if let Err(error) = committer.commit(unused, edgefaas_state::store::Durability::Written).await {
                 tracing::warn!(%error, "old definitions could not be deleted");
             }
         });
@@ -431,7 +431,8 @@ impl Dispatcher {
         let dispatcher = self.clone();
         self.coordinator().workers.spawn(async move {
             let committer = dispatcher.store().committer();
-            if let Err(error) = committer.commit(obsolete, crate::store::Durability::Written).await {
+            if let Err(error) = committer.commit(obsolete, edgefaas_state::store::Durability::Written).await
+            {
                 tracing::warn!(%error, "events of former workflows could not be deleted");
             }
         });

@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use edgefaas_broker::Ticket;
 use edgefaas_platform::Clock;
+use edgefaas_state::store::Durability;
 use edgefaas_workflow::Instance;
 use edgefaas_workflow::instance::FrameId;
 use inbox::Inbox;
@@ -53,7 +54,6 @@ use ulid::Ulid;
 use crate::dispatch::Workers;
 use crate::journal::AnswerTo;
 use crate::registry::{LiveWorkflow, Registry};
-use crate::store::Durability;
 use crate::trace::OpenSpans;
 pub(crate) use events::trace_parent;
 pub use inspect::{ChangeError, InstanceView};

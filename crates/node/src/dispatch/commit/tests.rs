@@ -10,21 +10,20 @@ use edgefaas_broker::{
 use edgefaas_crdt::Operation;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use edgefaas_platform::Budget;
+use edgefaas_state::objects::{FieldKey, Recoveries};
+use edgefaas_state::store::{BrokerStorage, Store, StoreOptions};
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::cluster::Recoveries;
 use crate::config::NodeConfig;
 use crate::dispatch::{DispatcherParts, Workers};
 use crate::journal::{InvocationJournal, KeepLimits};
 use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
-use crate::objects::FieldKey;
 use crate::platform::Platform;
 use crate::registry::{FunctionMemoryLimits, Registry};
 use crate::secrets::Secrets;
-use crate::store::{BrokerStorage, Store, StoreOptions};
 use crate::trace::{TraceLimits, Traces};
 use crate::workflow::{Coordinator, WorkflowLimits};
 

@@ -1,12 +1,15 @@
-//! Which objects a node has from its peers as they were when it came, and which not yet.
+//! Recovery of objects from peers after the node has joined a cluster: patterns that have been transferred, and those
+//! that have not.
 
 use std::collections::HashSet;
 
-use edgefaas_cluster::replication::Interest;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The interests whose objects have come from the peers, in a node that is a member of a cluster.
+/// An app and a pattern of its objects' names.
+type AppPattern = (String, String);
+
+/// Patterns whose objects have been transferred from the peers, on a member of a cluster.
 #[derive(Default)]
 pub struct Recoveries {
     /// None while the node is in no cluster: there is nothing that could come.
@@ -16,8 +19,8 @@ pub struct Recoveries {
 
 #[derive(Default)]
 struct State {
-    wanted: HashSet<Interest>,
-    done: HashSet<Interest>,
+    wanted: HashSet<AppPattern>,
+    done: HashSet<AppPattern>,
 }
 
 impl Recoveries {
@@ -26,19 +29,20 @@ impl Recoveries {
         *self.state.lock() = Some(State::default());
     }
 
-    /// What the node looks for now; what it had of anything else does not count any more.
-    pub fn set_wanted(&self, interests: impl IntoIterator<Item = Interest>) {
+    /// Replaces the patterns that the node is interested in, each with its app. A pattern that is left out has to be
+    /// recovered again when it comes back.
+    pub fn set_wanted(&self, patterns: impl IntoIterator<Item = (String, String)>) {
         if let Some(state) = &mut *self.state.lock() {
-            state.wanted = interests.into_iter().collect();
+            state.wanted = patterns.into_iter().collect();
             let State { wanted, done } = state;
-            done.retain(|interest| wanted.contains(interest));
+            done.retain(|pattern| wanted.contains(pattern));
         }
     }
 
-    /// It has what there is of it.
-    pub fn end(&self, interest: Interest) {
+    /// All objects of a pattern have been transferred.
+    pub fn end(&self, app: String, pattern: String) {
         if let Some(state) = &mut *self.state.lock() {
-            state.done.insert(interest);
+            state.done.insert((app, pattern));
         }
         self.changed.notify_waiters();
     }
@@ -68,9 +72,7 @@ impl Recoveries {
         loop {
             let changed = self.changed.notified();
             let is_done = |state: &State| {
-                let interest =
-                    |pattern: &String| Interest { app: app.to_owned(), pattern: pattern.clone() };
-                patterns.iter().all(|pattern| state.done.contains(&interest(pattern)))
+                patterns.iter().all(|pattern| state.done.contains(&(app.to_owned(), pattern.clone())))
             };
             if self.state.lock().as_ref().is_none_or(is_done) {
                 return;
@@ -84,8 +86,8 @@ impl Recoveries {
 mod tests {
     use super::*;
 
-    fn interest(pattern: &str) -> Interest {
-        Interest { app: "a".into(), pattern: pattern.into() }
+    fn of_app(pattern: &str) -> AppPattern {
+        ("a".into(), pattern.into())
     }
 
     #[tokio::test]
@@ -97,16 +99,16 @@ mod tests {
         // Not even looked for yet.
         let mut waiting = std::pin::pin!(recoveries.wait_for("a", &patterns));
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
-        recoveries.set_wanted([interest("x"), interest("y")]);
-        recoveries.end(interest("x"));
+        recoveries.set_wanted([of_app("x"), of_app("y")]);
+        recoveries.end("a".into(), "x".into());
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         assert_eq!(recoveries.missing(), 1);
-        recoveries.end(interest("y"));
+        recoveries.end("a".into(), "y".into());
         waiting.await;
         recoveries.wait_for("a", &patterns).await;
         // What was not wanted for a while has to come again.
-        recoveries.set_wanted([interest("x")]);
-        recoveries.set_wanted([interest("x"), interest("y")]);
+        recoveries.set_wanted([of_app("x")]);
+        recoveries.set_wanted([of_app("x"), of_app("y")]);
         assert_eq!(recoveries.missing(), 1);
         recoveries.end_all();
         recoveries.wait_for("a", &patterns).await;

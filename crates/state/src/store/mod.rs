@@ -73,10 +73,10 @@ pub struct StoreOptions {
     pub accept_loss: bool,
 }
 
-#[cfg(test)]
 impl StoreOptions {
-    /// A small store in this folder, which is synced when somebody wants it to be, and else seldom.
-    pub(crate) fn small(data_dir: &std::path::Path) -> Self {
+    /// Options of a small store for tests, which is synced only on request.
+    #[doc(hidden)]
+    pub fn small(data_dir: &std::path::Path) -> Self {
         Self {
             data_dir: data_dir.to_owned(),
             sync_interval: Duration::from_secs(3600),
@@ -173,7 +173,7 @@ pub struct Store {
 
 /// The key spaces, by owner.
 #[derive(Clone)]
-pub(crate) struct Spaces {
+pub struct Spaces {
     /// App name to its record.
     pub apps: Keyspace,
     /// Revision digest to the revision.
@@ -292,7 +292,8 @@ impl Store {
         Ok(Self { database, spaces, committer, objects, keeper, node_id })
     }
 
-    pub(crate) fn spaces(&self) -> &Spaces {
+    /// The key spaces, to be read.
+    pub fn spaces(&self) -> &Spaces {
         &self.spaces
     }
 

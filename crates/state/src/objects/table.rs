@@ -423,7 +423,8 @@ impl Objects {
         self.postponed.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn are_peers_wanted(&self) -> bool {
+    /// Whether changes are collected for peers: the node is a member of a cluster.
+    pub fn are_peers_wanted(&self) -> bool {
         self.peers.wanted.load(Relaxed)
     }
 
