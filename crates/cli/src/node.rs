@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use edgefaas_functions::registry::dry_run_memory_bytes;
 use edgefaas_isolates::Compiler;
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::registry::dry_run_memory_bytes;
 use edgefaas_node::{Node, Platform};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;

@@ -4,6 +4,7 @@
 
 mod addresses;
 mod check;
+mod cron;
 mod diagnostic;
 mod hosts;
 mod object_class;
@@ -17,9 +18,8 @@ use std::fmt;
 use std::time::Duration;
 
 pub use addresses::AddressKind;
-pub use check::{
-    NODE_TRIGGERS, glob_error, glob_matches, is_asset_name, is_name, is_secret_name, parse_cron,
-};
+pub use check::{NODE_TRIGGERS, glob_error, glob_matches, is_asset_name, is_name, is_secret_name};
+pub use cron::{next_after, parse_cron};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpHost, TcpTarget, address_of, may_lead_to};
 pub use object_class::{Classes, ObjectClass, ObjectDurability, Origin, Recovery};

@@ -10,8 +10,8 @@ use toml::de::DeTable;
 
 use super::check::{
     NAME_RULE, NODE_TRIGGERS, glob_error, http_path_error, is_asset_name, is_name, is_secret_name,
-    parse_cron,
 };
+use super::cron::parse_cron;
 use super::diagnostic::{ManifestError, Problems};
 use super::object_class::{ObjectClass, ObjectDurability, Origin, Recovery};
 use super::permissions::{PermissionKind, Permissions};

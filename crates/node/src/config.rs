@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
+use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolWishes};
 use edgefaas_platform::is_loopback;
@@ -14,10 +15,9 @@ use serde::Deserialize;
 
 use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
-use crate::ingress::websocket::WebSocketSection;
+use crate::gateway::websocket::WebSocketSection;
 use crate::memory_plan::{MemoryPlan, MemoryWishes};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
-use crate::workflow::WorkflowLimits;
 
 /// Settings of a node. Every one has a default, so that an empty file is a good one.
 #[derive(Debug, Clone, Deserialize)]
@@ -144,7 +144,7 @@ pub struct WorkflowsSection {
 
 impl Default for WorkflowsSection {
     fn default() -> Self {
-        let limits = crate::workflow::WorkflowLimits::within(0);
+        let limits = edgefaas_coordinator::WorkflowLimits::within(0);
         Self {
             running: limits.running,
             instances: limits.instances,
@@ -183,7 +183,7 @@ pub struct TracesSection {
 
 impl Default for TracesSection {
     fn default() -> Self {
-        let limits = crate::trace::TraceLimits::default();
+        let limits = edgefaas_functions::trace::TraceLimits::default();
         Self { spans: limits.spans, per_second: limits.per_second, otlp: None }
     }
 }

@@ -4,32 +4,22 @@
 //! [`Node::build`] is the one place where things are wired; tests call the same function as the binary.
 
 pub mod access;
-mod answer;
 pub mod bridge;
 pub mod cluster;
 pub mod config;
 pub mod control;
-pub mod dispatch;
-pub mod ingress;
-pub mod invocation;
-pub mod journal;
+pub mod gateway;
 mod listeners;
-pub mod logs;
 pub mod memory_plan;
 pub mod metrics;
 mod node;
-pub mod outgoing;
 pub mod platform;
 mod pressure;
-pub mod problem;
-pub mod registry;
-pub mod secrets;
 mod settings;
 mod shares;
 pub mod tls;
-pub mod trace;
 mod trace_export;
-pub mod workflow;
+pub mod triggers;
 
 pub use edgefaas_platform::Clock;
 pub use listeners::Addresses;

@@ -7,6 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::{Broker, Hooks, Peer, StorageError, Transport};
+use edgefaas_coordinator::{Coordinator, CoordinatorParts, run_schedules, run_timers};
+use edgefaas_functions::drain::Drain;
+use edgefaas_functions::durable::{DurableParts, DurableQueue, KeepLimits};
+use edgefaas_functions::invoker::{Callees, Invoker, InvokerParts};
+use edgefaas_functions::logs::{Logs, RingLimits};
+use edgefaas_functions::metrics::FunctionFamilies;
+use edgefaas_functions::outgoing::HttpClient;
+use edgefaas_functions::publisher::Publisher;
+use edgefaas_functions::registry::{FunctionMemoryLimits, Registry, SharedInterests};
+use edgefaas_functions::secrets::{SecretName, Secrets};
+use edgefaas_functions::trace::{TraceLimits, Traces};
+use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::engine::EngineError;
 use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
 use edgefaas_platform::private_files::{self, ExposedFiles};
@@ -24,27 +36,25 @@ use crate::bridge::{Bridges, ViaHook};
 use crate::cluster::{Cluster, ClusterError, ClusterFiles};
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::{self, ControlParts, NodeFacts, TokenError};
-use crate::dispatch::{Dispatcher, DispatcherParts, Workers};
-use crate::ingress::gateway_auth::{GatewayAuth, HTTP_TOKEN_FILE};
-use crate::ingress::mqtt::CoordinationHook;
-use crate::ingress::places::Places;
-use crate::ingress::socket::GatewaySocket;
-use crate::ingress::websocket::{Upgrading, WebSocketGateway};
-use crate::ingress::{cron, http, object_change};
-use crate::journal::{InvocationJournal, KeepLimits};
+use crate::gateway::Gateway;
+use crate::gateway::auth::{GatewayAuth, HTTP_TOKEN_FILE};
+use crate::gateway::body::BodyBudget;
+use crate::gateway::http;
+use crate::gateway::places::Places;
+use crate::gateway::replies::ReplyBudget;
+use crate::gateway::socket::GatewaySocket;
+use crate::gateway::websocket::{Upgrading, WebSocketGateway};
 use crate::listeners::{Addresses, Listeners, accept, connection_slots, handshake, on_this_runtime};
-use crate::logs::{Logs, RingLimits};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
 use crate::pressure;
-use crate::registry::{FunctionMemoryLimits, Registry};
-use crate::secrets::{SecretName, Secrets};
 use crate::settings::{broker_config, cluster_options, log_plan, max_message_bytes, store_options};
 use crate::shares::Shares;
 use crate::tls::{self, ClientCertificates, Service, Tls, TlsError};
-use crate::trace::{TraceLimits, Traces};
 use crate::trace_export;
-use crate::workflow::{Coordinator, run_schedules, run_timers};
+use crate::triggers::mqtt::CoordinationHook;
+use crate::triggers::mqtt::Targets;
+use crate::triggers::{cron, object_change};
 
 /// The key that authenticates compiled code.
 const CACHE_KEY_FILE: &str = "cache-key";
@@ -140,11 +150,18 @@ pub struct Node {
     isolates: Arc<Isolates>,
     platform: Platform,
     workers: Arc<Workers>,
-    dispatcher: Arc<Dispatcher>,
+    invoker: Arc<Invoker>,
+    durable: Arc<DurableQueue>,
+    coordinator: Arc<Coordinator>,
+    // The broker's hook holds it weakly.
+    _targets: Arc<Targets>,
+    traces: Arc<Traces>,
+    http: Arc<HttpClient>,
+    drain: Arc<Drain>,
     registry: Arc<Registry>,
     broker: Broker,
     access: Arc<AccessControl>,
-    gateway_auth: Arc<GatewayAuth>,
+    gateway: Arc<Gateway>,
     websocket: Arc<WebSocketGateway>,
     gateway_connections: usize,
     /// See [`config::TracesSection::otlp`].
@@ -203,13 +220,14 @@ impl Node {
                 bytes: config.logs.bytes_per_function.as_u64() as usize,
             },
         ));
-        let metrics = Arc::new(Metrics::default());
+        let function_metrics = Arc::new(FunctionFamilies::default());
+        let metrics = Arc::new(Metrics::new(&function_metrics));
         let secrets = Arc::new(Secrets::open(store.clone())?);
         let registry = Arc::new(Registry::open(
             store.clone(),
             isolates.clone(),
             logs.clone(),
-            metrics.clone(),
+            function_metrics,
             clock.clone(),
             memory_limits,
             platform.dry_run.clone(),
@@ -234,15 +252,10 @@ impl Node {
             bytes: config.invocations.max_kept_size.as_u64(),
             memory_bytes: plan.durable_bytes as usize,
         };
-        let journal = InvocationJournal::open(store.clone(), workers.clone(), clock.clone(), keep)?;
         let step_durability = match config.broker.sync {
             JournalSync::Commit => Durability::Synced,
             JournalSync::Interval | JournalSync::Never => Durability::Written,
         };
-        let limits = config.workflows.limits(plan.workflow_bytes);
-        let node_id = store.node_id();
-        let coordinator =
-            Coordinator::new(workers.clone(), clock.clone(), limits, step_durability, &node_id);
         let trace_limits = TraceLimits { spans: config.traces.spans, per_second: config.traces.per_second };
         let traces = Arc::new(Traces::new(trace_limits, config.traces.otlp.is_some()));
         let recoveries = Arc::<Recoveries>::default();
@@ -253,25 +266,82 @@ impl Node {
             recoveries.clone(),
             clock.clone(),
         ));
-        let dispatcher = Arc::new(Dispatcher::new(DispatcherParts {
+        let drain = Arc::<Drain>::default();
+        let interests = Arc::<SharedInterests>::default();
+        let http = Arc::new(HttpClient::new(plan.answer_bytes as usize));
+        let publisher =
+            Publisher::open(broker.clone(), store.clone(), logs.clone(), max_message_bytes(&config))?;
+        let publisher = Arc::new(publisher);
+        let invoker = Arc::new(Invoker::new(InvokerParts {
             registry: registry.clone(),
             isolates: isolates.clone(),
             store: store.clone(),
             logs: logs.clone(),
             secrets: secrets.clone(),
-            journal: Arc::new(journal),
-            coordinator: Arc::new(coordinator),
-            traces,
+            traces: traces.clone(),
             recoveries,
-            clock,
-            broker,
-            max_message_bytes: max_message_bytes(&config),
-            plan: plan.clone(),
+            interests: interests.clone(),
+            clock: clock.clone(),
+            broker: broker.clone(),
+            publisher: publisher.clone(),
+            http: http.clone(),
+            drain: drain.clone(),
+            event_bytes: plan.event_bytes as usize,
+            effect_bytes: plan.effect_bytes as usize,
         }));
-        coordination.attach(&dispatcher);
-        dispatcher.recover_workflows()?;
-        let broker = dispatcher.broker().clone();
-        let gateway_auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
+        let durable = DurableParts {
+            invoker: invoker.clone(),
+            publisher: publisher.clone(),
+            registry: registry.clone(),
+            broker: broker.clone(),
+            store: store.clone(),
+            logs: logs.clone(),
+            workers: workers.clone(),
+            drain: drain.clone(),
+            clock: clock.clone(),
+        };
+        let durable = Arc::new(DurableQueue::open(durable, keep)?);
+        let coordinator = Arc::new(Coordinator::new(CoordinatorParts {
+            registry: registry.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            publisher: publisher.clone(),
+            broker: broker.clone(),
+            store: store.clone(),
+            logs: logs.clone(),
+            secrets: secrets.clone(),
+            traces: traces.clone(),
+            isolates: isolates.clone(),
+            http: http.clone(),
+            drain: drain.clone(),
+            interests,
+            workers: workers.clone(),
+            clock,
+            limits: config.workflows.limits(plan.workflow_bytes),
+            durability: step_durability,
+            node_id: store.node_id(),
+        }));
+        let callees: Arc<dyn Callees> = coordinator.clone();
+        invoker.set_callees(Arc::downgrade(&callees));
+        let targets = Arc::new(Targets {
+            registry: registry.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            coordinator: coordinator.clone(),
+            publisher,
+            drain: drain.clone(),
+        });
+        coordination.attach(&targets);
+        coordinator.recover_all()?;
+        let gateway = Arc::new(Gateway {
+            auth: GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?,
+            registry: registry.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            coordinator: coordinator.clone(),
+            bodies: BodyBudget::new(plan.body_bytes as usize),
+            replies: ReplyBudget::new(plan.reply_bytes as usize),
+        });
         let gateway_connections = plan.gateway_connections as usize;
         let websocket = WebSocketGateway::new(
             broker.clone(),
@@ -298,7 +368,13 @@ impl Node {
         ));
         let control = Arc::new(ControlParts {
             access: access.clone(),
-            dispatcher: dispatcher.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            coordinator: coordinator.clone(),
+            store: store.clone(),
+            isolates: isolates.clone(),
+            traces: traces.clone(),
+            drain: drain.clone(),
             registry: registry.clone(),
             workers: workers.clone(),
             logs,
@@ -328,11 +404,17 @@ impl Node {
             isolates,
             platform,
             workers,
-            dispatcher,
+            invoker,
+            durable,
+            coordinator,
+            _targets: targets,
+            traces,
+            http,
+            drain,
             registry,
             broker,
             access,
-            gateway_auth: Arc::new(gateway_auth),
+            gateway,
             websocket: Arc::new(websocket),
             gateway_connections,
             otlp: config.traces.otlp,
@@ -379,10 +461,10 @@ impl Node {
         let connected = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
-        let (workers, dispatcher) = (self.workers.clone(), self.dispatcher.clone());
+        let (workers, gateway) = (self.workers.clone(), self.gateway.clone());
         let open = connected.clone();
         let slots = Arc::new(Semaphore::new(connection_slots(control::MAX_CONNECTIONS)));
-        let (auth, websocket) = (self.gateway_auth, self.websocket);
+        let websocket = self.websocket;
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
         // One address does not take the places of all others, MQTT's included.
         let shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 4).max(8));
@@ -391,7 +473,7 @@ impl Node {
         let places = Places::new(self.gateway_connections);
         tasks.spawn(accept(http, slots.clone(), shares, listening.clone(), move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
-                let (dispatcher, auth, open) = (dispatcher.clone(), auth.clone(), open.clone());
+                let (gateway, open) = (gateway.clone(), open.clone());
                 let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
                 let places = places.clone();
                 move |stream| async move {
@@ -408,14 +490,14 @@ impl Node {
                     let socket = GatewaySocket::new(stream);
                     let stream = socket.clone();
                     match secure {
-                        None => http::serve(stream, socket, place, dispatcher, auth, upgrading, open).await,
+                        None => http::serve(stream, socket, place, gateway, upgrading, open).await,
                         Some(tls) => {
                             let shaken = tokio::select! {
                                 shaken = handshake(&tls, Service::Http, stream, peer, &open) => shaken,
                                 () = place.given_up() => None,
                             };
                             if let Some(stream) = shaken {
-                                http::serve(stream, socket, place, dispatcher, auth, upgrading, open).await;
+                                http::serve(stream, socket, place, gateway, upgrading, open).await;
                             }
                         }
                     }
@@ -465,18 +547,30 @@ impl Node {
         let access = self.access.clone();
         let expiring = listening.clone();
         tasks.spawn(async move { access.end_expired(expiring).await });
-        tasks.spawn(object_change::run(self.dispatcher.clone(), self.workers.clone(), listening.clone()));
+        tasks.spawn(object_change::run(
+            self.registry.clone(),
+            self.store.objects().clone(),
+            self.invoker.clone(),
+            self.workers.clone(),
+            listening.clone(),
+        ));
         tasks.spawn(cron::run(
-            self.dispatcher.clone(),
+            self.registry.clone(),
+            self.invoker.clone(),
             self.workers.clone(),
             self.platform.clock.clone(),
             listening.clone(),
         ));
-        tasks.spawn(run_schedules(self.dispatcher.clone(), listening.clone()));
+        tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
         if let Some(collector) = self.otlp {
-            tasks.spawn(trace_export::run(self.dispatcher.clone(), collector, listening.clone()));
+            tasks.spawn(trace_export::run(
+                self.traces.clone(),
+                self.http.clone(),
+                collector,
+                listening.clone(),
+            ));
         }
-        tasks.spawn(run_timers(self.dispatcher.clone(), listening.clone()));
+        tasks.spawn(run_timers(self.coordinator.clone(), listening.clone()));
         let bridges = self.bridges;
         // They end with the clients' connections: what these still publish is to go out.
         for bridge in bridges.tasks(&connected) {
@@ -485,7 +579,7 @@ impl Node {
         tasks.spawn(async move { bridges.forget_old().await });
         let (broker, open) = (self.broker.clone(), connected.clone());
         tasks.spawn(async move { broker.maintain(open).await });
-        tasks.spawn(self.dispatcher.clone().run_journal(listening.clone()));
+        tasks.spawn(self.durable.clone().run(listening.clone()));
         tasks.spawn(pressure::watch(
             self.platform.memory.clone(),
             self.isolates,
@@ -502,7 +596,7 @@ impl Node {
         let mut serving = JoinSet::new();
         serving.spawn(control::serve(control, secure, self.control, connected.clone(), CLOSE_GRACE));
 
-        let committer = self.dispatcher.store().committer();
+        let committer = self.store.committer();
         let reason = tokio::select! {
             () = shutdown.cancelled() => None,
             reason = committer.failed() => Some(reason),
@@ -514,9 +608,9 @@ impl Node {
 
         listening.cancel();
         let drain = async {
-            self.dispatcher.coordinator().settled(self.drain_grace / 2).await;
-            if !self.dispatcher.drain(self.drain_grace).await {
-                let left = self.dispatcher.under_way();
+            self.coordinator.settled(self.drain_grace / 2).await;
+            if !self.drain.drain(self.drain_grace).await {
+                let left = self.drain.count();
                 tracing::warn!(left, grace = ?self.drain_grace, "invocations were cut off");
             }
             connected.cancel();

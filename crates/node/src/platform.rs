@@ -12,7 +12,7 @@ pub struct Platform {
     /// Where WebAssembly becomes native code.
     pub compiler: Compiler,
     /// Where workflows are compiled first, whose compiler must not use up the node: a child that calls
-    /// [`dry_run_workflows`](crate::registry::dry_run_workflows). Nowhere without.
+    /// [`dry_run_workflows`](edgefaas_functions::registry::dry_run_workflows). Nowhere without.
     pub dry_run: Option<ChildCompiler>,
     /// What isolates are sized to.
     pub machine: Machine,

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use edgefaas_functions::registry::Registry;
 use edgefaas_isolates::{GuestMemoryReading, Isolates, MemoryLevel, ProcessMemory};
 use tokio_util::sync::CancellationToken;
-
-use crate::registry::Registry;
 
 /// Time between two looks, and while less than a quarter is left.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -4,20 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edgefaas_functions::outgoing::{self, Caller, HttpClient};
+use edgefaas_functions::trace::{TraceSpan, Traces};
 use edgefaas_isolates::{OutgoingRequest, Redirect};
 use edgefaas_manifest::HttpPattern;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatch::Dispatcher;
-use crate::outgoing::{self, Caller};
-use crate::trace::TraceSpan;
-
 /// Time in which spans are collected before they are sent.
 const COLLECT: Duration = Duration::from_millis(500);
 
 /// Sends spans as they come until `cancel` fires. What a collector does not take is lost: spans are kept here anyway.
-pub(crate) async fn run(dispatcher: Arc<Dispatcher>, collector: String, cancel: CancellationToken) {
+pub(crate) async fn run(
+    traces: Arc<Traces>,
+    http: Arc<HttpClient>,
+    collector: String,
+    cancel: CancellationToken,
+) {
     let url = format!("{}/v1/traces", collector.trim_end_matches('/'));
     let Some(host) = url::Url::parse(&url).ok().and_then(|url| pattern_of(&url)) else {
         tracing::error!(collector, "traces.otlp is no http or https URL; nothing is exported");
@@ -28,10 +31,10 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, collector: String, cancel: 
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
-            () = dispatcher.traces().added.notified() => {}
+            () = traces.added() => {}
         }
         let _ = tokio::time::timeout(COLLECT, cancel.cancelled()).await;
-        let spans = dispatcher.traces().take_unexported();
+        let spans = traces.take_unexported();
         if spans.is_empty() {
             continue;
         }
@@ -43,9 +46,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, collector: String, cancel: 
             redirect: Redirect::Error,
         };
         let sent = match outgoing::check(request, &caller, None) {
-            Ok(checked) => {
-                dispatcher.http().fetch(&caller, checked).await.map_err(|error| error.to_string())
-            }
+            Ok(checked) => http.fetch(&caller, checked).await.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let problem = match sent {

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use edgefaas_functions::registry::{DRY_RUN_STACK_BYTES, dry_run_workflows};
 use edgefaas_isolates::compile::{ProcessLimits, Task, collect_stdio, compile_stdio, dry_run_stdio};
 use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_node::registry::{DRY_RUN_STACK_BYTES, dry_run_workflows};
 
 use crate::args::{Collect, Compile, CompileTask, DryRun};
 

@@ -10,6 +10,7 @@ use edgefaas_cluster::replication::{
 };
 use edgefaas_cluster::{Busy, Event as TransportEvent, Handle, Membership, SendError, Work};
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
+use edgefaas_functions::registry::{Registry, Routes};
 use edgefaas_state::objects::{FieldKey, FoldScope, Recoveries, own_object};
 use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
@@ -21,7 +22,6 @@ use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
 use super::pace::{Pace, Rest};
 use super::replica::LocalReplica;
-use crate::registry::{Registry, Routes};
 
 /// Frames that are handled before what came of them is committed.
 const GROUP_FRAMES: usize = 64;

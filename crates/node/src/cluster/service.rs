@@ -11,6 +11,7 @@ use edgefaas_cluster::{
     Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind,
     WallClock, join,
 };
+use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
 use edgefaas_state::objects::{FoldScope, Recoveries};
 use edgefaas_state::store::Store;
@@ -22,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use super::PUT_OUT;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
-use crate::registry::Registry;
 
 /// How long joining may take.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use axum::response::{IntoResponse, Response};
+use edgefaas_functions::problem::{MEDIA_TYPE, Problem};
 use edgefaas_platform::replace_file;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::connections::Visitor;
-use crate::problem::{MEDIA_TYPE, Problem};
 
 /// The token's file in the data directory.
 pub const TOKEN_FILE: &str = "token";

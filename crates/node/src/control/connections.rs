@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Services;
-use crate::ingress::request_head::{RequestHeads, Scanned};
+use crate::gateway::request_head::{RequestHeads, Scanned};
 use crate::shares::{Share, Shares, network_of};
 use crate::tls::{self, Service, Tls};
 

@@ -5,6 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_api::control as proto;
+use edgefaas_coordinator::InstanceView;
+use edgefaas_functions::invocation::{Outcome, Timing};
+use edgefaas_functions::logs::LogLine;
+use edgefaas_functions::problem::Problem;
+use edgefaas_functions::registry::{LiveApp, LiveFunction, LiveWorkflow};
+use edgefaas_functions::trace::TraceSpan;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{
     FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
@@ -12,13 +18,7 @@ use edgefaas_isolates::{
 
 use crate::bridge::BridgeStatus;
 use crate::cluster::ClusterStatus;
-use crate::invocation::{Outcome, Timing};
-use crate::logs::LogLine;
 use crate::memory_plan::MemoryPlan;
-use crate::problem::Problem;
-use crate::registry::{LiveApp, LiveFunction, LiveWorkflow};
-use crate::trace::TraceSpan;
-use crate::workflow::InstanceView;
 
 /// The sources of a deploy by function.
 pub fn sources(artifacts: Vec<proto::Artifact>) -> Result<BTreeMap<String, FunctionSource>, String> {

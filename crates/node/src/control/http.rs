@@ -31,14 +31,14 @@ async fn metrics(State(parts): State<Arc<ControlParts>>) -> Response {
 }
 
 async fn ready(State(parts): State<Arc<ControlParts>>) -> Response {
-    if parts.dispatcher.is_draining() {
+    if parts.drain.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
-    if let Some(reason) = parts.dispatcher.store_failure() {
+    if let Some(reason) = parts.store.committer().failure() {
         let text = format!("the store failed, restart the node: {reason}\n");
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     }
-    if parts.dispatcher.store().committer().space().is_full {
+    if parts.store.committer().space().is_full {
         return "ready, but the disk is full: writes that need space are refused\n".into_response();
     }
     "ready\n".into_response()

@@ -20,8 +20,19 @@ use axum::response::IntoResponse;
 use edgefaas_api::objects::objects_server::ObjectsServer;
 use edgefaas_api::{Nonce, PROOF_HEADER};
 use edgefaas_broker::Broker;
+use edgefaas_coordinator::Coordinator;
+use edgefaas_functions::drain::Drain;
+use edgefaas_functions::durable::DurableQueue;
+use edgefaas_functions::invoker::Invoker;
+use edgefaas_functions::logs::Logs;
+use edgefaas_functions::problem::Problem;
+use edgefaas_functions::registry::Registry;
+use edgefaas_functions::secrets::Secrets;
+use edgefaas_functions::trace::Traces;
+use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_isolates::{Machine, ProcessMemory};
+use edgefaas_isolates::{Isolates, Machine, ProcessMemory};
+use edgefaas_state::store::Store;
 use http_body_util::Either;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
@@ -38,14 +49,9 @@ pub use connections::MAX_CONNECTIONS;
 use crate::access::{AccessControl, FailedLogins};
 use crate::bridge::Bridges;
 use crate::cluster::Cluster;
-use crate::dispatch::{Dispatcher, Workers};
 use crate::listeners::Addresses;
-use crate::logs::Logs;
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
-use crate::problem::Problem;
-use crate::registry::Registry;
-use crate::secrets::Secrets;
 use crate::tls::Tls;
 
 /// What the paths of the calls of objects begin with.
@@ -58,7 +64,19 @@ pub struct ControlParts {
     /// Users, rules and certificates.
     pub access: Arc<AccessControl>,
     /// Runs functions.
-    pub dispatcher: Arc<Dispatcher>,
+    pub invoker: Arc<Invoker>,
+    /// Durable invocations.
+    pub durable: Arc<DurableQueue>,
+    /// Runs workflows.
+    pub coordinator: Arc<Coordinator>,
+    /// The store, with the objects.
+    pub store: Arc<Store>,
+    /// Where functions run.
+    pub isolates: Arc<Isolates>,
+    /// Spans of invocations and workflows.
+    pub traces: Arc<Traces>,
+    /// Says whether the node stops.
+    pub drain: Arc<Drain>,
     /// Holds functions.
     pub registry: Arc<Registry>,
     /// Where functions run.
@@ -109,16 +127,16 @@ impl ControlParts {
             uptime: self.facts.started.elapsed(),
             rss_bytes: rss_bytes(),
             memory_limit_bytes: self.facts.plan.limit.bytes,
-            guests: self.dispatcher.isolates().memory().reading(),
-            isolates_running: self.dispatcher.isolates_running(),
+            guests: self.isolates.memory().reading(),
+            isolates_running: self.isolates.running(),
             functions: self.registry.routes().functions().count(),
             broker: self.broker.stats(),
-            store: self.dispatcher.store().committer().reading(),
-            space: self.dispatcher.store().committer().space(),
-            journal: self.dispatcher.journal().reading(),
-            workflows: self.dispatcher.coordinator().reading(),
+            store: self.store.committer().reading(),
+            space: self.store.committer().space(),
+            durable: self.durable.reading(),
+            workflows: self.coordinator.reading(),
             bridges: self.bridges.status(),
-            objects: self.dispatcher.store().objects().reading(),
+            objects: self.store.objects().reading(),
             cluster: self.cluster.reading(),
         }
     }

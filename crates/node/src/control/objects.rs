@@ -91,7 +91,7 @@ impl Objects for ObjectsService {
     async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
         let proto::GetRequest { app, object, field, path } = request.into_inner();
         check_names(&app, &object, (!field.is_empty()).then_some(&field), &path)?;
-        let objects = self.parts.dispatcher.store().objects();
+        let objects = self.parts.store.objects();
         let mut keys = match field.is_empty() {
             true => objects.fields(&app, &object, None, MAX_FIELDS_PER_OBJECT + 1).map_err(store_status)?,
             false => vec![FieldKey::new(&app, &object, &field)],
@@ -127,7 +127,7 @@ impl Objects for ObjectsService {
         let proto::ListRequest { app, after_app, after_object, limit } = request.into_inner();
         check_app(&app)?;
         let limit = if limit == 0 { LIST_OBJECTS } else { (limit as usize).min(LIST_OBJECTS) };
-        let objects = self.parts.dispatcher.store().objects().clone();
+        let objects = self.parts.store.objects().clone();
         let listed = tokio::task::spawn_blocking(move || {
             let is_first = after_app.is_empty() && after_object.is_empty();
             let after = (!is_first).then_some((after_app.as_str(), after_object.as_str()));
@@ -157,7 +157,7 @@ impl Objects for ObjectsService {
             }
         }
         let field = (!field.is_empty()).then_some(field);
-        let mut watch = self.parts.dispatcher.store().objects().watch(WatchScope { app, object, field });
+        let mut watch = self.parts.store.objects().watch(WatchScope { app, object, field });
         let (changes, stream) = mpsc::channel(STREAM_CHANGES);
         let cancel = self.cancel.clone();
         tokio::spawn(async move {
@@ -189,7 +189,7 @@ impl Objects for ObjectsService {
         let app = request.into_inner().app;
         check_app(&app)?;
         let (chunks, stream) = mpsc::channel::<Result<proto::Chunk, Status>>(STREAM_CHUNKS);
-        let objects = self.parts.dispatcher.store().objects().clone();
+        let objects = self.parts.store.objects().clone();
         tokio::task::spawn_blocking(move || {
             let export = || -> Result<(), ArchiveError> {
                 let send = |bytes: Vec<u8>| {
@@ -258,8 +258,7 @@ impl Objects for ObjectsService {
             refused(Code::InvalidArgument, "BAD_ARCHIVE", message)
         })?;
         self.parts
-            .dispatcher
-            .store()
+            .store
             .committer()
             .commit(Batch::default(), Durability::Synced)
             .await
@@ -270,7 +269,7 @@ impl Objects for ObjectsService {
 
 impl ObjectsService {
     async fn commit(&self, batch: Batch) -> Result<(), Status> {
-        let committer = self.parts.dispatcher.store().committer();
+        let committer = self.parts.store.committer();
         committer.commit(batch, Durability::Written).await.map_err(commit_status)
     }
 }

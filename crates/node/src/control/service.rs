@@ -10,6 +10,11 @@ use bytes::Bytes;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_broker::{QueueFigures, TopicFilter};
+use edgefaas_coordinator::{ChangeError, Start, input_of};
+use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
+use edgefaas_functions::logs::LogLine;
+use edgefaas_functions::registry::{Deploy, DeployError};
+use edgefaas_functions::secrets::{SecretError, SecretName};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
@@ -21,11 +26,6 @@ use ulid::Ulid;
 use super::{ControlParts, convert};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
-use crate::invocation::{Invocation, InvocationError, Principal};
-use crate::logs::LogLine;
-use crate::registry::{Deploy, DeployError};
-use crate::secrets::{SecretError, SecretName};
-use crate::workflow::{ChangeError, Start, input_of};
 
 /// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
 /// itself, which says so.
@@ -60,9 +60,9 @@ struct ControlService {
 }
 
 impl ControlService {
-    fn app(&self, app: &crate::registry::LiveApp) -> proto::App {
-        let journal = self.parts.dispatcher.journal();
-        convert::app(app, |function| journal.pending(function))
+    fn app(&self, app: &edgefaas_functions::registry::LiveApp) -> proto::App {
+        let durable = &self.parts.durable;
+        convert::app(app, |function| durable.pending(function))
     }
 }
 
@@ -101,21 +101,23 @@ impl Control for ControlService {
         let proto::InvokeRequest { function, data } = request.into_inner();
         let event = Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
         let invocation = Invocation::new(function, Principal::Operator, event);
-        let dispatcher = self.parts.dispatcher.clone();
-        let routes = dispatcher.registry().routes();
+        let routes = self.parts.registry.routes();
         if routes.function(&invocation.function).is_none()
             && let Some(workflow) = routes.workflow(&invocation.function).cloned()
         {
             drop(routes);
             let body = &invocation.event.body;
             let start = Start::new(workflow, input_of(body), body.len());
-            let outcome = self.parts.workers.run(async move { dispatcher.run_workflow(start).await }).await;
+            let coordinator = self.parts.coordinator.clone();
+            let outcome =
+                self.parts.workers.run(async move { coordinator.run_workflow(start).await }).await;
             let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
             return Ok(Response::new(convert::outcome(outcome)));
         }
         drop(routes);
-        let admitted = dispatcher.admit(invocation).map_err(|error| invoke_status(&error))?;
-        let outcome = self.parts.workers.run(async move { dispatcher.run(admitted).await }).await;
+        let invoker = self.parts.invoker.clone();
+        let admitted = invoker.admit(invocation).map_err(|error| invoke_status(&error))?;
+        let outcome = self.parts.workers.run(async move { invoker.run(admitted).await }).await;
         let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
         Ok(Response::new(convert::outcome(outcome)))
     }
@@ -170,7 +172,7 @@ impl Control for ControlService {
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
         let parts = &self.parts;
         let reading = parts.reading();
-        let (invocations, failures) = parts.dispatcher.totals();
+        let (invocations, failures) = parts.invoker.totals();
         let facts = &parts.facts;
         Ok(Response::new(proto::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -195,8 +197,8 @@ impl Control for ControlService {
             invocations,
             failures,
             mqtt_connections: reading.broker.connections as u32,
-            draining: parts.dispatcher.is_draining(),
-            pending: reading.journal.pending,
+            draining: parts.drain.is_draining(),
+            pending: reading.durable.pending,
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
             bridges: reading.bridges.iter().map(convert::bridge).collect(),
             disk: Some(convert::disk(&reading.space)),
@@ -210,14 +212,14 @@ impl Control for ControlService {
         let proto::ListInstancesRequest { workflow, limit } = request.into_inner();
         let most = if limit == 0 { 100 } else { limit as usize };
         let workflow = (!workflow.is_empty()).then_some(workflow);
-        let (found, more) = self.parts.dispatcher.instances(workflow.as_deref(), most);
+        let (found, more) = self.parts.coordinator.instances(workflow.as_deref(), most);
         let instances = found.into_iter().map(convert::instance).collect();
         Ok(Response::new(proto::ListInstancesResponse { instances, more }))
     }
 
     async fn get_instance(&self, request: Request<proto::GetInstanceRequest>) -> Answer<proto::Instance> {
         let id = instance_id(&request.into_inner().id)?;
-        let found = self.parts.dispatcher.instance(id);
+        let found = self.parts.coordinator.instance(id);
         let found =
             found.ok_or_else(|| Status::not_found(ChangeError::Unknown(id.to_string()).to_string()))?;
         Ok(Response::new(convert::instance(found)))
@@ -230,10 +232,10 @@ impl Control for ControlService {
         use proto::change_instance_request::Change;
         let request = request.into_inner();
         let id = instance_id(&request.id)?;
-        let dispatcher = self.parts.dispatcher.clone();
+        let coordinator = &self.parts.coordinator;
         let changed = match request.change() {
-            Change::Cancel => dispatcher.cancel_instance(id).await,
-            Change::Retry => dispatcher.retry_instance(id),
+            Change::Cancel => coordinator.cancel_instance(id).await,
+            Change::Retry => coordinator.retry_instance(id),
             Change::Unspecified => {
                 return Err(Status::invalid_argument("the change is neither CANCEL nor RETRY"));
             }
@@ -299,7 +301,7 @@ impl Control for ControlService {
 
     async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {
         let id = request.into_inner().id;
-        let spans = self.parts.dispatcher.traces().find(&id);
+        let spans = self.parts.traces.find(&id);
         if spans.is_empty() {
             return Err(Status::not_found(format!(
                 "nothing is remembered of `{id}`: traces keep the last invocations only, and of many at a time some \
@@ -447,7 +449,7 @@ async fn send_lines(
 }
 
 /// What a deploy should make one look at: functions that are named and not there.
-fn warnings(app: &crate::registry::LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
+fn warnings(app: &edgefaas_functions::registry::LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut warnings = Vec::new();
     for function in &app.functions {
         for called in &function.spec.permissions.call {

@@ -1,0 +1,381 @@
+//! Carrying out what instances ask for: calls, timers, listening, children.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_broker::QoS;
+use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
+use edgefaas_functions::invoker::Effects;
+use edgefaas_functions::registry::{Interest, Waiter};
+use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
+use edgefaas_workflow::instance::{Action, FrameId};
+use edgefaas_workflow::program::{Kind, NodeId};
+use edgefaas_workflow::{ErrorKind, Event, WorkflowError, weight};
+use serde_json::Value;
+use tokio::sync::Notify;
+use ulid::Ulid;
+
+use super::Coordinator;
+use super::drive::{Ended, Queued, StepEffects};
+use super::{Running, Start};
+
+/// Something that an instance waits for.
+pub(super) struct Asked {
+    action: Action,
+    frame: FrameId,
+    cancel: Arc<Notify>,
+}
+
+impl Coordinator {
+    /// Begins what is to be done. One thing that is waited for is handed back, to be done by the task that is here.
+    pub(super) fn perform(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        actions: Vec<Action>,
+        publish: bool,
+    ) -> Option<Asked> {
+        let mut inline: Option<Asked> = None;
+        for action in actions {
+            let asked = match action {
+                Action::Publish(outgoing) => {
+                    if publish && let Some(message) = self.message_of(running, &outgoing) {
+                        let is_awaited = message.qos() > QoS::AtMostOnce;
+                        let depth = running.depth.saturating_add(1);
+                        let stored_at = self.publisher.publish(&running.workflow.name, depth, message);
+                        if is_awaited && stored_at.is_some() {
+                            running.state.lock().published = stored_at;
+                        }
+                    }
+                    continue;
+                }
+                Action::Listen { frame, filters, queue } => {
+                    running.state.lock().listens.push(frame);
+                    let waiter = Waiter::Instance(running.id, frame);
+                    let interest = |(source, filter)| Interest {
+                        waiter: waiter.clone(),
+                        source: source as u32,
+                        filter: Arc::new(filter),
+                    };
+                    self.interests.add(filters.into_iter().enumerate().map(interest));
+                    if let Some(queue) = queue {
+                        self.watch_queue(running.id, frame, queue);
+                    }
+                    // It may have ended on another thread meanwhile.
+                    if self.find(running.id).is_none() {
+                        self.unlisten(running.id, frame);
+                    }
+                    continue;
+                }
+                Action::Unlisten { frame } => {
+                    running.state.lock().listens.retain(|listen| *listen != frame);
+                    self.unlisten(running.id, frame);
+                    continue;
+                }
+                Action::Cancel { frame } => {
+                    self.call_off(running, frame);
+                    continue;
+                }
+                Action::Note(note) => {
+                    self.note(running, &note);
+                    continue;
+                }
+                Action::Continue => {
+                    self.spawn_drive(running.clone(), Queued::now(Event::Continue));
+                    continue;
+                }
+                Action::Workflow { wait: false, name, input, frame, .. } => {
+                    if let Err(error) = self.run_child(running, frame, &name, input, false) {
+                        let (workflow, id) = (&running.workflow.name, running.id.to_string());
+                        let text = format!("`{name}` is not run: {error}");
+                        self.logs.add(workflow, &id, edgefaas_isolates::LogLevel::Error, text);
+                    }
+                    continue;
+                }
+                Action::Workflow { wait: true, name, input, frame, .. } => {
+                    if let Err(error) = self.run_child(running, frame, &name, input, true) {
+                        let event = Event::Ended { frame, result: Err(error) };
+                        self.spawn_drive(running.clone(), Queued::now(event));
+                    }
+                    continue;
+                }
+                Action::Call { frame, ref function, ref body, .. } => {
+                    let routes = self.registry.routes();
+                    // A composition is a function: it is called like one.
+                    if routes.function(function).is_none() && routes.workflow(function).is_some() {
+                        if let Err(error) = self.run_child(running, frame, function, body.clone(), true) {
+                            let event = Event::Ended { frame, result: Err(error) };
+                            self.spawn_drive(running.clone(), Queued::now(event));
+                        }
+                        continue;
+                    }
+                    drop(routes);
+                    self.asked(running, frame, action)
+                }
+                Action::Request { frame, .. } => self.asked(running, frame, action),
+                Action::Script { frame, wait, .. } => {
+                    let asked = self.asked(running, frame, action);
+                    if !wait {
+                        self.spawn_asked(running, asked);
+                        continue;
+                    }
+                    asked
+                }
+            };
+            // What is on the disk goes on after the next start.
+            if self.drain.is_draining() && running.is_durable() {
+                continue;
+            }
+            if let Some(before) = inline.replace(asked) {
+                self.spawn_asked(running, before);
+            }
+        }
+        inline
+    }
+
+    fn asked(&self, running: &Running, frame: FrameId, action: Action) -> Asked {
+        let cancel = Arc::new(Notify::new());
+        running.state.lock().calls.push((frame, cancel.clone()));
+        Asked { action, frame, cancel }
+    }
+
+    pub(super) fn spawn_asked(self: &Arc<Self>, running: &Arc<Running>, asked: Asked) {
+        let (coordinator, running) = (self.clone(), running.clone());
+        let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            if let Some(queued) = coordinator.carry_out(&running, asked).await {
+                coordinator.drive(&running, queued).await;
+            }
+        });
+        self.workers.spawn(work);
+    }
+
+    fn call_off(self: &Arc<Self>, running: &Running, frame: FrameId) {
+        let (call, child) = {
+            let mut state = running.state.lock();
+            let call = state.calls.iter().position(|(call, _)| *call == frame);
+            let child = state.children.iter().position(|(child, _)| *child == frame);
+            (call.map(|at| state.calls.swap_remove(at).1), child.map(|at| state.children.swap_remove(at).1))
+        };
+        if let Some(call) = call {
+            call.notify_one();
+        }
+        if let Some(child) = child.and_then(|id| self.find(id)) {
+            self.spawn_drive(child, Queued::now(Event::Cancel));
+        }
+    }
+
+    /// Does one thing and gives what came of it; nothing if it was called off.
+    pub(super) async fn carry_out(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        asked: Asked,
+    ) -> Option<Queued> {
+        let Asked { action, frame, cancel } = asked;
+        tokio::select! {
+            biased;
+            () = cancel.notified() => None,
+            (result, effects) = self.outcome_of(running, action) => {
+                Some(Queued { effects, ..Queued::now(Event::Ended { frame, result }) })
+            }
+        }
+    }
+
+    async fn outcome_of(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        action: Action,
+    ) -> (Ended, Option<StepEffects>) {
+        match action {
+            Action::Call { frame, node, function, body } => {
+                self.call_step(running, frame, node, &function, &body).await
+            }
+            Action::Request { node, request, output, .. } => {
+                let redirect =
+                    matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
+                (self.request_step(running, *request, output, redirect).await, None)
+            }
+            Action::Script { node, code, input, .. } => {
+                let path = &running.workflow.program.node(node).path;
+                (self.script_step(running, path, &code, &input).await, None)
+            }
+            _ => (Ok(Arc::new(Value::Null)), None),
+        }
+    }
+
+    /// Runs a function as a step.
+    async fn call_step(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        frame: FrameId,
+        node: NodeId,
+        name: &str,
+        body: &Value,
+    ) -> (Ended, Option<StepEffects>) {
+        let routes = self.registry.routes();
+        let Some(function) = routes.function(name).cloned() else {
+            let near = routes.near_functions(name);
+            let error = InvocationError::UnknownFunction { name: name.to_owned(), near };
+            return (Err(error_of(&error)), None);
+        };
+        drop(routes);
+        if !running.workflow.may_call(name, &function.app) {
+            let detail =
+                format!("workflow `{}` may not call `{name}` of another app", running.workflow.name);
+            return (Err(WorkflowError::new(ErrorKind::Authorization, detail)), None);
+        }
+        let step = WorkflowStep {
+            workflow: running.workflow.name.to_string(),
+            instance: running.id.to_string(),
+            task: running.workflow.program.node(node).path.clone(),
+        };
+        let body = match body {
+            Value::Null => Bytes::new(),
+            body => serde_json::to_vec(body).unwrap_or_default().into(),
+        };
+        let event = FunctionEvent { trigger: Trigger::Workflow(step), body };
+        let principal = Principal::Function { name: running.workflow.name.to_string() };
+        let invocation = Invocation {
+            // The same however often the step is run.
+            id: format!("{}.{frame}", running.id),
+            function: name.to_owned(),
+            principal,
+            parent: None,
+            trace_parent: running.trace_parent.clone(),
+            attempt: 1,
+            depth: running.depth.saturating_add(1),
+            lineage: Some(Lineage::new(running.root.clone())),
+            event,
+        };
+        let id = invocation.id.clone();
+        let mut invocation = invocation;
+        // Whether the instance is recorded has been decided at its start.
+        let mut traced =
+            running.trace_parent.as_ref().and_then(|_| self.invoker.begin_trace(&mut invocation));
+        if let Some((invocation, _)) = &mut traced {
+            invocation.parent = running.state.lock().spans.of_task(node);
+        }
+        let admitted = match self.invoker.admit_durable(function.clone(), invocation) {
+            Ok(admitted) => admitted,
+            Err(error) => return (Err(error_of(&error)), None),
+        };
+        let (result, timing) = self.invoker.attempt(admitted).await;
+        let (result, effects) = match result {
+            Ok((reply, effects)) if running.is_durable() => (Ok(reply), Some(effects)),
+            Ok((reply, effects)) => (
+                self.invoker
+                    .commit(&function, effects, running.depth.saturating_add(1))
+                    .await
+                    .map(|()| reply),
+                None,
+            ),
+            Err(error) => (Err(error), None),
+        };
+        let result = result.map_err(|error| self.invoker.mask(&function, error));
+        let outcome = self.invoker.ended(&function, Outcome { id, result, timing });
+        self.invoker.end_trace(traced, &function, &outcome, std::time::Duration::ZERO);
+        let effects = effects.map(|effects: Effects| {
+            let (batch, messages, taken) = effects.into_parts();
+            StepEffects { batch, source: function.name.clone(), messages, _taken: taken }
+        });
+        match outcome.result {
+            Ok(reply) => match value_of(reply) {
+                Ok(value) => (Ok(Arc::new(value)), effects),
+                Err(error) => (Err(error), None),
+            },
+            Err(error) => (Err(error_of(&error)), None),
+        }
+    }
+
+    /// Runs a workflow for another one.
+    fn run_child(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        frame: FrameId,
+        name: &str,
+        input: Arc<Value>,
+        wait: bool,
+    ) -> Result<(), WorkflowError> {
+        let routes = self.registry.routes();
+        let Some(workflow) = routes.workflow(name).cloned() else {
+            let detail = format!("there is no workflow `{name}`");
+            return Err(WorkflowError::new(ErrorKind::Configuration, detail).with_status(404));
+        };
+        drop(routes);
+        if !running.workflow.may_call(name, &workflow.app) {
+            let detail =
+                format!("workflow `{}` may not run `{name}` of another app", running.workflow.name);
+            return Err(WorkflowError::new(ErrorKind::Authorization, detail));
+        }
+        let id = child_id(running.id, frame);
+        if let Some(child) = self.find(id) {
+            // It was brought back from the disk, and tells of its end itself, unless it had failed before.
+            if let Some(Err(error)) = child.state.lock().instance.result() {
+                return Err(error.clone());
+            }
+            running.state.lock().children.push((frame, child.id));
+            return Ok(());
+        }
+        let start = Start {
+            workflow,
+            input_bytes: weight(&input),
+            input,
+            id,
+            depth: running.depth.saturating_add(1),
+            trace_parent: running.trace_parent.clone(),
+            parent: wait.then_some((running.id, frame)),
+            root: Some(running.root.clone()),
+            is_recovered: false,
+            memory_bytes: Some(running.memory_bytes),
+            answer: None,
+        };
+        let child = self.enter_workflow(start).map_err(|error| error_of(&error))?;
+        if wait {
+            running.state.lock().children.push((frame, id));
+        }
+        self.spawn_drive(child, Queued::now(Event::Start));
+        Ok(())
+    }
+}
+
+/// The id of a workflow that another one runs: the same however often the step is run.
+pub(super) fn child_id(parent: Ulid, frame: FrameId) -> Ulid {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&parent.0.to_be_bytes());
+    hasher.update(&frame.to_be_bytes());
+    let digest = hasher.finalize();
+    let random = digest.as_bytes().iter().take(10).fold(0u128, |sum, byte| (sum << 8) | u128::from(*byte));
+    Ulid::from_parts(parent.timestamp_ms(), random)
+}
+
+/// What a workflow sees of a reply.
+fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
+    match reply {
+        Reply::None => Ok(Value::Null),
+        Reply::Json(text) => Ok(serde_json::from_str(&text).unwrap_or(Value::String(text))),
+        Reply::Text(text) => Ok(Value::String(text)),
+        Reply::Bytes(bytes) => Ok(super::input_of(&bytes)),
+        Reply::Http(response) if response.status >= 400 => {
+            let said: String = String::from_utf8_lossy(&response.body).chars().take(200).collect();
+            let detail = format!("the function answered {}: {said}", response.status);
+            Err(WorkflowError::new(ErrorKind::Runtime, detail).with_status(response.status))
+        }
+        Reply::Http(response) => Ok(super::input_of(&response.body)),
+    }
+}
+
+/// An invocation's error as the DSL has it.
+pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
+    let (kind, status) = match error {
+        InvocationError::Workflow { error, .. } => return (**error).clone(),
+        InvocationError::OverBudget { .. } => return WorkflowError::over_budget(error.detail()),
+        InvocationError::Run {
+            error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, ..
+        }
+        | InvocationError::QueueTimeout { .. } => (ErrorKind::Timeout, 408),
+        InvocationError::UnknownFunction { .. } => (ErrorKind::Configuration, 404),
+        InvocationError::Run { error: RunError::Failed { .. }, .. } => (ErrorKind::Runtime, 500),
+        other => (ErrorKind::Runtime, other.status()),
+    };
+    WorkflowError::new(kind, error.detail()).with_status(status)
+}

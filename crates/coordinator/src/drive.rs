@@ -1,0 +1,509 @@
+//! Telling instances what happened, and writing down what they have become.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use edgefaas_broker::{Message, Ticket};
+use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome};
+use edgefaas_functions::registry::LiveWorkflow;
+use edgefaas_functions::trace::new_trace_parent;
+use edgefaas_isolates::Reply;
+use edgefaas_platform::Taken;
+use edgefaas_state::store::{Batch, CommitError};
+use edgefaas_workflow::event::is_large;
+use edgefaas_workflow::instance::{Action, Instance, Outgoing};
+use edgefaas_workflow::{Event, Status, WorkflowError};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::actions::Asked;
+use super::root::Charge;
+use super::turn::{Paused, YieldTimer};
+use super::{Coordinator, INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
+
+/// How long a full disk is waited for.
+const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// The output of a workflow, or its error.
+pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
+
+/// An event on its way to an instance, with what is to be committed with it.
+pub(crate) struct Queued {
+    pub event: Event,
+    pub(super) effects: Option<StepEffects>,
+    /// It is in the journal's inbox already, from this moment on.
+    pub inbox: Option<(u32, Option<Ticket>)>,
+    /// Its part of the root's budget, until what it led to is committed.
+    pub(super) charge: Option<Charge>,
+}
+
+/// What a function has changed and published.
+pub(super) struct StepEffects {
+    pub batch: Batch,
+    pub source: Arc<str>,
+    pub messages: Vec<Message>,
+    /// Of the budget of all that is not committed.
+    pub _taken: Taken,
+}
+
+impl Queued {
+    /// An event that nothing comes with.
+    pub fn now(event: Event) -> Self {
+        Self { event, effects: None, inbox: None, charge: None }
+    }
+
+    /// An event that is in the journal's inbox since before the start.
+    pub fn from_inbox(event: Event, number: u32) -> Self {
+        Self { event, effects: None, inbox: Some((number, None)), charge: None }
+    }
+
+    /// An event that is on the disk, or will be at `ticket`.
+    pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
+        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None }
+    }
+}
+
+impl Running {
+    /// The timers have let go of it.
+    pub(super) fn timer_fired(&self) {
+        self.state.lock().due_ms = None;
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        self.workflow.program.durable
+    }
+}
+
+impl RunState {
+    /// Adds events for the one who works on the journal. Of the length of a queue only the last one counts.
+    fn queue_up(&mut self, queued: impl IntoIterator<Item = Queued>) {
+        for queued in queued {
+            if let Event::QueueLength { frame, .. } = queued.event {
+                let is_same =
+                    |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
+                self.queue.retain(|waiting| !is_same(&waiting.event));
+            }
+            self.queue.push(queued);
+        }
+    }
+}
+
+impl Coordinator {
+    /// Gives an instance its place. It begins with [`Event::Start`].
+    ///
+    /// # Errors
+    /// There is no room for it, or workflows start one another without end.
+    pub fn enter_workflow(self: &Arc<Self>, start: Start) -> Result<Arc<Running>, InvocationError> {
+        let workflow = start.workflow.clone();
+        let name = || workflow.name.to_string();
+        if self.drain.is_draining() && start.depth == 0 {
+            return Err(InvocationError::Draining);
+        }
+        if start.depth > MAX_DEPTH {
+            return Err(InvocationError::TooDeep { function: name(), depth: start.depth });
+        }
+        let limits = self.limits;
+        let full =
+            |capacity: usize| InvocationError::QueueFull { function: name(), capacity: capacity as u32 };
+        // What runs already may start others: it is to finish.
+        if start.depth == 0 && self.running.load(Relaxed) >= limits.running {
+            return Err(full(limits.running));
+        }
+        let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
+        // A part of one that is there finds its room with it.
+        let is_new = !start.is_recovered && start.parent.is_none();
+        if is_new && workflow.program.durable && !self.broker.journal().has_room(bytes) {
+            let error = self.store.committer().disk_full();
+            return Err(InvocationError::NotStored { function: name(), error });
+        }
+        let root = start.root.unwrap_or_else(|| self.root_budget(start.id));
+        let charge = match start.is_recovered {
+            true => root.charge_recovered(start.id, bytes),
+            false => {
+                let is_modest = Coordinator::is_modest(&workflow);
+                root.charge_instance(start.id, bytes, is_modest).or_else(|error| {
+                    self.make_room(bytes);
+                    root.charge_instance(start.id, bytes, is_modest).map_err(|_| error)
+                })
+            }
+        };
+        let charge = charge.map_err(|error| InvocationError::OverBudget { workflow: name(), error })?;
+        let mut trace_parent = start.trace_parent;
+        if trace_parent.is_none() && start.parent.is_none() && self.traces.sample(self.clock.now_unix_ms())
+        {
+            trace_parent = Some(new_trace_parent());
+        }
+        let unix_ms = self.clock.now_unix_ms();
+        let instance = Instance::new(start.id.to_string().into(), start.input, start.id.0 as u64, unix_ms);
+        let most = start.workflow.program.max_instances;
+        let mut instances = self.instances.lock();
+        if instances.len() >= limits.instances {
+            return Err(full(limits.instances));
+        }
+        if let Some(most) = most {
+            let same = start.workflow.figures.live.load(Relaxed);
+            if same >= most {
+                return Err(full(most as usize));
+            }
+        }
+        start.workflow.figures.live.fetch_add(1, Relaxed);
+        start.workflow.figures.started.fetch_add(1, Relaxed);
+        self.figures.started.fetch_add(1, Relaxed);
+        let running = Arc::new(Running {
+            id: start.id,
+            workflow: start.workflow,
+            depth: start.depth,
+            trace_parent,
+            parent: start.parent,
+            answer: start.answer,
+            input_bytes: start.input_bytes,
+            memory_bytes: start.memory_bytes.unwrap_or(limits.root.bytes as u64),
+            root,
+            state: Mutex::new(RunState::new(instance, charge)),
+            inbox: Mutex::default(),
+        });
+        instances.insert(running.id, running.clone());
+        Ok(running)
+    }
+
+    /// Runs a workflow from its start to its end, as a function is run. If the future is dropped it goes on all the same.
+    pub async fn run_workflow(self: &Arc<Self>, start: Start) -> Outcome {
+        let (id, since) = (start.id.to_string(), Instant::now());
+        let workflow = start.workflow.clone();
+        let result = match self.enter_workflow(start) {
+            Err(error) => {
+                workflow.figures.rejected.fetch_add(1, Relaxed);
+                self.figures.rejected.fetch_add(1, Relaxed);
+                Err(error)
+            }
+            Ok(running) => {
+                let (waiter, result) = oneshot::channel();
+                running.state.lock().waiter = Some(waiter);
+                self.spawn_drive(running, Queued::now(Event::Start));
+                match result.await {
+                    Ok(Ok(output)) if is_large(&output) => {
+                        let text = tokio::task::spawn_blocking(move || output.to_string()).await;
+                        text.map(Reply::Json).map_err(|_| InvocationError::Draining)
+                    }
+                    Ok(Ok(output)) => Ok(Reply::Json(output.to_string())),
+                    Ok(Err(error)) => Err(InvocationError::Workflow {
+                        workflow: workflow.name.to_string(),
+                        error: Box::new(error),
+                    }),
+                    Err(_) => Err(InvocationError::Draining),
+                }
+            }
+        };
+        let timing =
+            edgefaas_functions::invocation::Timing { execution: since.elapsed(), ..Default::default() };
+        Outcome { id, result, timing }
+    }
+
+    /// Tells an instance of an event, on a task of its own.
+    pub(crate) fn spawn_drive(self: &Arc<Self>, running: Arc<Running>, queued: Queued) {
+        let coordinator = self.clone();
+        let drive: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { coordinator.drive(&running, queued).await });
+        self.workers.spawn(drive);
+    }
+
+    /// Tells an instance of an event, and goes on with it as far as this task can.
+    pub(crate) async fn drive(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+        let mut next = Some(queued);
+        while let Some(queued) = next {
+            // Boxed: what a call needs is not allocated for an instance that only takes its turn.
+            let asked = match running.is_durable() {
+                true => Box::pin(self.step_durable(running, [queued])).await,
+                false => self.step(running, queued).await,
+            };
+            next = match asked {
+                Some(asked) => Box::pin(self.carry_out(running, asked)).await,
+                None => None,
+            };
+        }
+    }
+
+    /// Tells an instance of an event. While a long turn of it goes on elsewhere, the event waits for that.
+    pub(super) async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
+        let turn = {
+            let mut state = running.state.lock();
+            if state.busy {
+                state.queue_up([queued]);
+                return None;
+            }
+            let turn = self.begin_turn(running, &mut state, queued.event, None);
+            state.busy = turn.is_err();
+            turn
+        };
+        match turn {
+            Ok(actions) => {
+                let asked = self.perform(running, actions, true);
+                if self.ended_when_stored(running).await { asked } else { None }
+            }
+            // Boxed: few turns are long.
+            Err(paused) => Box::pin(self.step_elsewhere(running, paused)).await,
+        }
+    }
+
+    /// Ends a turn that is long, and tells the instance of what came meanwhile.
+    async fn step_elsewhere(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        paused: Box<Paused>,
+    ) -> Option<Asked> {
+        let mut inline: Option<Asked> = None;
+        let (mut turn, mut waiting) = (Err(paused), Vec::new().into_iter());
+        let mut timer = YieldTimer::start();
+        loop {
+            timer.yield_if_due().await;
+            let actions = match turn {
+                Ok(actions) => actions,
+                Err(paused) => match self.finish_turn(running, paused).await {
+                    Some(actions) => actions,
+                    None => {
+                        self.forget(running);
+                        return None;
+                    }
+                },
+            };
+            if let Some(asked) = self.perform(running, actions, true)
+                && let Some(before) = inline.replace(asked)
+            {
+                self.spawn_asked(running, before);
+            }
+            if !self.ended_when_stored(running).await {
+                return None;
+            }
+            let mut state = running.state.lock();
+            if waiting.as_slice().is_empty() {
+                waiting = std::mem::take(&mut state.queue).into_iter();
+            }
+            let Some(Queued { event, .. }) = waiting.next() else {
+                state.busy = false;
+                return inline;
+            };
+            turn = self.begin_turn(running, &mut state, event, None);
+        }
+    }
+
+    /// Tells the end of an instance, if that has come, once its messages have been stored. False if they cannot be: the
+    /// instance is gone.
+    async fn ended_when_stored(self: &Arc<Self>, running: &Arc<Running>) -> bool {
+        let published = {
+            let state = running.state.lock();
+            state.published.filter(|_| state.instance.status().is_ended())
+        };
+        if published.is_some() {
+            // That may take as long as the disk does.
+            running.has_settled();
+        }
+        if let Some(ticket) = published
+            && let Err(error) = self.broker.durable(ticket).await
+        {
+            tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
+            self.forget(running);
+            return false;
+        }
+        self.ended_if(running);
+        true
+    }
+
+    /// Timers and counts after something has happened.
+    pub(super) fn settle(&self, running: &Running, state: &mut RunState) {
+        let due_ms = state.instance.due_ms();
+        self.timers.set(running.id, state.due_ms, due_ms);
+        state.due_ms = due_ms;
+        let fits = state.charge_for(running, state.instance.bytes());
+        state.refusal = match state.refusal {
+            Refusal::None if !fits => Refusal::Due,
+            // The task that failed was caught, and the instance is too large still.
+            Refusal::Told { steps } if !fits && state.instance.steps() > steps => Refusal::Due,
+            Refusal::Told { .. } | Refusal::Due if fits => Refusal::None,
+            other => other,
+        };
+        let runs = state.instance.status() == Status::Running;
+        if runs != state.counted {
+            state.counted = runs;
+            match runs {
+                true => drop(self.running.fetch_add(1, Relaxed)),
+                false => {
+                    self.running.fetch_sub(1, Relaxed);
+                    self.room.notify_one();
+                }
+            }
+        }
+    }
+
+    pub(super) fn secrets_of(&self, workflow: &LiveWorkflow) -> Value {
+        let names = &workflow.program.secrets;
+        if names.is_empty() {
+            return Value::Object(serde_json::Map::new());
+        }
+        let value =
+            |name: &String| Some((name.clone(), Value::String(self.secrets.get(&workflow.app, name)?)));
+        Value::Object(names.iter().filter_map(value).collect())
+    }
+
+    /// Advances a durable instance: what happened, what functions changed and what is to be sent are one batch, before
+    /// anything else begins. Events that come meanwhile go with the next batch.
+    pub(super) async fn step_durable(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: impl IntoIterator<Item = Queued>,
+    ) -> Option<Asked> {
+        {
+            let mut state = running.state.lock();
+            state.queue_up(queued);
+            if std::mem::replace(&mut state.busy, true) {
+                return None;
+            }
+        }
+        let mut inline: Option<Asked> = None;
+        loop {
+            let taken = {
+                let mut state = running.state.lock();
+                if state.queue.is_empty() {
+                    state.busy = false;
+                    break;
+                }
+                std::mem::take(&mut state.queue)
+            };
+            let mut queued = Vec::with_capacity(taken.len());
+            for item in taken {
+                match &item.inbox {
+                    Some((_, Some(ticket))) if self.broker.durable(*ticket).await.is_err() => {
+                        // It was never accepted, and whoever sent it has been told so.
+                        if matches!(item.event, Event::Start) {
+                            self.forget(running);
+                            return None;
+                        }
+                    }
+                    _ => queued.push(item),
+                }
+            }
+            if queued.is_empty() {
+                continue;
+            }
+            let mut batch = Batch::default();
+            let mut outgoing = Vec::new();
+            // What they hold of the budgets is held until it is on the disk.
+            let mut charges = Vec::new();
+            let mut actions = Vec::new();
+            let mut timer = YieldTimer::start();
+            for Queued { event, effects, inbox, charge } in queued {
+                timer.yield_if_due().await;
+                charges.extend(charge);
+                let (turn, logged) = {
+                    let mut state = running.state.lock();
+                    let number = inbox.map(|(number, _)| number);
+                    let logged = self.log_event(running, &mut state, &event, number, &mut batch);
+                    (self.begin_turn(running, &mut state, event, Some(logged.times_ms())), logged)
+                };
+                if let Some(StepEffects { batch: changes, source, messages, .. }) = effects {
+                    batch.append(changes);
+                    outgoing.extend(self.publisher.put_messages(
+                        &mut batch,
+                        &source,
+                        running.depth + 1,
+                        &messages,
+                    ));
+                }
+                match turn {
+                    Ok(more) => actions.extend(more),
+                    // Boxed: few turns are long.
+                    Err(paused) => match Box::pin(self.finish_turn(running, paused)).await {
+                        Some(more) => actions.extend(more),
+                        None => {
+                            self.forget(running);
+                            return None;
+                        }
+                    },
+                }
+                self.log_turn(&running.state.lock(), logged, &mut batch);
+            }
+            {
+                let mut state = running.state.lock();
+                let published: Vec<Message> = self.messages_of(running, &mut actions);
+                outgoing.extend(self.publisher.put_messages(
+                    &mut batch,
+                    &running.workflow.name,
+                    running.depth + 1,
+                    &published,
+                ));
+                self.log_state(running, &mut state, &mut batch);
+            }
+            if let Err(error) = self.commit_step(running, batch).await {
+                // On the disk it is where it was, and goes on from there at the next start.
+                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
+                self.forget(running);
+                return None;
+            }
+            drop(charges);
+            self.publisher.send(outgoing);
+            if let Some(asked) = self.perform(running, actions, false)
+                && let Some(before) = inline.replace(asked)
+            {
+                self.spawn_asked(running, before);
+            }
+            self.ended_if(running);
+        }
+        inline
+    }
+
+    /// Commits what a step came to, once there is room for it.
+    async fn commit_step(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
+        loop {
+            match self.store.committer().commit(batch.clone(), self.durability).await {
+                Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
+                    running.has_settled();
+                    tokio::time::sleep(DISK_WAIT).await
+                }
+                committed => return committed,
+            }
+        }
+    }
+
+    /// Takes the messages out of what is to be done.
+    fn messages_of(&self, running: &Running, actions: &mut Vec<Action>) -> Vec<Message> {
+        let mut messages = Vec::new();
+        actions.retain(|action| match action {
+            Action::Publish(outgoing) => {
+                messages.extend(self.message_of(running, outgoing));
+                false
+            }
+            _ => true,
+        });
+        messages
+    }
+
+    pub(super) fn message_of(&self, running: &Running, outgoing: &Outgoing) -> Option<Message> {
+        match messages::of(outgoing, &running.workflow.permissions, self.publisher.max_message_bytes()) {
+            Ok(message) => Some(message),
+            Err(reason) => {
+                let path = &running.workflow.program.node(outgoing.node).path;
+                let text = format!("{path}: {reason}");
+                let (name, id) = (&running.workflow.name, running.id.to_string());
+                self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
+                None
+            }
+        }
+    }
+
+    pub(super) fn note(&self, running: &Running, note: &edgefaas_workflow::instance::Note) {
+        if self.traces.is_on() {
+            let mut state = running.state.lock();
+            let node = note.node.map(|node| running.workflow.program.node(node));
+            if let Some(span) =
+                state.spans.note(&self.traces, running, note, node, self.clock.now_unix_us())
+            {
+                let secrets = &running.workflow.program.secrets;
+                drop(state);
+                self.traces.add(span, |text| self.secrets.mask(&running.workflow.app, secrets, text));
+            }
+        }
+        self.publish_lifecycle(running, note);
+    }
+}

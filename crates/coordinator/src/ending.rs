@@ -1,0 +1,151 @@
+//! The end of an instance: who is told, and what stays of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use edgefaas_workflow::instance::FrameId;
+use edgefaas_workflow::{ErrorKind, Event, Status, WorkflowError};
+use ulid::Ulid;
+
+use super::Coordinator;
+use super::drive::Queued;
+use super::{Refusal, Running};
+
+/// Instances that failed and are kept to be retried.
+const MAX_FAULTED: usize = 1000;
+
+impl Coordinator {
+    /// Tells whoever waits that an instance has ended, if it has.
+    pub(super) fn ended_if(self: &Arc<Self>, running: &Arc<Running>) {
+        let (status, result, waiter, since, steps) = {
+            let mut state = running.state.lock();
+            let status = state.instance.status();
+            if state.refusal == Refusal::Due && !status.is_ended() {
+                state.refusal = Refusal::Sent;
+                let error = WorkflowError::over_budget(state.charge.over_budget().to_string());
+                drop(state);
+                return self.spawn_drive(running.clone(), Queued::now(Event::Refuse { error }));
+            }
+            if !status.is_ended() || std::mem::replace(&mut state.told, true) {
+                drop(state);
+                return running.has_settled();
+            }
+            let cancelled =
+                || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
+            let result = state.instance.result().cloned().unwrap_or_else(|| Err(cancelled()));
+            (status, result, state.waiter.take(), state.started, state.instance.steps())
+        };
+        let figures = &running.workflow.figures;
+        let (own, all) = match status {
+            Status::Completed => (&figures.completed, &self.figures.completed),
+            Status::Cancelled => (&figures.cancelled, &self.figures.cancelled),
+            _ => (&figures.faulted, &self.figures.faulted),
+        };
+        own.fetch_add(1, Relaxed);
+        all.fetch_add(1, Relaxed);
+        figures.duration_us.fetch_add(since.elapsed().as_micros() as u64, Relaxed);
+        // One that failed and can be retried stays; what was no input for it will be none later.
+        let stays = status == Status::Faulted && running.is_durable();
+        if stays && steps > 0 {
+            self.keep_faulted(running);
+        } else if stays {
+            self.spawn_drop(running);
+        } else {
+            self.forget(running);
+        }
+        // Of many at a time nobody asks for each.
+        if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
+            let secrets = &running.workflow.program.secrets;
+            let app = &running.workflow.app;
+            let view = running.ended_view(&result, |text| self.secrets.mask(app, secrets, text));
+            self.ended.lock().add(view);
+        }
+        if let Err(error) = &result
+            && status == Status::Faulted
+        {
+            let (name, id) = (&running.workflow.name, running.id.to_string());
+            let text = self.secrets.mask(
+                &running.workflow.app,
+                &running.workflow.program.secrets,
+                error.to_string(),
+            );
+            self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
+        }
+        let told = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());
+        self.answer_workflow(running, &result, told);
+        if let Some((parent, frame)) = running.parent
+            && let Some(parent) = self.find(parent)
+        {
+            self.spawn_drive(parent, Queued::now(Event::Ended { frame, result }));
+        }
+        self.after_end(&running.workflow.name);
+        running.has_settled();
+    }
+
+    /// Keeps an instance that failed, in place of the one that failed first of too many, or of the largest where memory is short.
+    fn keep_faulted(self: &Arc<Self>, running: &Running) {
+        let oldest = {
+            let mut faulted = self.faulted.lock();
+            faulted.push_back(running.id);
+            if faulted.len() > MAX_FAULTED { faulted.pop_front() } else { None }
+        };
+        self.drop_if_faulted(oldest);
+        self.make_room(0);
+    }
+
+    /// Drops instances that failed, the largest first, until there is room for so many bytes.
+    pub(super) fn make_room(self: &Arc<Self>, bytes: usize) {
+        while !self.budget.has_room(bytes) {
+            let largest = {
+                let mut faulted = self.faulted.lock();
+                let held = |id: &Ulid| self.find(*id).map_or(0, |one| one.state.lock().charge.bytes());
+                let at = (0..faulted.len()).max_by_key(|at| held(&faulted[*at]));
+                at.and_then(|at| faulted.remove(at))
+            };
+            if largest.is_none() {
+                return;
+            }
+            self.drop_if_faulted(largest);
+        }
+    }
+
+    /// It may have been retried meanwhile.
+    fn drop_if_faulted(self: &Arc<Self>, id: Option<Ulid>) {
+        let found = id.and_then(|id| self.find(id));
+        if let Some(found) = found.filter(|one| one.state.lock().instance.status() == Status::Faulted) {
+            self.spawn_drop(&found);
+        }
+    }
+
+    fn spawn_drop(self: &Arc<Self>, running: &Running) {
+        self.workers.spawn(self.drop_faulted(running));
+    }
+
+    /// Takes an instance out of memory.
+    pub(super) fn forget(&self, running: &Running) {
+        if self.instances.lock().remove(&running.id).is_none() {
+            return;
+        }
+        let mut state = running.state.lock();
+        self.timers.set(running.id, state.due_ms.take(), None);
+        if std::mem::replace(&mut state.counted, false) {
+            self.running.fetch_sub(1, Relaxed);
+        }
+        for (_, call) in state.calls.drain(..) {
+            call.notify_one();
+        }
+        for frame in std::mem::take(&mut state.listens) {
+            self.unlisten(running.id, frame);
+        }
+        drop(state);
+        running.workflow.figures.live.fetch_sub(1, Relaxed);
+        self.room.notify_one();
+    }
+}
+
+impl super::Coordinator {
+    pub(super) fn unlisten(&self, id: Ulid, frame: FrameId) {
+        self.interests.remove(id, frame);
+        self.unwatch_queue(id, frame);
+    }
+}

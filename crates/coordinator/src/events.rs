@@ -1,0 +1,329 @@
+//! Messages that pass: which workflows they start, and which instances go on with them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
+use edgefaas_functions::registry::{Interest, LiveWorkflow, Routes, Waiter, has_rule};
+use edgefaas_isolates::LogLevel;
+use edgefaas_platform::Taken;
+use edgefaas_workflow::event::{is_cloud_event, of_message};
+use edgefaas_workflow::instance::FrameId;
+use edgefaas_workflow::program::{Program, Read};
+use edgefaas_workflow::synthesizer::Firing;
+use edgefaas_workflow::{Event, weight};
+use serde_json::{Map, Value};
+use ulid::Ulid;
+
+use super::Coordinator;
+use super::drive::Queued;
+use super::inbox::NoRoomForEvent;
+use super::lanes::{Arrival, LaneRoom, StartEvent};
+use super::messages::CLOUD_EVENT;
+use super::root::{Charge, NodeBudget};
+use super::{INSTANCE_BYTES, Running, Start};
+
+/// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
+const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
+
+/// A message and the workflows that wait for it, each with its room.
+pub struct Offered {
+    event: Arc<Value>,
+    event_bytes: usize,
+    /// The event's memory, for all instances that are told.
+    held: Option<Arc<Taken>>,
+    arrival: Arrival,
+    tells: Vec<Tell>,
+    starts: Vec<Arc<LiveWorkflow>>,
+    lanes: Vec<(Arc<LiveWorkflow>, Interest, LaneRoom)>,
+}
+
+/// An instance that waits for a message.
+struct Tell {
+    running: Arc<Running>,
+    frame: FrameId,
+    source: u32,
+    charge: Charge,
+}
+
+impl Offered {
+    /// The event's memory, once for all instances that are told: a message that all of them wait for has to find room beside them.
+    fn hold_event(&mut self, budget: &NodeBudget) -> Result<&Arc<Taken>, NoRoomForEvent> {
+        let held = match self.held.take() {
+            Some(held) => held,
+            None => Arc::new(budget.take(self.event_bytes)?),
+        };
+        Ok(self.held.insert(held))
+    }
+}
+
+impl Coordinator {
+    /// Which workflows wait for a message, if any do. Nothing has happened yet.
+    ///
+    /// # Errors
+    /// One of them has no room for it: what its publisher is to be told.
+    pub fn offered_to_workflows(&self, publishing: &Publishing<'_>) -> Result<Option<Offered>, Verdict> {
+        let routes = self.registry.routes();
+        let starts = routes.starts();
+        if starts.is_empty() && self.interests.is_empty() {
+            return Ok(None);
+        }
+        let message = publishing.message();
+        let topic = message.topic().as_str();
+        let interests = &self.interests;
+        let by_topic = || starts.wants_topic(topic) || interests.wants_topic(topic);
+        let by_type = || is_event(message) && (starts.wants_events() || interests.wants_events());
+        if !by_topic() && !by_type() {
+            return Ok(None);
+        }
+        let unix_ms = self.clock.now_unix_ms();
+        let (event, plain) = event_of(message, unix_ms);
+        let found_by = plain.then_some(topic);
+        let mut found = starts.matching(found_by, &event, unix_ms);
+        found.extend(interests.matching(found_by, &event, unix_ms));
+        if found.is_empty() {
+            return Ok(None);
+        }
+        self.figures.events.fetch_add(1, Relaxed);
+        let event_bytes = weight(&event);
+        let mut offered = Offered {
+            event: Arc::new(event),
+            event_bytes,
+            held: None,
+            arrival: Arrival {
+                now_ms: self.time.now_ms(),
+                unix_ms,
+                payload_bytes: message.payload().len(),
+                depth: match publishing.origin() {
+                    Origin::Node { depth, .. } => *depth,
+                    _ => 0,
+                },
+                trace_parent: trace_parent(message),
+            },
+            tells: Vec::new(),
+            starts: Vec::new(),
+            lanes: Vec::new(),
+        };
+        for interest in found {
+            if let Err(refusal) = self.find_room(publishing, &routes, interest, &mut offered) {
+                self.figures.rejected.fetch_add(1, Relaxed);
+                return Err(refusal);
+            }
+        }
+        Ok(Some(offered))
+    }
+
+    /// Finds room for a message with one of those who wait for it.
+    ///
+    /// # Errors
+    /// There is none, and its publisher can be told.
+    fn find_room(
+        &self,
+        publishing: &Publishing<'_>,
+        routes: &Routes,
+        interest: Interest,
+        offered: &mut Offered,
+    ) -> Result<(), Verdict> {
+        let qos = publishing.message().qos();
+        let is_told = qos > QoS::AtMostOnce;
+        match &interest.waiter {
+            Waiter::Instance(id, frame) => {
+                let Some(running) = self.find(*id) else { return Ok(()) };
+                let is_full = || self.broker.journal().is_full();
+                let event = offered.hold_event(&self.budget);
+                match event.and_then(|event| running.reserve(event, qos, is_full)) {
+                    Ok(charge) => {
+                        let (frame, source) = (*frame, interest.source);
+                        offered.tells.push(Tell { running, frame, source, charge });
+                    }
+                    Err(_) if is_told => return Err(self.refusal(publishing)),
+                    Err(reason) => self.drop_event(&running.workflow, &id.to_string(), &reason),
+                }
+            }
+            Waiter::Start(name) => {
+                let Some(workflow) = routes.workflow(name) else { return Ok(()) };
+                // Asked before anything has happened, since the message may be offered again.
+                let (depth, payload_bytes) = (offered.arrival.depth, offered.arrival.payload_bytes);
+                if depth == 0 && self.is_full_of(workflow, payload_bytes) {
+                    if is_told {
+                        return Err(self.refusal(publishing));
+                    }
+                    self.figures.rejected.fetch_add(1, Relaxed);
+                    workflow.figures.rejected.fetch_add(1, Relaxed);
+                    return Ok(());
+                }
+                if !workflow.needs_lane {
+                    if self.starts_by(workflow, interest.source as usize, &offered.event) {
+                        offered.starts.push(workflow.clone());
+                    }
+                    return Ok(());
+                }
+                match self.lanes.reserve(name, offered.event_bytes, self.budget.bytes()) {
+                    Ok(room) => offered.lanes.push((workflow.clone(), interest, room)),
+                    Err(_) if is_told => return Err(self.refusal(publishing)),
+                    Err(reason) => self.drop_event(workflow, "", &reason),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the publisher of a message is told for which there is no room.
+    fn refusal(&self, publishing: &Publishing<'_>) -> Verdict {
+        // MQTT 3.1.1 has no negative acknowledgement.
+        match publishing.origin() {
+            Origin::Client(client) if client.version == Version::V311 => {
+                Verdict::Block(self.wait_for_room())
+            }
+            _ => Verdict::Reject(RejectReason::QuotaExceeded),
+        }
+    }
+
+    /// Whether an event starts a workflow whose filters are evaluated at once.
+    fn starts_by(&self, workflow: &LiveWorkflow, source: usize, event: &Value) -> bool {
+        let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
+        on.and_then(|on| on.filters.get(source)).is_some_and(|filter| filter.takes(event))
+    }
+
+    /// Gives a message to the workflows that wait for it. They observe: everybody else still gets it.
+    pub fn give_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
+        let Offered { event, arrival, tells, starts, lanes, .. } = offered;
+        for Tell { running, frame, source, charge } in tells {
+            let told = Event::Message { frame, source, event: event.clone() };
+            self.tell(publishing, &running, told, charge);
+        }
+        for workflow in starts {
+            let input = Value::Array(vec![(*event).clone()]);
+            let mut start = Start::new(workflow, input, arrival.payload_bytes);
+            start.depth = arrival.depth;
+            start.trace_parent.clone_from(&arrival.trace_parent);
+            self.start_by(publishing, start);
+        }
+        for (workflow, Interest { source, filter, .. }, room) in lanes {
+            let (event, arrival) = (event.clone(), arrival.clone());
+            let mut event = StartEvent { source, filter, event, arrival, number: None };
+            if !workflow.program.durable || publishing.message().qos() == QoS::AtMostOnce {
+                self.enqueue_start(room, event);
+                continue;
+            }
+            let number = self.next_start_event();
+            event.number = Some(number);
+            let (key, value) = super::event_log::start_event_entry(&workflow.name, number, &event);
+            publishing.record(key, Some(value));
+            let coordinator = self.clone();
+            publishing.on_recorded(move |_| coordinator.enqueue_start(room, event));
+        }
+    }
+
+    /// There is no room for another instance of a workflow with so large an input.
+    fn is_full_of(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
+        let most = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
+        most.is_some_and(|most| workflow.figures.live.load(Relaxed) >= most)
+            || !self.finds_room(workflow, INSTANCE_BYTES.saturating_add(bytes))
+            || self.running.load(Relaxed) >= self.limits.running
+            || self.instances.lock().len() >= self.limits.instances
+            || self.broker.journal().is_full()
+    }
+
+    /// Starts an instance for a message; one that is durable is on the disk before the message is acknowledged.
+    fn start_by(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
+        let workflow = start.workflow.clone();
+        match self.enter_workflow(start) {
+            Ok(running) => self.begin_with(publishing, running),
+            Err(error) => {
+                workflow.figures.rejected.fetch_add(1, Relaxed);
+                self.figures.rejected.fetch_add(1, Relaxed);
+                self.logs.add(
+                    &workflow.name,
+                    "",
+                    LogLevel::Warn,
+                    format!("an event starts nothing: {error}"),
+                );
+            }
+        }
+    }
+
+    /// Begins an instance that has its place.
+    pub fn begin_with(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: Arc<Running>) {
+        if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
+            return self.spawn_drive(running, Queued::now(Event::Start));
+        }
+        let entries = {
+            let mut state = running.state.lock();
+            self.start_entries(&running, &mut state)
+        };
+        for (key, value) in entries {
+            publishing.record(key, Some(value));
+        }
+        let coordinator = self.clone();
+        publishing.on_recorded(move |ticket| {
+            coordinator.spawn_drive(running, Queued::recorded(Event::Start, 0, ticket))
+        });
+    }
+
+    /// Tells an instance of a message.
+    fn tell(
+        self: &Arc<Self>,
+        publishing: &mut Publishing<'_>,
+        running: &Arc<Running>,
+        event: Event,
+        charge: Charge,
+    ) {
+        if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
+            return self.tell_in_order(running, Queued { charge: Some(charge), ..Queued::now(event) });
+        }
+        let (number, key, value) = self.inbox_entry(running, &event);
+        publishing.record(key, Some(value));
+        let (coordinator, running) = (self.clone(), running.clone());
+        publishing.on_recorded(move |ticket| {
+            let queued = Queued { charge: Some(charge), ..Queued::recorded(event, number, ticket) };
+            coordinator.tell_in_order(&running, queued);
+        });
+    }
+}
+
+/// A message as a CloudEvent, and whether it was none before.
+fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
+    let properties = message.properties();
+    if is_event(message) {
+        let user = properties.map(|properties| properties.user.as_slice()).unwrap_or_default();
+        let binary: Map<String, Value> =
+            user.iter().map(|(name, value)| (name.to_string(), Value::from(&**value))).collect();
+        if REQUIRED.iter().all(|name| binary.contains_key(*name)) {
+            let mut event = binary;
+            edgefaas_workflow::event::set_data(&mut event, message.payload());
+            return (Value::Object(event), false);
+        }
+        if let Ok(event) = serde_json::from_slice::<Value>(message.payload())
+            && is_cloud_event(&event)
+        {
+            return (event, false);
+        }
+    }
+    let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(unix_ms as i64).unwrap_or_default();
+    let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+    let id = Ulid::generate().to_string();
+    (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
+}
+
+/// What an instance gets that a rule starts: what the rule found, or for `all` without one the events.
+pub(super) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
+    let has_own = program.schedule.as_ref().is_some_and(|schedule| schedule.rule.is_some());
+    match has_own {
+        true => Value::Array(vec![edgefaas_workflow::instance::firing_value(firing, Read::Envelope)]),
+        false => firing.events.iter().map(|event| (**event).clone()).collect(),
+    }
+}
+
+fn is_event(message: &Message) -> bool {
+    message.properties().is_some_and(|properties| {
+        properties.content_type.as_deref().is_some_and(|kind| kind.starts_with(CLOUD_EVENT))
+            || REQUIRED.iter().all(|name| properties.user.iter().any(|(key, _)| **key == **name))
+    })
+}
+
+/// W3C trace context of a message: its user property `traceparent`.
+pub fn trace_parent(message: &Message) -> Option<String> {
+    let user = message.properties().map(|properties| properties.user.as_slice()).unwrap_or_default();
+    user.iter().find(|(name, _)| &**name == "traceparent").map(|(_, value)| value.to_string())
+}

@@ -1,0 +1,212 @@
+//! What workflows send: events, messages, answers and the story of their lives.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_broker::topic::TopicName;
+use edgefaas_broker::{Message, Properties, QoS};
+use edgefaas_functions::answer::Answer;
+use edgefaas_functions::durable::AnswerTo;
+use edgefaas_functions::invocation::InvocationError;
+use edgefaas_functions::problem::Problem;
+use edgefaas_functions::topics::takes_from_functions;
+use edgefaas_isolates::Reply;
+use edgefaas_manifest::Permissions;
+use edgefaas_workflow::event::lifecycle;
+use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
+use serde_json::{Value, json};
+use ulid::Ulid;
+
+use super::Coordinator;
+use super::Running;
+use super::drive::Ended;
+
+/// What CloudEvents in their JSON form are called (CloudEvents MQTT binding, section 3.2).
+pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";
+/// Where events go that name no topic; their type comes after it.
+pub(crate) const EMITTED: &str = "$faas/events/emitted/";
+/// Where the lifecycle of workflows is told.
+const LIFECYCLE: &str = "$faas/events/workflow/";
+/// The reason that a dead letter gives, at most.
+const REASON_CHARS: usize = 1000;
+
+/// The message that a workflow sends.
+///
+/// # Errors
+/// Why it can't be sent.
+pub(super) fn of(
+    outgoing: &Outgoing,
+    permissions: &Permissions,
+    max_bytes: usize,
+) -> Result<Message, String> {
+    let topic = match (&outgoing.topic, &outgoing.content) {
+        (Some(topic), _) => {
+            let name = TopicName::new(topic.as_str()).map_err(|error| format!("`{topic}`: {error}"))?;
+            if !permissions.allows_publish(topic) {
+                return Err(format!(
+                    "the workflow may not publish to `{topic}`: its permissions.publish in the manifest do not name it"
+                ));
+            }
+            if !takes_from_functions(topic) {
+                return Err(format!("nobody but the node publishes to `{topic}`"));
+            }
+            name
+        }
+        (None, Content::CloudEvent(event)) => {
+            let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
+            let level: String =
+                kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
+            TopicName::new(format!("{EMITTED}{level}")).map_err(|error| format!("`{kind}`: {error}"))?
+        }
+        (None, Content::Payload(_)) => return Err("the message has no topic".to_owned()),
+    };
+    let (payload, content_type) = match &outgoing.content {
+        Content::CloudEvent(event) => (event.to_string(), Some(CLOUD_EVENT)),
+        Content::Payload(Value::String(text)) => (text.clone(), None),
+        Content::Payload(Value::Null) => (String::new(), None),
+        Content::Payload(other) => (other.to_string(), Some("application/json")),
+    };
+    let properties = Properties {
+        content_type: content_type.map(Into::into),
+        user: outgoing.headers.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
+        ..Properties::default()
+    };
+    if let Some(problem) = properties.problem() {
+        return Err(problem);
+    }
+    let qos = match outgoing.qos {
+        0 => QoS::AtMostOnce,
+        1 => QoS::AtLeastOnce,
+        _ => QoS::ExactlyOnce,
+    };
+    let message = Message::new(topic, Bytes::from(payload))
+        .with_qos(qos)
+        .with_retain(outgoing.retain)
+        .with_properties(properties);
+    let bytes = message.weight();
+    match bytes > max_bytes {
+        true => Err(format!(
+            "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
+        )),
+        false => Ok(message),
+    }
+}
+
+impl Coordinator {
+    /// Whether somebody subscribes to the lifecycle of a workflow.
+    pub(super) fn lifecycle_is_wanted(&self, workflow: &str) -> bool {
+        let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
+        self.broker.has_subscribers_below("$faas", "events")
+            && any.into_iter().any(|kind| {
+                let topic = |what: &str| format!("{LIFECYCLE}{workflow}/{what}/{}", kind.word());
+                self.broker.has_subscribers(&topic("workflow"))
+                    || self.broker.has_subscribers(&topic("task"))
+            })
+    }
+
+    /// Tells what happened to a workflow or one of its tasks, if somebody listens.
+    pub(super) fn publish_lifecycle(&self, running: &Running, note: &Note) {
+        let name = &running.workflow.name;
+        let what = if note.node.is_some() { "task" } else { "workflow" };
+        let topic = format!("{LIFECYCLE}{name}/{what}/{}", note.kind.word());
+        if !self.broker.has_subscribers(&topic) {
+            return;
+        }
+        let program = &running.workflow.program;
+        let mut data = json!({
+            "name": format!("{}.{}", program.name, program.namespace),
+            "workflow": {"namespace": program.namespace, "name": program.name, "version": program.version},
+            "instance": running.id.to_string(),
+        });
+        if let Some(node) = note.node {
+            data["task"] = Value::from(program.node(node).path.as_str());
+        }
+        let part = match note.kind {
+            NoteKind::Started => "input",
+            NoteKind::Completed => "output",
+            NoteKind::Faulted | NoteKind::Retried => "error",
+            NoteKind::Skipped | NoteKind::Cancelled => "data",
+        };
+        data[part] = note.value.to_json();
+        let text = self.secrets.mask(&running.workflow.app, &program.secrets, data.to_string());
+        let data = serde_json::from_str(&text).unwrap_or_default();
+        let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(self.clock.now_unix_ms() as i64)
+            .unwrap_or_default()
+            .to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+        let kind = format!("{what}.{}", note.kind.word());
+        let event = lifecycle(&Ulid::generate().to_string(), &kind, name, &time, data);
+        let Ok(topic) = TopicName::new(topic) else { return };
+        let properties = Properties { content_type: Some(CLOUD_EVENT.into()), ..Properties::default() };
+        let message = Message::new(topic, Bytes::from(event.to_string())).with_properties(properties);
+        self.publisher.publish(name, running.depth.saturating_add(1), message);
+    }
+
+    /// Answers whoever asked over MQTT; if nobody did and nobody else was told, a failure is a dead letter.
+    pub(super) fn answer_workflow(self: &Arc<Self>, running: &Running, result: &Ended, told: bool) {
+        let name = &running.workflow.name;
+        let problem = |error: &edgefaas_workflow::WorkflowError| {
+            let error =
+                InvocationError::Workflow { workflow: name.to_string(), error: Box::new(error.clone()) };
+            Problem::of(&error, Some(&running.id.to_string()))
+        };
+        if let Some(to) = &running.answer {
+            let result = match result {
+                Ok(output) => Ok(Reply::Json(output.to_string())),
+                Err(error) => Err(problem(error)),
+            };
+            if let Some(message) = self.workflow_answer(running, to, result) {
+                self.publisher.answer(
+                    name,
+                    running.depth.saturating_add(1),
+                    to.requester.as_ref().map(|r| r.client()),
+                    message,
+                );
+            }
+            return;
+        }
+        let Err(error) = result else { return };
+        if told || running.parent.is_some() || running.is_durable() {
+            return;
+        }
+        let problem = problem(error);
+        let reason = self.secrets.mask(
+            &running.workflow.app,
+            &running.workflow.program.secrets,
+            problem.detail.clone(),
+        );
+        let reason: String = reason.chars().take(REASON_CHARS).collect();
+        let user = [
+            ("reason", format!("{}: {}", problem.title, reason.replace('\0', " "))),
+            ("status", problem.status.to_string()),
+            ("instance", running.id.to_string()),
+        ];
+        let properties = Properties {
+            content_type: Some("application/json".into()),
+            user: user.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            ..Properties::default()
+        };
+        let payload = running.input_text();
+        let Ok(topic) = TopicName::new(format!("$faas/dead/{name}")) else { return };
+        let letter = Message::new(topic, Bytes::from(payload))
+            .with_qos(QoS::AtLeastOnce)
+            .with_properties(properties);
+        if letter.weight() <= self.publisher.max_message_bytes() {
+            self.publisher.publish(name, running.depth.saturating_add(1), letter);
+        }
+    }
+
+    fn workflow_answer(
+        &self,
+        running: &Running,
+        to: &AnswerTo,
+        result: Result<Reply, Problem>,
+    ) -> Option<Message> {
+        let answer = Answer {
+            topic: TopicName::new(to.topic.as_str()).ok()?,
+            correlation_data: to.correlation_data.clone(),
+            depth: running.depth,
+            requester: to.requester.as_ref().map(|requester| requester.client()),
+        };
+        answer.message(result, self.publisher.max_message_bytes())
+    }
+}

@@ -1,0 +1,105 @@
+//! Spans of instances and their tasks.
+
+use edgefaas_functions::trace::{DATA_CHARS, SpanKind, TraceSpan, Traces, cut, trace_id};
+use edgefaas_workflow::instance::{Note, NoteKind};
+use edgefaas_workflow::program::Node;
+
+use super::Running;
+
+/// Of the spans that are kept one in so many may be tasks of one instance: a loop does not push out everything else.
+const INSTANCE_SHARE: usize = 8;
+const MIN_TASKS: usize = 64;
+
+/// The tasks of one instance that have begun and not ended.
+#[derive(Default)]
+pub(super) struct OpenSpans {
+    open: Vec<OpenSpan>,
+    count: u64,
+}
+
+struct OpenSpan {
+    node: Option<u32>,
+    /// The task's place in the definition; empty for the workflow.
+    path: String,
+    id: String,
+    parent: Option<String>,
+    started_unix_us: u64,
+    input: String,
+}
+
+impl OpenSpans {
+    /// The span of a task that runs.
+    pub fn of_task(&self, node: u32) -> Option<String> {
+        self.open.iter().rev().find(|span| span.node == Some(node)).map(|span| span.id.clone())
+    }
+
+    /// Whether tasks that begin now are recorded.
+    fn has_room(&self, traces: &Traces) -> bool {
+        self.count < (traces.max_spans() / INSTANCE_SHARE).max(MIN_TASKS) as u64
+    }
+
+    /// Takes a note; gives a span when something has ended.
+    pub fn note(
+        &mut self,
+        traces: &Traces,
+        running: &Running,
+        note: &Note,
+        node: Option<&Node>,
+        unix_us: u64,
+    ) -> Option<TraceSpan> {
+        let trace = trace_id(running.trace_parent.as_deref()?)?;
+        let data = || cut(&note.value.start_of_json(4 * DATA_CHARS));
+        if note.kind == NoteKind::Started {
+            if node.is_some() && !self.has_room(traces) {
+                return None;
+            }
+            self.begin(running, note, node, unix_us, data());
+            return None;
+        }
+        if matches!(note.kind, NoteKind::Retried | NoteKind::Skipped) {
+            return None;
+        }
+        let at = self.open.iter().rposition(|open| open.node == note.node)?;
+        let OpenSpan { id, parent, started_unix_us, input, .. } = self.open.remove(at);
+        let failed = note.kind != NoteKind::Completed;
+        let (kind, name) = match node {
+            None => (SpanKind::Workflow, running.workflow.name.to_string()),
+            Some(node) => (SpanKind::Task, format!("{} {}", node.kind.word(), node.name)),
+        };
+        Some(TraceSpan {
+            trace: trace.to_owned(),
+            id,
+            parent,
+            kind,
+            name,
+            started_unix_us,
+            duration_us: unix_us.saturating_sub(started_unix_us),
+            parts_us: [0; 4],
+            input,
+            output: if failed { String::new() } else { data() },
+            error: failed.then(|| match note.kind {
+                NoteKind::Cancelled => "cancelled".to_owned(),
+                _ => data(),
+            }),
+        })
+    }
+
+    fn begin(&mut self, running: &Running, note: &Note, node: Option<&Node>, unix_us: u64, input: String) {
+        let instance = running.id.to_string();
+        let path = node.map(|node| node.path.clone()).unwrap_or_default();
+        let (id, parent) = match node {
+            None => (instance, running.parent_span()),
+            Some(_) => {
+                self.count += 1;
+                // The innermost of those that are around it.
+                let is_around = |span: &&OpenSpan| {
+                    path.strip_prefix(span.path.as_str()).is_some_and(|rest| rest.starts_with('/'))
+                };
+                let around = self.open.iter().filter(is_around).max_by_key(|span| span.path.len());
+                let parent = around.map_or(instance.clone(), |span| span.id.clone());
+                (format!("{instance}{path}#{}", self.count), Some(parent))
+            }
+        };
+        self.open.push(OpenSpan { node: note.node, path, id, parent, started_unix_us: unix_us, input });
+    }
+}

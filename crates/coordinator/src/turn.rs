@@ -1,0 +1,228 @@
+//! Turns of instances: short ones where the event arrives, long ones on the threads for [computing](super::compute).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_workflow::instance::{Action, Cut, Instance, NextTask, Note};
+use edgefaas_workflow::{Environment, Event};
+use serde_json::Value;
+
+use super::compute::SLICE;
+use super::discard::discard;
+use super::root::NodeBudget;
+use super::{Coordinator, Pace, Refusal, RunState, Running};
+
+/// How long an instance holds a worker.
+pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);
+/// What an instance may grow by on a worker where memory gets tight: within these, a share of what is free. One that grows more computes
+/// elsewhere, so that no more of them grow than there is room for.
+const WORKER_GROWTH_BYTES: std::ops::RangeInclusive<usize> = (2 << 10)..=(64 << 10);
+const WORKER_GROWTH_SHARE: usize = 4;
+/// What an instance may grow by until it is charged, where memory gets tight.
+const SLICE_BYTES: usize = 256 << 10;
+/// Tasks between two looks at the clock.
+const CLOCK_TASKS: u32 = 8;
+
+/// A turn that goes on elsewhere, with the instance itself.
+pub(super) struct Paused {
+    instance: Instance,
+    /// It was not told yet.
+    event: Option<Event>,
+    actions: Vec<Action>,
+    now_ms: u64,
+    unix_ms: u64,
+    secrets: Value,
+    runtime: Value,
+    observed: bool,
+    is_refusal: bool,
+    /// How long it has computed on the threads for that.
+    computed: Duration,
+}
+
+fn worker_growth_bytes(budget: &NodeBudget) -> usize {
+    let (least, most) = WORKER_GROWTH_BYTES.into_inner();
+    (budget.bytes().free() / WORKER_GROWTH_SHARE).clamp(least, most)
+}
+
+fn take_notes(actions: &mut Vec<Action>) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let others = std::mem::take(actions).into_iter().filter_map(|action| match action {
+        Action::Note(note) => {
+            notes.push(note);
+            None
+        }
+        other => Some(other),
+    });
+    *actions = others.collect();
+    notes
+}
+
+fn pace_of(turn: Duration) -> Pace {
+    if turn > WORKER_SLICE { Pace::Slow } else { Pace::Quick }
+}
+
+/// Yields the worker every [`WORKER_SLICE`] in a task that processes many events.
+pub(super) struct YieldTimer(Instant);
+
+impl YieldTimer {
+    /// The task has the worker from now on.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Yields if the task has had the worker for [`WORKER_SLICE`].
+    pub async fn yield_if_due(&mut self) {
+        if self.0.elapsed() >= WORKER_SLICE {
+            tokio::task::yield_now().await;
+            self.0 = Instant::now();
+        }
+    }
+}
+
+impl Coordinator {
+    /// Begins a turn with an event, the instance's lock held; at the times that its journal has, where it has one.
+    ///
+    /// # Errors
+    /// The turn is longer than a moment: it goes on by [`finish_turn`](Self::finish_turn). Until then the instance is told
+    /// nothing else.
+    pub(super) fn begin_turn(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        event: Event,
+        times_ms: Option<(u64, u64)>,
+    ) -> Result<Vec<Action>, Box<Paused>> {
+        if let Event::Ended { frame, .. } = &event {
+            state.calls.retain(|(call, _)| call != frame);
+            state.children.retain(|(child, _)| child != frame);
+        }
+        let program = &running.workflow.program;
+        let secrets = self.secrets_of(&running.workflow);
+        let (now_ms, unix_ms) = times_ms.unwrap_or_else(|| (self.time.now_ms(), self.clock.now_unix_ms()));
+        let observed = running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name);
+        let runtime = &self.runtime;
+        let memory_bytes = running.memory_bytes;
+        let environment = Environment {
+            now_ms,
+            unix_ms,
+            secrets: &secrets,
+            runtime,
+            observed,
+            memory_bytes,
+            cut: Cut::Memory,
+        };
+        let is_refusal = matches!(event, Event::Refuse { .. });
+        let (mut actions, mut later) = (Vec::new(), None);
+        // One task may make much at once: where nothing is left, such turns come one after another.
+        let must_wait = self.budget.is_spent() && !is_refusal && !Coordinator::is_modest(&running.workflow);
+        // What goes on after a turn is known to be long.
+        if matches!(event, Event::Continue) || event.is_large() || state.pace == Pace::Slow || must_wait {
+            later = Some(event);
+        } else {
+            let started = Instant::now();
+            let (mut tasks, bytes_before) = (0, state.instance.bytes());
+            actions = state.instance.begin(program, event, &environment, &mut |next| {
+                tasks += 1;
+                next.is_quick
+                    && (tasks % CLOCK_TASKS != 0 || started.elapsed() < WORKER_SLICE)
+                    && (!self.budget.is_tight()
+                        || next.bytes <= bytes_before + worker_growth_bytes(&self.budget))
+            });
+            // Filters of a message are not cut into slices.
+            state.pace = pace_of(started.elapsed());
+        }
+        if later.is_none() && !state.instance.is_paused() {
+            self.turn_ended(running, state, is_refusal);
+            return Ok(actions);
+        }
+        let stand_in = state.instance.stand_in();
+        let instance = std::mem::replace(&mut state.instance, stand_in);
+        self.settle(running, state);
+        // It is elsewhere, and counts as before.
+        state.charge_for(running, instance.bytes());
+        let runtime = runtime.clone();
+        Err(Box::new(Paused {
+            instance,
+            event: later,
+            actions,
+            now_ms,
+            unix_ms,
+            secrets,
+            runtime,
+            observed,
+            is_refusal,
+            computed: Duration::ZERO,
+        }))
+    }
+
+    /// Does the rest of a turn. None: the node stops, and the instance is gone.
+    pub(super) async fn finish_turn(
+        &self,
+        running: &Arc<Running>,
+        paused: Box<Paused>,
+    ) -> Option<Vec<Action>> {
+        // Its place from before would keep it from beginning.
+        running.has_settled();
+        let (of, program) = (running.clone(), running.workflow.program.clone());
+        let bytes = paused.instance.bytes();
+        let mut paused = Some(paused);
+        let turn = self.compute.run(bytes, move || {
+            let mut turn = paused.take()?;
+            let Paused { now_ms, unix_ms, observed, .. } = *turn;
+            let environment = Environment {
+                now_ms,
+                unix_ms,
+                secrets: &turn.secrets,
+                runtime: &turn.runtime,
+                observed,
+                memory_bytes: of.memory_bytes,
+                cut: Cut::Memory,
+            };
+            let started = Instant::now();
+            let (bytes_before, budget) = (turn.instance.bytes(), &of.root.node);
+            let goes_on = &mut |next: NextTask| {
+                let may_grow = next.bytes < bytes_before + SLICE_BYTES || !budget.is_tight();
+                started.elapsed() < SLICE && may_grow
+            };
+            let more = match turn.event.take() {
+                Some(event) => turn.instance.begin(&program, event, &environment, goes_on),
+                None => turn.instance.resume(&program, &environment, goes_on),
+            };
+            turn.actions.extend(more);
+            turn.computed += started.elapsed();
+            if turn.instance.is_paused() {
+                // What it holds counts, though nobody can refuse it before the end of the turn.
+                of.charge(turn.instance.bytes());
+                paused = Some(turn);
+                return None;
+            }
+            Some(turn)
+        });
+        let (turn, place) = turn.await?;
+        let Paused { instance, mut actions, is_refusal, computed, .. } = *turn;
+        {
+            let mut state = running.state.lock();
+            let stand_in = std::mem::replace(&mut state.instance, instance);
+            let bytes = stand_in.bytes();
+            // It may have what the instance has given up.
+            discard(stand_in, bytes);
+            state.place = Some(place);
+            state.pace = pace_of(computed);
+            self.turn_ended(running, &mut state, is_refusal);
+        }
+        // There may be thousands, which are not to hold the worker together.
+        let mut timer = YieldTimer::start();
+        for note in take_notes(&mut actions) {
+            timer.yield_if_due().await;
+            self.note(running, &note);
+        }
+        Some(actions)
+    }
+
+    fn turn_ended(&self, running: &Running, state: &mut RunState, is_refusal: bool) {
+        if is_refusal {
+            state.refusal = Refusal::Told { steps: state.instance.steps() };
+        }
+        self.settle(running, state);
+    }
+}

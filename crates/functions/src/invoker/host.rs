@@ -1,0 +1,336 @@
+//! The host calls of one invocation.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_broker::topic::TopicName;
+use edgefaas_broker::{Message, Properties, QoS};
+use edgefaas_crdt::Operation;
+use edgefaas_isolates::{
+    Change, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture, IncomingResponse,
+    LogLevel, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
+};
+use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Invoker;
+use super::callee::WorkflowCall;
+use super::effects::{Effects, EffectsFull};
+use super::object_calls::{UsedKeys, at_path, operation};
+use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
+use crate::outgoing;
+use crate::registry::LiveFunction;
+use crate::topics::takes_from_functions;
+
+/// What a line of the log counts at least.
+const LINE_BYTES: usize = 16;
+
+/// Answers a function while it runs, and holds back what it does.
+pub struct InvocationHost {
+    pub(super) invoker: Arc<Invoker>,
+    pub(super) function: Arc<LiveFunction>,
+    invocation: String,
+    trace_parent: Option<String>,
+    depth: u8,
+    lineage: Option<Lineage>,
+    pub(super) effects: Arc<Mutex<Effects>>,
+    calls_left: u32,
+    log_bytes_left: usize,
+    log_is_full: bool,
+    pub(super) used_keys: UsedKeys,
+}
+
+impl InvocationHost {
+    /// The host of `invocation`, which leaves its effects in `effects`.
+    pub fn new(
+        invoker: Arc<Invoker>,
+        function: Arc<LiveFunction>,
+        invocation: &Invocation,
+        effects: Arc<Mutex<Effects>>,
+    ) -> Self {
+        let limits = function.spec.limits;
+        Self {
+            invoker,
+            function,
+            invocation: invocation.id.clone(),
+            trace_parent: invocation.trace_parent.clone(),
+            depth: invocation.depth,
+            lineage: invocation.lineage.clone(),
+            effects,
+            calls_left: limits.calls,
+            log_bytes_left: limits.log_bytes,
+            log_is_full: false,
+            used_keys: UsedKeys::default(),
+        }
+    }
+
+    /// Counts a call of a function, or a request.
+    fn count_call(&mut self) -> Result<(), HostError> {
+        let most = self.function.spec.limits.calls;
+        let left = self.calls_left.checked_sub(1);
+        self.calls_left = left.ok_or_else(|| {
+            HostError::Overloaded(format!(
+                "an invocation of `{}` may make at most {most} calls and requests (limits.calls)",
+                self.function.name
+            ))
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn not_permitted(&self, kind: &str, name: &str, key: &str) -> HostError {
+        HostError::NotPermitted(format!(
+            "function `{}` may not use {kind} `{name}`: its permissions.{key} in the manifest do not name it",
+            self.function.name
+        ))
+    }
+}
+
+impl Host for InvocationHost {
+    fn publish(&mut self, request: PublishRequest) -> Result<(), HostError> {
+        let invalid = |reason: String| HostError::Invalid(reason);
+        let topic = TopicName::new(request.topic).map_err(|error| invalid(error.to_string()))?;
+        if !self.function.spec.permissions.allows_publish(topic.as_str()) {
+            return Err(self.not_permitted("topic", topic.as_str(), "publish"));
+        }
+        // Dead letters and events are believed, since they are the node's.
+        if !takes_from_functions(topic.as_str()) {
+            return Err(HostError::NotPermitted(format!(
+                "function `{}` may not publish to `{}`: under $faas/ functions publish calls alone \
+                 ($faas/fn/NAME/invoke)",
+                self.function.name,
+                topic.as_str()
+            )));
+        }
+        let qos = match request.qos {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            2 => QoS::ExactlyOnce,
+            other => return Err(invalid(format!("qos {other} is not 0, 1 or 2"))),
+        };
+        let response_topic = request
+            .response_topic
+            .map(TopicName::new)
+            .transpose()
+            .map_err(|error| invalid(format!("response topic: {error}")))?;
+        // Whoever answers publishes there for us.
+        if let Some(topic) = &response_topic
+            && !self.function.spec.permissions.allows_publish(topic.as_str())
+        {
+            return Err(self.not_permitted("response topic", topic.as_str(), "publish"));
+        }
+        let properties = Properties {
+            content_type: request.content_type.map(Into::into),
+            response_topic,
+            correlation_data: request.correlation_data,
+            user: request.user_properties.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            ..Properties::default()
+        };
+        if let Some(problem) = properties.problem() {
+            return Err(invalid(problem));
+        }
+        let message = Message::new(topic, request.payload)
+            .with_qos(qos)
+            .with_retain(request.retain)
+            .with_properties(properties);
+        let (bytes, max_bytes) = (message.weight(), self.invoker.publisher.max_message_bytes());
+        if bytes > max_bytes {
+            return Err(invalid(format!(
+                "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
+            )));
+        }
+        self.effects.lock().publish(message).map_err(full)
+    }
+
+    fn call(
+        &mut self,
+        function: String,
+        data: Bytes,
+    ) -> Result<HostFuture<Result<Reply, HostError>>, HostError> {
+        if !self.function.spec.permissions.allows_call(&function) {
+            return Err(self.not_permitted("function", &function, "call"));
+        }
+        self.count_call()?;
+        let caller = self.function.name.to_string();
+        let event =
+            Event { trigger: Trigger::Call(DirectCall { caller: Some(caller.clone()) }), body: data };
+        let mut call = Invocation::new(function, Principal::Function { name: caller }, event);
+        call.parent = Some(self.invocation.clone());
+        call.trace_parent = self.trace_parent.clone();
+        call.depth = self.depth.saturating_add(1);
+        call.lineage.clone_from(&self.lineage);
+        let invoker = self.invoker.clone();
+        let routes = invoker.registry.routes();
+        // A composition is a function.
+        if routes.function(&call.function).is_none()
+            && let Some(workflow) = routes.workflow(&call.function).cloned()
+        {
+            drop(routes);
+            let Invocation { event, depth, trace_parent, lineage, .. } = call;
+            let call = WorkflowCall { workflow, body: event.body, depth, trace_parent, lineage };
+            let Some(callees) = invoker.callees() else {
+                return Err(call_error(InvocationError::Draining));
+            };
+            return Ok(Box::pin(async move { callees.call_workflow(call).await.map_err(call_error) }));
+        }
+        drop(routes);
+        let admitted = invoker.admit(call).map_err(call_error)?;
+        // A task of its own: where its caller computes and waits for the thread's lane, nobody else polls it, and it may be
+        // the one that has the lane.
+        Ok(Box::pin(async move {
+            let call = tokio::spawn(async move { invoker.run(admitted).await.result });
+            match AbortOnDropHandle::new(call).await {
+                Ok(result) => result.map_err(call_error),
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(HostError::Overloaded("the node stops".to_owned())),
+                },
+            }
+        }))
+    }
+
+    fn fetch(
+        &mut self,
+        request: OutgoingRequest,
+    ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
+        let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
+        self.count_call()?;
+        let (invoker, function) = (self.invoker.clone(), self.function.clone());
+        Ok(Box::pin(async move { Ok(invoker.http.fetch(&function.caller, request).await?) }))
+    }
+
+    fn fetch_later(
+        &mut self,
+        request: OutgoingRequest,
+        body: HostFuture<Result<Bytes, HostError>>,
+    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+        let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
+        self.count_call()?;
+        let (invoker, function) = (self.invoker.clone(), self.function.clone());
+        Ok(Box::pin(async move {
+            let request = request.with_body(body.await?);
+            Ok(invoker.http.fetch(&function.caller, request).await?)
+        }))
+    }
+
+    fn tcp(&mut self) -> Option<TcpPermission> {
+        if self.function.spec.permissions.tcp.is_empty() {
+            return None;
+        }
+        let function = self.function.clone();
+        Some(Box::new(move |address| function.spec.permissions.allows_tcp(address)))
+    }
+
+    fn socket(&mut self) -> Result<SocketPermit, HostError> {
+        Ok(Box::new(self.invoker.http.socket(&self.function.caller)?))
+    }
+
+    fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError> {
+        let ports = self.function.spec.permissions.tcp_ports(name);
+        if ports.is_empty() {
+            return Err(self.not_permitted("server", name, "tcp"));
+        }
+        self.count_call()?;
+        let (invoker, function, name) = (self.invoker.clone(), self.function.clone(), name.to_owned());
+        Ok(Box::pin(async move {
+            let LiveFunction { caller, spec, .. } = &*function;
+            invoker.http.resolve(caller, &spec.permissions, &name, &ports).await
+        }))
+    }
+
+    fn counter_add(&mut self, object: &str, field: &str, amount: i64) -> Result<(), HostError> {
+        self.operate(object, field, Operation::CounterAdd(amount))
+    }
+
+    fn counter_value(&mut self, object: &str, field: &str) -> Result<i64, HostError> {
+        self.counter(object, field)
+    }
+
+    fn register_set(&mut self, object: &str, field: &str, value: Bytes) -> Result<(), HostError> {
+        self.operate(object, field, Operation::RegisterSet(value))
+    }
+
+    fn register_get(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
+        self.register(object, field)
+    }
+
+    fn object_change(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        change: Change<'_>,
+    ) -> Result<(), HostError> {
+        self.operate(object, field, at_path(path, operation(change))?)
+    }
+
+    fn object_read(
+        &mut self,
+        object: &str,
+        field: &str,
+        path: &[&str],
+        read: Read<'_>,
+    ) -> Result<FieldValue, HostError> {
+        self.read(object, field, path, read)
+    }
+
+    fn log(&mut self, level: LogLevel, message: String) {
+        // Lines without text cost something as well.
+        let bytes = message.len().max(LINE_BYTES);
+        if bytes > self.log_bytes_left {
+            // Whatever else comes is left out too, so that what is there has no gaps.
+            self.log_bytes_left = 0;
+            if !std::mem::replace(&mut self.log_is_full, true) {
+                let most = self.function.spec.limits.log_bytes;
+                let message = format!(
+                    "the log of this invocation is over {most} bytes (limits.log); the rest is left out"
+                );
+                self.invoker.logs.add(&self.function.name, &self.invocation, LogLevel::Warn, message);
+            }
+            return;
+        }
+        self.log_bytes_left -= bytes;
+        let message = self.invoker.secrets.mask(&self.function.app, &self.function.spec.secrets, message);
+        self.invoker.logs.add(&self.function.name, &self.invocation, level, message);
+    }
+
+    fn config(&mut self, key: &str) -> Option<String> {
+        self.function.spec.config.get(key).map(|value| value.to_string())
+    }
+
+    fn config_keys(&mut self) -> Vec<String> {
+        self.function.spec.config.keys().cloned().collect()
+    }
+
+    fn secret(&mut self, name: &str) -> Option<String> {
+        let named = self.function.spec.secrets.iter().any(|secret| secret == name);
+        named.then(|| self.invoker.secrets.get(&self.function.app, name)).flatten()
+    }
+
+    fn secret_names(&mut self) -> Vec<String> {
+        let names = self.function.spec.secrets.iter();
+        let is_set = |name: &&String| self.invoker.secrets.get(&self.function.app, name).is_some();
+        names.filter(is_set).cloned().collect()
+    }
+}
+
+pub(super) fn full(error: EffectsFull) -> HostError {
+    HostError::Overloaded(error.to_string())
+}
+
+fn call_error(error: InvocationError) -> HostError {
+    let text = error.detail();
+    match error {
+        InvocationError::UnknownFunction { .. } => HostError::NotFound(text),
+        InvocationError::PayloadTooLarge { .. } => HostError::Invalid(text),
+        InvocationError::QueueFull { .. }
+        | InvocationError::DroppedFromQueue { .. }
+        | InvocationError::NoIsolate { .. }
+        | InvocationError::NoMemory { .. }
+        | InvocationError::NoGuestMemory { .. }
+        | InvocationError::Cancelled { .. }
+        | InvocationError::OverBudget { .. }
+        | InvocationError::Draining => HostError::Overloaded(text),
+        _ => HostError::Failed(text),
+    }
+}

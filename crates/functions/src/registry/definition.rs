@@ -1,0 +1,197 @@
+//! Workflows as they run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use edgefaas_manifest::{Manifest, Permissions, is_name};
+use edgefaas_workflow::program::Mode;
+use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
+
+use crate::outgoing::Caller;
+
+/// A workflow of one revision.
+pub struct LiveWorkflow {
+    /// Its name: `document.name`.
+    pub name: Arc<str>,
+    /// The app it belongs to.
+    pub app: Arc<str>,
+    /// Its text.
+    pub text: Arc<str>,
+    /// The digest of its text: instances are bound to it.
+    pub digest: [u8; 32],
+    /// What it does.
+    pub program: Arc<Program>,
+    /// What it may reach beside its own app.
+    pub permissions: Permissions,
+    /// Its requests to other servers.
+    pub caller: Caller,
+    /// Its figures.
+    pub figures: WorkflowFigures,
+    /// The events that start it are evaluated in a lane of its own.
+    pub needs_lane: bool,
+    /// What is odd about it.
+    pub warnings: Option<DefinitionError>,
+}
+
+/// How often something has happened to the instances of a workflow since it was deployed.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct WorkflowFigures {
+    pub started: AtomicU64,
+    pub completed: AtomicU64,
+    pub faulted: AtomicU64,
+    pub cancelled: AtomicU64,
+    pub rejected: AtomicU64,
+    /// Instances that have not ended.
+    pub live: AtomicU64,
+    pub duration_us: AtomicU64,
+    /// When a dropped event was logged last, by the node's own clock; 0 for never.
+    pub drop_logged_ms: AtomicU64,
+}
+
+/// A workflow can't be what the manifest says.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorkflowError {
+    /// Its definition is no good.
+    #[error(transparent)]
+    Definition(#[from] DefinitionError),
+    /// The name is none for this node.
+    #[error(
+        "{file}: `document.name` is `{name}`; here a name has 1 to 63 of a-z, 0-9, `_` and `-`, and is not `files`"
+    )]
+    Name {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+    },
+    /// Two files have the same name in them.
+    #[error("{file}: workflow `{name}` is in `{other}` already")]
+    Twice {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+        /// The other file.
+        other: String,
+    },
+    /// A function of the app has the name.
+    #[error("{file}: `{name}` is the name of a function of this app; workflows are called like functions")]
+    IsFunction {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+    },
+    /// A table of the manifest is for no workflow.
+    #[error(
+        "[workflows.{name}] in the manifest is for no workflow of this app: the name is `document.name` of a definition"
+    )]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+}
+
+impl LiveWorkflow {
+    /// Compiles a definition.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn compile(
+        app: &Arc<str>,
+        file: &str,
+        text: &str,
+        permissions: Permissions,
+    ) -> Result<Self, DefinitionError> {
+        let Compiled { program, warnings } = compile(text, file)?;
+        Ok(Self {
+            name: program.name.as_str().into(),
+            app: app.clone(),
+            text: text.into(),
+            caller: Caller::new(format!("workflow `{}`", program.name), permissions.http.clone()),
+            digest: *blake3::hash(text.as_bytes()).as_bytes(),
+            needs_lane: needs_lane(&program),
+            program: Arc::new(program),
+            permissions,
+            figures: WorkflowFigures::default(),
+            warnings,
+        })
+    }
+
+    /// Replaces its permissions.
+    fn permit(&mut self, permissions: Permissions) {
+        self.caller = Caller::new(self.caller.owner().clone(), permissions.http.clone());
+        self.permissions = permissions;
+    }
+
+    /// What starts it by itself, in words.
+    pub fn triggers(&self) -> Vec<String> {
+        let Some(schedule) = &self.program.schedule else { return Vec::new() };
+        let mut triggers = Vec::new();
+        triggers.extend(schedule.cron.as_ref().map(|cron| format!("cron {cron}")));
+        triggers.extend(schedule.every_ms.map(|ms| format!("every {}", words(ms))));
+        triggers.extend(schedule.after_ms.map(|ms| format!("after {}", words(ms))));
+        for filter in schedule.on.iter().flat_map(|on| &on.filters) {
+            let text = |name: &str| {
+                let (_, value) = filter.attributes.iter().find(|(attribute, _)| attribute == name)?;
+                Some(value.literal()?.as_str()?.to_owned())
+            };
+            let named = [text("type"), text("subject")].into_iter().flatten();
+            triggers.push(format!("on {}", named.collect::<Vec<_>>().join(" ")));
+        }
+        triggers
+    }
+
+    /// Whether it may call a function or workflow of `app`.
+    pub fn may_call(&self, name: &str, app: &str) -> bool {
+        *self.app == *app || self.permissions.allows_call(name)
+    }
+}
+
+/// The workflows of an app, by name.
+pub(super) fn compile_all(
+    manifest: &Manifest,
+    texts: &BTreeMap<String, String>,
+) -> Result<Vec<Arc<LiveWorkflow>>, WorkflowError> {
+    let app: Arc<str> = manifest.app.as_str().into();
+    let mut found: BTreeMap<String, (String, Arc<LiveWorkflow>)> = BTreeMap::new();
+    for (file, text) in texts {
+        let mut workflow = LiveWorkflow::compile(&app, file, text, Permissions::default())?;
+        let (name, file) = (workflow.name.to_string(), file.clone());
+        if !is_name(&name) || name == "files" {
+            return Err(WorkflowError::Name { file, name });
+        }
+        if manifest.functions.contains_key(&name) {
+            return Err(WorkflowError::IsFunction { file, name });
+        }
+        workflow.permit(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
+        if let Some((other, _)) = found.get(&name) {
+            return Err(WorkflowError::Twice { file, name, other: other.clone() });
+        }
+        found.insert(name, (file, Arc::new(workflow)));
+    }
+    if let Some(name) = manifest.workflows.permissions.keys().find(|name| !found.contains_key(*name)) {
+        return Err(WorkflowError::Unknown { name: name.clone() });
+    }
+    Ok(found.into_values().map(|(_, workflow)| workflow).collect())
+}
+
+/// Whether a workflow starts only when several events have come together.
+pub fn has_rule(program: &Program) -> bool {
+    let Some(schedule) = &program.schedule else { return false };
+    let several = schedule.on.as_ref().is_some_and(|on| on.mode == Mode::All && on.filters.len() > 1);
+    schedule.rule.is_some() || several
+}
+
+/// Whether the events of a workflow are evaluated in a lane: expressions that need jaq may take long, and rules have state.
+fn needs_lane(program: &Program) -> bool {
+    let filters =
+        program.schedule.iter().filter_map(|schedule| schedule.on.as_ref()).flat_map(|on| &on.filters);
+    has_rule(program) || filters.into_iter().any(|filter| !filter.is_native())
+}
+
+fn words(ms: u64) -> String {
+    humantime::format_duration(std::time::Duration::from_millis(ms)).to_string()
+}

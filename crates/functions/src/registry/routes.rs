@@ -1,0 +1,319 @@
+//! Where events go: an immutable snapshot, replaced as a whole at every change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use croner::Cron;
+use edgefaas_broker::topic::TopicFilter;
+use edgefaas_broker::{FilterTrie, QoS};
+use edgefaas_manifest::{Classes, HttpAuth, Origin, Trigger, parse_cron};
+use edgefaas_state::objects::WatchScope;
+use edgefaas_workflow::instance::start_filter;
+
+use super::interests::{Interest, Interests, Waiter};
+use super::{LiveApp, LiveFunction, LiveWorkflow, near};
+
+/// Two functions can't both have what they ask for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouteConflict {
+    /// The same path and method.
+    #[error("http trigger {method} {path} of function `{function}` is taken by function `{other}`")]
+    Method {
+        /// The method, or `*` for any.
+        method: String,
+        /// The path.
+        path: String,
+        /// Who asks.
+        function: String,
+        /// Who has it.
+        other: String,
+    },
+    /// A path that overlaps with another so that nobody could say which is meant.
+    #[error("http trigger {path} of function `{function}` can't be mounted: {reason}")]
+    Path {
+        /// The path.
+        path: String,
+        /// Who asks.
+        function: String,
+        /// What the router says.
+        reason: String,
+    },
+    /// A trigger that should not have passed the manifest's check.
+    #[error("trigger `{trigger}` of function `{function}` is not valid: {reason}")]
+    Trigger {
+        /// The trigger.
+        trigger: String,
+        /// Whose it is.
+        function: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A mounted http trigger: one path, and who serves which method.
+#[derive(Clone, Default)]
+pub struct HttpRoute {
+    targets: Vec<HttpTarget>,
+}
+
+/// Who serves which methods of a path.
+#[derive(Clone)]
+pub struct HttpTarget {
+    /// None for any.
+    methods: Vec<String>,
+    /// Who handles them.
+    pub function: Arc<LiveFunction>,
+    /// What a request needs.
+    pub auth: Option<HttpAuth>,
+}
+
+impl HttpRoute {
+    /// Who serves `method`.
+    pub fn target(&self, method: &str) -> Option<&HttpTarget> {
+        let named = self.targets.iter().find(|target| target.methods.iter().any(|name| name == method));
+        named.or_else(|| self.targets.iter().find(|target| target.methods.is_empty()))
+    }
+
+    /// The methods that are served, for an `Allow` header.
+    pub fn allowed(&self) -> String {
+        self.targets
+            .iter()
+            .flat_map(|target| &target.methods)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+/// An MQTT trigger.
+pub struct MqttRoute {
+    /// Who handles it.
+    pub function: Arc<LiveFunction>,
+    /// Subscribers do not see the message.
+    pub consume: bool,
+    /// The highest QoS that is honoured.
+    pub qos: QoS,
+    /// Messages of one topic run one after another.
+    pub ordered: bool,
+}
+
+/// A cron trigger.
+pub struct ScheduleRoute {
+    /// Who handles it.
+    pub function: Arc<LiveFunction>,
+    /// As written.
+    pub schedule: String,
+    /// As understood.
+    pub cron: Cron,
+}
+
+/// An object trigger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectRoute {
+    /// Who handles it.
+    pub function: Arc<str>,
+    /// What it watches.
+    pub scope: WatchScope,
+    /// Only changes of this node, or of others.
+    pub origin: Option<Origin>,
+}
+
+/// The snapshot.
+#[derive(Default)]
+pub struct Routes {
+    apps: BTreeMap<String, Arc<LiveApp>>,
+    functions: HashMap<Arc<str>, Arc<LiveFunction>>,
+    workflows: HashMap<Arc<str>, Arc<LiveWorkflow>>,
+    starts: Interests,
+    http: matchit::Router<HttpRoute>,
+    mqtt: FilterTrie<MqttRoute>,
+    schedules: Vec<ScheduleRoute>,
+    object_changes: Vec<ObjectRoute>,
+}
+
+impl Routes {
+    /// The routes of these apps.
+    pub fn build(apps: BTreeMap<String, Arc<LiveApp>>) -> Result<Self, RouteConflict> {
+        let mut routes = Self::default();
+        let mut http: BTreeMap<String, HttpRoute> = BTreeMap::new();
+        for function in apps.values().flat_map(|app| &app.functions) {
+            routes.functions.insert(function.name.clone(), function.clone());
+            for trigger in &function.spec.triggers {
+                let invalid = |reason: String| RouteConflict::Trigger {
+                    trigger: trigger.to_string(),
+                    function: function.name.to_string(),
+                    reason,
+                };
+                match trigger {
+                    Trigger::Http { path, methods, auth } => {
+                        let route = http.entry(path.clone()).or_default();
+                        let target = HttpTarget {
+                            methods: methods.clone(),
+                            function: function.clone(),
+                            auth: *auth,
+                        };
+                        add_target(route, path, target)?;
+                    }
+                    Trigger::Mqtt { filter, consume, qos, ordered } => {
+                        let filter = TopicFilter::new(filter.as_str())
+                            .map_err(|error| invalid(error.to_string()))?;
+                        let route = MqttRoute {
+                            function: function.clone(),
+                            consume: *consume,
+                            qos: match qos {
+                                0 => QoS::AtMostOnce,
+                                1 => QoS::AtLeastOnce,
+                                _ => QoS::ExactlyOnce,
+                            },
+                            ordered: *ordered,
+                        };
+                        routes.mqtt.insert(&filter, route);
+                    }
+                    Trigger::Cron { schedule } => {
+                        let cron = parse_cron(schedule).map_err(|error| invalid(error.to_string()))?;
+                        let (function, schedule) = (function.clone(), schedule.clone());
+                        routes.schedules.push(ScheduleRoute { function, schedule, cron });
+                    }
+                    Trigger::Object { object, field, origin } => {
+                        let (app, object, field) =
+                            (function.app.to_string(), object.clone(), field.clone());
+                        routes.object_changes.push(ObjectRoute {
+                            function: function.name.clone(),
+                            scope: WatchScope { app, object, field },
+                            origin: *origin,
+                        });
+                    }
+                }
+            }
+        }
+        for workflow in apps.values().flat_map(|app| &app.workflows) {
+            routes.workflows.insert(workflow.name.clone(), workflow.clone());
+            let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
+            for (source, filter) in on.iter().flat_map(|on| &on.filters).enumerate() {
+                if let Some(filter) = start_filter(filter) {
+                    let waiter = Waiter::Start(workflow.name.clone());
+                    routes.starts.add(Interest { waiter, source: source as u32, filter: Arc::new(filter) });
+                }
+            }
+        }
+        for (path, route) in http {
+            let function =
+                route.targets.first().map(|target| target.function.name.to_string()).unwrap_or_default();
+            routes.http.insert(path.clone(), route).map_err(|error| RouteConflict::Path {
+                path,
+                function,
+                reason: error.to_string(),
+            })?;
+        }
+        routes.apps = apps;
+        Ok(routes)
+    }
+
+    /// The same with `app` in place of what had its name.
+    pub fn with_app(&self, app: Arc<LiveApp>) -> Result<Self, RouteConflict> {
+        let mut apps = self.apps.clone();
+        apps.insert(app.name.to_string(), app);
+        Self::build(apps)
+    }
+
+    /// The same without an app.
+    pub fn without_app(&self, name: &str) -> Self {
+        let mut apps = self.apps.clone();
+        apps.remove(name);
+        // Fewer routes can't be in conflict where more were not.
+        Self::build(apps).unwrap_or_default()
+    }
+
+    /// An app.
+    pub fn app(&self, name: &str) -> Option<&Arc<LiveApp>> {
+        self.apps.get(name)
+    }
+
+    /// Object triggers.
+    pub fn object_changes(&self) -> &[ObjectRoute] {
+        &self.object_changes
+    }
+
+    /// How objects are kept.
+    pub fn object_classes(&self) -> Classes {
+        let mut classes = Classes::default();
+        for app in self.apps.values() {
+            classes.add(app.name.clone(), app.objects.clone());
+        }
+        classes
+    }
+
+    /// All apps, by name.
+    pub fn apps(&self) -> impl Iterator<Item = &Arc<LiveApp>> {
+        self.apps.values()
+    }
+
+    /// A function.
+    pub fn function(&self, name: &str) -> Option<&Arc<LiveFunction>> {
+        self.functions.get(name)
+    }
+
+    /// Workflows that events start.
+    pub fn starts(&self) -> &Interests {
+        &self.starts
+    }
+
+    /// A workflow.
+    pub fn workflow(&self, name: &str) -> Option<&Arc<LiveWorkflow>> {
+        self.workflows.get(name)
+    }
+
+    /// All workflows, in no order.
+    pub fn workflows(&self) -> impl Iterator<Item = &Arc<LiveWorkflow>> {
+        self.workflows.values()
+    }
+
+    /// Names of workflows like `name`.
+    pub fn near_workflows(&self, name: &str) -> Vec<String> {
+        near(name, self.workflows.keys().map(|name| &**name))
+    }
+
+    /// All functions, in no order.
+    pub fn functions(&self) -> impl Iterator<Item = &Arc<LiveFunction>> {
+        self.functions.values()
+    }
+
+    /// Names of functions like `name`.
+    pub fn near_functions(&self, name: &str) -> Vec<String> {
+        near(name, self.functions.keys().map(|name| &**name))
+    }
+
+    /// The http trigger mounted at a path.
+    pub fn http(&self, path: &str) -> Option<&HttpRoute> {
+        self.http.at(path).ok().map(|found| found.value)
+    }
+
+    /// The MQTT triggers that a topic matches.
+    pub fn for_each_mqtt(&self, topic: &str, found: impl FnMut(&MqttRoute)) {
+        self.mqtt.for_each_match(topic, found);
+    }
+
+    /// The cron triggers.
+    pub fn schedules(&self) -> &[ScheduleRoute] {
+        &self.schedules
+    }
+}
+
+fn add_target(route: &mut HttpRoute, path: &str, target: HttpTarget) -> Result<(), RouteConflict> {
+    let taken = |method: &str, other: &LiveFunction| RouteConflict::Method {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        function: target.function.name.to_string(),
+        other: other.name.to_string(),
+    };
+    for other in &route.targets {
+        if target.methods.is_empty() && other.methods.is_empty() {
+            return Err(taken("*", &other.function));
+        }
+        if let Some(method) = target.methods.iter().find(|method| other.methods.contains(method)) {
+            return Err(taken(method, &other.function));
+        }
+    }
+    route.targets.push(target);
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! MQTT over WebSocket, at `/mqtt` of the gateway (MQTT 5, section 6; RFC 6455).
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use bytes::Bytes;
+use edgefaas_broker::{Broker, Peer, Transport};
+use edgefaas_functions::problem::Problem;
+use http::header::{
+    ALLOW, CONNECTION, HOST, HeaderName, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::frames::PacketStream;
+use super::http::problem_reply;
+
+/// Where browsers and others find the broker.
+pub const PATH: &str = "/mqtt";
+
+/// Whose page makes a request, by its browser (Fetch Metadata).
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SUBPROTOCOL: &str = "mqtt";
+/// Appended to the key (RFC 6455, section 1.3).
+const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// How long the client may take to say goodbye, too.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long what it still sends is read: unread bytes would reset the connection, and it would not learn why.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// `[websocket]`
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebSocketSection {
+    /// Origins whose pages may connect beside the gateway's own, such as `https://example.org`; `*` for all.
+    pub allowed_origins: Vec<String>,
+}
+
+/// What all upgrades of a gateway need.
+pub struct WebSocketGateway {
+    broker: Broker,
+    allowed_origins: Vec<String>,
+    /// The gateway speaks TLS.
+    secure: bool,
+    /// MQTT clients show certificates, which nobody does here.
+    certificates_required: bool,
+}
+
+impl WebSocketGateway {
+    /// For a gateway in front of this broker.
+    pub fn new(
+        broker: Broker,
+        section: &WebSocketSection,
+        secure: bool,
+        certificates_required: bool,
+    ) -> Self {
+        let allowed = section.allowed_origins.iter();
+        let allowed_origins = allowed.map(|origin| origin.trim_end_matches('/').to_ascii_lowercase());
+        Self { broker, allowed_origins: allowed_origins.collect(), secure, certificates_required }
+    }
+
+    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
+        let listed = self.allowed_origins.iter().any(|allowed| allowed == "*" || *allowed == origin);
+        if listed || is_own_origin(&origin, &host_of(headers), self.secure) {
+            return Ok(());
+        }
+        let detail = format!(
+            "pages of {origin:?} may not talk to this node; add the origin to `allowed_origins` under \
+             [websocket] in the node's configuration if they are to"
+        );
+        Err(Problem::new(403, "Origin not allowed", detail))
+    }
+
+    /// Images, scripts, links and the like of a page ask without an origin; browsers say where they stand all the same.
+    fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let own = headers.get(SEC_FETCH_SITE).is_none_or(|site| site == "same-origin" || site == "none");
+        if own || headers.contains_key(ORIGIN) || self.allowed_origins.iter().any(|allowed| allowed == "*")
+        {
+            return Ok(());
+        }
+        let detail = "pages of other sites may not make requests of this node; those of `allowed_origins` under \
+                      [websocket] in the node's configuration may, by requests that name their origin (CORS)";
+        Err(Problem::new(403, "Site not allowed", detail))
+    }
+
+    /// A plain gateway is reached by an address or `localhost`: any other name may have been made to lead here by a
+    /// page that came from there (DNS rebinding), and requests of that page for itself have no origin.
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = host_of(headers);
+        let of_allowed = |origin: &String| {
+            origin == "*" || origin.split_once("://").is_some_and(|(_, allowed)| allowed == host)
+        };
+        if host.is_empty()
+            || self.secure
+            || is_own_name(&host)
+            || self.allowed_origins.iter().any(of_allowed)
+        {
+            return Ok(());
+        }
+        let detail = format!(
+            "this gateway is not known as {host:?}; use its address or `localhost`, or add the origin, such as \
+             \"https://{host}\", to `allowed_origins` under [websocket] in the node's configuration"
+        );
+        Err(Problem::new(403, "Host not allowed", detail))
+    }
+}
+
+/// The upgrade of one connection.
+#[derive(Clone)]
+pub struct Upgrading {
+    gateway: Arc<WebSocketGateway>,
+    peer: SocketAddr,
+    accepted: Arc<Mutex<Option<OnUpgrade>>>,
+}
+
+impl Upgrading {
+    /// For a connection from there, none yet.
+    pub fn new(gateway: Arc<WebSocketGateway>, peer: SocketAddr) -> Self {
+        Self { gateway, peer, accepted: Arc::default() }
+    }
+
+    /// Whose connection it is.
+    pub fn address(&self) -> IpAddr {
+        self.peer.ip()
+    }
+
+    /// Whether a request that needs no credential may come from the page that it comes from, if it comes from one.
+    ///
+    /// # Errors
+    /// 403.
+    pub fn check_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        self.gateway.check_host(headers)?;
+        self.gateway.check_site(headers)?;
+        self.gateway.check_origin(headers)
+    }
+
+    /// Answers a request for [`PATH`]: switches protocols, or says what is wrong.
+    pub fn answer<B>(&self, request: &mut Request<B>) -> Response<Full<Bytes>> {
+        let accept = match check_request(request.method(), request.headers()) {
+            Ok(accept) => accept,
+            Err(refusal) => {
+                let (problem, header) = *refusal;
+                let mut reply = problem_reply(&problem);
+                reply.headers_mut().extend(header);
+                return reply;
+            }
+        };
+        if self.gateway.certificates_required {
+            let detail = "this node asks MQTT clients for certificates (`client_certificates` under [tls]), which the \
+                          gateway cannot; connect to `mqtts`";
+            return problem_reply(&Problem::new(403, "Certificate required", detail));
+        }
+        if let Err(problem) = self.gateway.check_origin(request.headers()) {
+            return problem_reply(&problem);
+        }
+        *self.accepted.lock() = Some(hyper::upgrade::on(request));
+        let mut reply = Response::new(Full::default());
+        *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = reply.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+        reply
+    }
+
+    /// Serves MQTT if the connection was upgraded, until it ends or `cancel` fires. To be called when HTTP is done
+    /// with it.
+    pub async fn serve(self, cancel: CancellationToken) {
+        let Some(accepted) = self.accepted.lock().take() else { return };
+        let stream = match accepted.await {
+            Ok(upgraded) => TokioIo::new(upgraded),
+            Err(error) => {
+                tracing::debug!(peer = %self.peer, %error, "a WebSocket did not come about");
+                return;
+            }
+        };
+        let gateway = self.gateway;
+        let mut socket = PacketStream::new(stream);
+        let transport = if gateway.secure { Transport::SecureWebSocket } else { Transport::WebSocket };
+        let peer = Peer { address: self.peer, transport, certificate: None };
+        gateway.broker.serve(&mut socket, peer, cancel).await;
+        let _ = timeout(CLOSE_TIMEOUT, socket.shutdown()).await;
+        let _ = timeout(LINGER, async {
+            let mut ignored = [0; 4096];
+            while let Ok(1..) = socket.get_mut().read(&mut ignored).await {}
+        })
+        .await;
+    }
+}
+
+type Refusal = Box<(Problem, Option<(HeaderName, HeaderValue)>)>;
+
+/// Holds a request against RFC 6455, section 4.2.1, and MQTT 5, section 6; gives `Sec-WebSocket-Accept`.
+fn check_request(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+    if method != Method::GET {
+        let problem = Problem::new(405, "Method not allowed", format!("{PATH} takes GET only"));
+        return Err(Box::new((problem, Some((ALLOW, HeaderValue::from_static("GET"))))));
+    }
+    let asks = |name, wanted| tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted));
+    if !asks(UPGRADE, "websocket") || !asks(CONNECTION, "upgrade") {
+        let detail = format!("{PATH} is MQTT over WebSocket: the request has to ask for that upgrade");
+        let header = (UPGRADE, HeaderValue::from_static("websocket"));
+        return Err(Box::new((Problem::new(426, "Upgrade required", detail), Some(header))));
+    }
+    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        let detail = "only version 13 of the WebSocket protocol is supported";
+        let header = (SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        return Err(Box::new((Problem::new(426, "Upgrade required", detail), Some(header))));
+    }
+    let bad = |detail: &str| Box::new((Problem::new(400, "Bad WebSocket request", detail), None));
+    let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+    if BASE64_STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
+        return Err(bad("Sec-WebSocket-Key has to be 16 bytes in base64"));
+    }
+    // Case matters here. `mqttv3.1` is an older protocol.
+    if !tokens(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == SUBPROTOCOL) {
+        return Err(bad("the WebSocket subprotocol has to be `mqtt` (Sec-WebSocket-Protocol)"));
+    }
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
+    digest.update(key);
+    digest.update(ACCEPT_SUFFIX.as_bytes());
+    let accept = BASE64_STANDARD.encode(digest.finish());
+    HeaderValue::try_from(accept).map_err(|error| bad(&error.to_string()))
+}
+
+/// What is in a header that is a list.
+fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// Whether a page came from this gateway itself. A plain gateway goes by an address or `localhost` only: any name
+/// can be made to lead here, to a page that came from elsewhere (DNS rebinding). By TLS the name is proven.
+fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
+    let Ok(uri) = Uri::from_str(origin) else { return false };
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return false };
+    let Ok(host) = Authority::from_str(host) else { return false };
+    let (expected, default_port) = if secure { ("https", 443) } else { ("http", 80) };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
+    scheme == expected
+        && authority.host() == host.host()
+        && port(authority) == port(&host)
+        && (secure || is_own_name(host.as_str()))
+}
+
+/// True for an address or `localhost`, with or without a port.
+fn is_own_name(host: &str) -> bool {
+    let Ok(host) = Authority::from_str(host) else { return false };
+    let name = host.host().trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok()
+}
+
+fn host_of(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
+    host.unwrap_or_default().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_the_gateway_itself_is_told_from_others() {
+        for (origin, host, secure, own) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", false, true),
+            ("http://localhost:8080", "localhost:8080", false, true),
+            ("http://[::1]:8080", "[::1]:8080", false, true),
+            ("http://127.0.0.1", "127.0.0.1:80", false, true),
+            ("https://pi.local:8080", "pi.local:8080", true, true),
+            // DNS rebinding: both are the name of the attacker.
+            ("http://evil.example:8080", "evil.example:8080", false, false),
+            ("http://evil.example", "127.0.0.1:8080", false, false),
+            ("http://127.0.0.1:3000", "127.0.0.1:8080", false, false),
+            ("http://localhost:8080", "127.0.0.1:8080", false, false),
+            ("https://127.0.0.1:8080", "127.0.0.1:8080", false, false),
+            ("http://pi.local:8080", "pi.local:8080", true, false),
+            ("null", "127.0.0.1:8080", false, false),
+            ("", "", false, false),
+        ] {
+            assert_eq!(is_own_origin(origin, host, secure), own, "{origin:?} at {host:?}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_key_is_that_of_the_standard() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            (UPGRADE, "WebSocket"),
+            (CONNECTION, "keep-alive, Upgrade"),
+            (SEC_WEBSOCKET_VERSION, "13"),
+            (SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ=="),
+            (SEC_WEBSOCKET_PROTOCOL, "mqttv3.1, mqtt"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        // RFC 6455, section 1.3.
+        let accept = check_request(&Method::GET, &headers).unwrap();
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}
