@@ -17,9 +17,9 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
-use super::Coordinator;
-use super::drive::{Ended, Queued, StepEffects};
-use super::{Running, Start};
+use super::coordinator::Coordinator;
+use super::instance::{Ended, Queued, StepEffects};
+use super::instance::{Running, Start};
 
 /// Something that an instance waits for.
 pub(super) struct Asked {

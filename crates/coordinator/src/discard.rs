@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use edgefaas_workflow::Instance;
 
-use super::Running;
+use super::instance::Running;
 
 /// What is smaller is freed where it is.
 const LARGE_BYTES: usize = 64 << 10;

@@ -5,91 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use edgefaas_broker::{Message, Ticket};
+use edgefaas_broker::Message;
 use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome};
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_functions::trace::new_trace_parent;
 use edgefaas_isolates::Reply;
-use edgefaas_platform::Taken;
 use edgefaas_state::store::{Batch, CommitError};
 use edgefaas_workflow::event::is_large;
 use edgefaas_workflow::instance::{Action, Instance, Outgoing};
-use edgefaas_workflow::{Event, Status, WorkflowError};
+use edgefaas_workflow::{Event, Status};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::actions::Asked;
-use super::root::Charge;
+use super::coordinator::Coordinator;
+use super::instance::{INSTANCE_BYTES, Queued, Refusal, RunState, Running, Start, StepEffects};
+use super::messages;
 use super::turn::{Paused, YieldTimer};
-use super::{Coordinator, INSTANCE_BYTES, Refusal, RunState, Running, Start, messages};
 
 /// How long a full disk is waited for.
 const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
-
-/// The output of a workflow, or its error.
-pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
-
-/// An event on its way to an instance, with what is to be committed with it.
-pub(crate) struct Queued {
-    pub event: Event,
-    pub(super) effects: Option<StepEffects>,
-    /// It is in the journal's inbox already, from this moment on.
-    pub inbox: Option<(u32, Option<Ticket>)>,
-    /// Its part of the root's budget, until what it led to is committed.
-    pub(super) charge: Option<Charge>,
-}
-
-/// What a function has changed and published.
-pub(super) struct StepEffects {
-    pub batch: Batch,
-    pub source: Arc<str>,
-    pub messages: Vec<Message>,
-    /// Of the budget of all that is not committed.
-    pub _taken: Taken,
-}
-
-impl Queued {
-    /// An event that nothing comes with.
-    pub fn now(event: Event) -> Self {
-        Self { event, effects: None, inbox: None, charge: None }
-    }
-
-    /// An event that is in the journal's inbox since before the start.
-    pub fn from_inbox(event: Event, number: u32) -> Self {
-        Self { event, effects: None, inbox: Some((number, None)), charge: None }
-    }
-
-    /// An event that is on the disk, or will be at `ticket`.
-    pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
-        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None }
-    }
-}
-
-impl Running {
-    /// The timers have let go of it.
-    pub(super) fn timer_fired(&self) {
-        self.state.lock().due_ms = None;
-    }
-
-    pub(super) fn is_durable(&self) -> bool {
-        self.workflow.program.durable
-    }
-}
-
-impl RunState {
-    /// Adds events for the one who works on the journal. Of the length of a queue only the last one counts.
-    fn queue_up(&mut self, queued: impl IntoIterator<Item = Queued>) {
-        for queued in queued {
-            if let Event::QueueLength { frame, .. } = queued.event {
-                let is_same =
-                    |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
-                self.queue.retain(|waiting| !is_same(&waiting.event));
-            }
-            self.queue.push(queued);
-        }
-    }
-}
 
 impl Coordinator {
     /// Gives an instance its place. It begins with [`Event::Start`].

@@ -7,9 +7,9 @@ use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::{ErrorKind, Event, Status, WorkflowError};
 use ulid::Ulid;
 
-use super::Coordinator;
-use super::drive::Queued;
-use super::{Refusal, Running};
+use super::coordinator::Coordinator;
+use super::instance::Queued;
+use super::instance::{Refusal, Running};
 
 /// Instances that failed and are kept to be retried.
 const MAX_FAULTED: usize = 1000;

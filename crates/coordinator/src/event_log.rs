@@ -26,12 +26,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
 
-use super::Coordinator;
 use super::actions::child_id;
-use super::drive::Queued;
+use super::coordinator::Coordinator;
+use super::instance::Queued;
+use super::instance::{RunState, Running, Start};
 use super::lanes::{Arrival, StartEvent, filter_of};
 use super::root::RootBudget;
-use super::{RunState, Running, Start};
 
 /// What the keys of instances start with.
 const INSTANCE: u8 = b'w';
@@ -50,16 +50,6 @@ const EVENTS: u32 = 64;
 /// It is not written where that takes so many times what it holds, and more than this.
 const SNAPSHOT_SHARE: u64 = 4;
 const MIN_SNAPSHOT_BYTES: u64 = 1 << 20;
-
-/// How far an instance's log has got.
-#[derive(Debug, Default)]
-pub(super) struct Log {
-    /// The start is on the disk.
-    started: bool,
-    next: u32,
-    /// Events up to here are in the snapshot.
-    snapshot: u32,
-}
 
 #[derive(Serialize, Deserialize)]
 struct StartRecord {

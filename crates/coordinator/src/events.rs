@@ -9,19 +9,17 @@ use edgefaas_isolates::LogLevel;
 use edgefaas_platform::Taken;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::program::{Program, Read};
-use edgefaas_workflow::synthesizer::Firing;
 use edgefaas_workflow::{Event, weight};
 use serde_json::{Map, Value};
 use ulid::Ulid;
 
-use super::Coordinator;
-use super::drive::Queued;
+use super::coordinator::Coordinator;
 use super::inbox::NoRoomForEvent;
+use super::instance::Queued;
+use super::instance::{INSTANCE_BYTES, Running, Start};
 use super::lanes::{Arrival, LaneRoom, StartEvent};
 use super::messages::CLOUD_EVENT;
 use super::root::{Charge, NodeBudget};
-use super::{INSTANCE_BYTES, Running, Start};
 
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
@@ -304,15 +302,6 @@ fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
     let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
     let id = Ulid::generate().to_string();
     (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
-}
-
-/// What an instance gets that a rule starts: what the rule found, or for `all` without one the events.
-pub(super) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
-    let has_own = program.schedule.as_ref().is_some_and(|schedule| schedule.rule.is_some());
-    match has_own {
-        true => Value::Array(vec![edgefaas_workflow::instance::firing_value(firing, Read::Envelope)]),
-        false => firing.events.iter().map(|event| (**event).clone()).collect(),
-    }
 }
 
 fn is_event(message: &Message) -> bool {

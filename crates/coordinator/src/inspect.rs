@@ -1,71 +1,13 @@
-//! Instances as people see them: lists, one with its data, ends that are remembered; cancelling and retrying.
+//! Listing, showing, cancelling and retrying instances.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use edgefaas_workflow::{Event, Status};
 use ulid::Ulid;
 
-use super::drive::{Ended as Outcome, Queued};
-use super::{Coordinator, Running};
-
-/// Ends that are remembered.
-const REMEMBERED: usize = 256;
-/// Bytes of an output that is remembered.
-const OUTPUT_BYTES: usize = 4096;
-
-/// Places of an instance that are listed; a definition may have thousands.
-const MAX_PLACES: usize = 32;
-
-/// An instance.
-#[derive(Debug, Clone)]
-pub struct InstanceView {
-    /// Its id.
-    pub id: Ulid,
-    /// Its workflow.
-    pub workflow: String,
-    /// `document.version` of its definition.
-    pub version: String,
-    /// How far it is.
-    pub status: Status,
-    /// When it started.
-    pub started_unix_ms: u64,
-    /// The tasks that run or wait: their place in the definition, with their number where several are at the same.
-    pub tasks: Vec<String>,
-    /// Tasks it has begun.
-    pub steps: u64,
-    /// It survives a crash.
-    pub durable: bool,
-    /// JSON, secrets masked; empty in lists.
-    pub input: String,
-    /// The same.
-    pub context: String,
-    /// The same, once it has ended.
-    pub output: String,
-    /// The error as JSON, if there is one.
-    pub error: String,
-}
-
-/// The last instances that ended.
-#[derive(Default)]
-pub(super) struct Ended {
-    views: VecDeque<InstanceView>,
-}
-
-impl Ended {
-    /// Remembers one.
-    pub fn add(&mut self, view: InstanceView) {
-        if self.views.len() >= REMEMBERED {
-            self.views.pop_front();
-        }
-        self.views.retain(|known| known.id != view.id);
-        self.views.push_back(view);
-    }
-
-    fn find(&self, id: Ulid) -> Option<InstanceView> {
-        self.views.iter().find(|view| view.id == id).cloned()
-    }
-}
+use super::coordinator::Coordinator;
+use super::instance::{Queued, Running};
+use super::views::InstanceView;
 
 /// Why an instance can't be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,74 +23,6 @@ pub enum ChangeError {
         /// What it is.
         status: &'static str,
     },
-}
-
-impl Running {
-    /// As it ended, secrets masked.
-    pub(super) fn ended_view(&self, result: &Outcome, mask: impl Fn(String) -> String) -> InstanceView {
-        let mut view = self.view(false);
-        match result {
-            Ok(output) => {
-                let text = output.to_string();
-                view.output =
-                    if text.len() <= OUTPUT_BYTES { text } else { format!("\"{} bytes\"", text.len()) };
-            }
-            Err(error) => view.error = error.shortened(OUTPUT_BYTES).to_json().to_string(),
-        }
-        view.output = mask(std::mem::take(&mut view.output));
-        view.error = mask(std::mem::take(&mut view.error));
-        view
-    }
-
-    /// As it is now; with its data, or without.
-    pub(super) fn view(&self, whole: bool) -> InstanceView {
-        let state = self.state.lock();
-        let instance = &state.instance;
-        let program = &self.workflow.program;
-        let mut view = InstanceView {
-            id: self.id,
-            workflow: self.workflow.name.to_string(),
-            version: program.version.clone(),
-            status: instance.status(),
-            started_unix_ms: instance.started_unix_ms(),
-            tasks: places(&instance.current(program)),
-            steps: instance.steps(),
-            durable: program.durable,
-            input: String::new(),
-            context: String::new(),
-            output: String::new(),
-            error: String::new(),
-        };
-        if whole {
-            view.input = instance.input().to_json().to_string();
-            view.context = instance.context().to_json().to_string();
-        }
-        match instance.result() {
-            Some(Ok(output)) if whole => view.output = output.to_string(),
-            Some(Err(error)) if whole => view.error = error.to_json().to_string(),
-            Some(Err(error)) => view.error = error.shortened(OUTPUT_BYTES).to_json().to_string(),
-            _ => {}
-        }
-        view
-    }
-
-    /// The input as text.
-    pub(super) fn input_text(&self) -> String {
-        self.state.lock().instance.input().to_json().to_string()
-    }
-}
-
-/// Places with their numbers of tasks as a person reads them.
-fn places(current: &BTreeMap<&str, usize>) -> Vec<String> {
-    let place = |(path, count): (&&str, &usize)| match count {
-        1 => (*path).to_owned(),
-        count => format!("{path} ({count} tasks)"),
-    };
-    let mut places: Vec<_> = current.iter().take(MAX_PLACES).map(place).collect();
-    if current.len() > MAX_PLACES {
-        places.push(format!("and {} other places", current.len() - MAX_PLACES));
-    }
-    places
 }
 
 impl Coordinator {
@@ -229,21 +103,5 @@ impl Coordinator {
         self.faulted.lock().retain(|faulted| *faulted != id);
         self.spawn_drive(running, Queued::now(Event::Retry));
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_of_tasks_take_a_few_lines() {
-        let paths: Vec<_> = (0..100).map(|number| format!("/do/{number:03}")).collect();
-        let mut current: BTreeMap<&str, usize> = paths.iter().map(|path| (path.as_str(), 1)).collect();
-        current.insert("/do/000/w", 10_000);
-        let listed = places(&current);
-        assert_eq!(listed.len(), MAX_PLACES + 1);
-        assert_eq!(listed[..2], ["/do/000", "/do/000/w (10000 tasks)"]);
-        assert_eq!(listed[MAX_PLACES], "and 69 other places");
     }
 }

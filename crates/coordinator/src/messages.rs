@@ -17,9 +17,9 @@ use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
 use serde_json::{Value, json};
 use ulid::Ulid;
 
-use super::Coordinator;
-use super::Running;
-use super::drive::Ended;
+use super::coordinator::Coordinator;
+use super::instance::Ended;
+use super::instance::Running;
 
 /// What CloudEvents in their JSON form are called (CloudEvents MQTT binding, section 3.2).
 pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";

@@ -16,9 +16,9 @@ use edgefaas_workflow::program::HttpOutput;
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 use serde_json::{Value, json};
 
-use super::Coordinator;
-use super::Running;
-use super::drive::Ended;
+use super::coordinator::Coordinator;
+use super::instance::Ended;
+use super::instance::Running;
 
 /// Runs any script: its text comes with the event.
 const RUNNER: &str = r#"

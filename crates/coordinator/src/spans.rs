@@ -4,7 +4,7 @@ use edgefaas_functions::trace::{DATA_CHARS, SpanKind, TraceSpan, Traces, cut, tr
 use edgefaas_workflow::instance::{Note, NoteKind};
 use edgefaas_workflow::program::Node;
 
-use super::Running;
+use super::instance::Running;
 
 /// Of the spans that are kept one in so many may be tasks of one instance: a loop does not push out everything else.
 const INSTANCE_SHARE: usize = 8;

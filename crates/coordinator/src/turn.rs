@@ -8,9 +8,10 @@ use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
 use super::compute::SLICE;
+use super::coordinator::Coordinator;
 use super::discard::discard;
+use super::instance::{Pace, Refusal, RunState, Running};
 use super::root::NodeBudget;
-use super::{Coordinator, Pace, Refusal, RunState, Running};
 
 /// How long an instance holds a worker.
 pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);

@@ -15,7 +15,6 @@ use serde::Deserialize;
 
 use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
-use crate::gateway::websocket::WebSocketSection;
 use crate::memory_plan::{MemoryPlan, MemoryWishes};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
@@ -550,6 +549,14 @@ pub fn default_data_dir() -> PathBuf {
     set("XDG_DATA_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".local/share")))
         .map_or_else(|| PathBuf::from(".edgefaas"), |base| base.join("edgefaas"))
+}
+
+/// `[websocket]`
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebSocketSection {
+    /// Origins whose pages may connect beside the gateway's own, such as `https://example.org`; `*` for all.
+    pub allowed_origins: Vec<String>,
 }
 
 #[cfg(test)]

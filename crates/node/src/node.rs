@@ -31,11 +31,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::TokenError;
 use crate::access::{Access, AccessControl, AccessHook, Policy, PolicyError};
 use crate::bridge::{Bridges, ViaHook};
 use crate::cluster::{Cluster, ClusterError, ClusterFiles};
 use crate::config::{ConfigError, NodeConfig};
-use crate::control::{self, ControlParts, NodeFacts, TokenError};
+use crate::control::{self, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
 use crate::gateway::auth::{GatewayAuth, HTTP_TOKEN_FILE};
 use crate::gateway::body::BodyBudget;

@@ -5,5 +5,6 @@
 //!
 //! This crate knows no function, no workflow and no peer: what an invocation changed comes as a [`store::Batch`].
 
+mod error;
 pub mod objects;
 pub mod store;

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Invoker;
 use super::callee::WorkflowCall;
 use super::effects::{Effects, EffectsFull};
-use super::object_calls::{UsedKeys, at_path, operation};
+use super::object_values::{UsedKeys, at_path, operation};
 use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;

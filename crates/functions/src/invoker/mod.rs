@@ -5,6 +5,7 @@ mod commit;
 mod effects;
 mod host;
 mod object_calls;
+mod object_values;
 mod unfinished;
 
 use std::sync::atomic::{AtomicU64, Ordering};

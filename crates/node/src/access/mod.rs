@@ -4,6 +4,7 @@
 //! What counts is a [`Policy`], an immutable snapshot. A reload makes a new one and swaps it; if a file is
 //! wrong the old one stays in force. `hook` asks it at every CONNECT, SUBSCRIBE and PUBLISH.
 
+mod bearer;
 mod certificate;
 mod control;
 mod failed_logins;
@@ -25,6 +26,7 @@ use passwords::Passwords;
 use serde::Deserialize;
 use sessions::Sessions;
 
+pub use bearer::{TokenError, bearer, token_in};
 pub use control::{AccessControl, ReloadError, Reloaded};
 pub use failed_logins::FailedLogins;
 pub use filter::Who;

@@ -9,7 +9,7 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
-use super::ControlParts;
+use super::parts::ControlParts;
 
 /// Prometheus' text format, as its OpenMetrics successor calls it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

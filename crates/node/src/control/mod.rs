@@ -5,12 +5,13 @@ mod connections;
 mod convert;
 mod http;
 mod objects;
+mod parts;
 mod service;
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::http::header::AUTHORIZATION;
 use ::http::{Method, Request, Response, StatusCode};
@@ -19,20 +20,7 @@ use axum::body::Body;
 use axum::response::IntoResponse;
 use edgefaas_api::objects::objects_server::ObjectsServer;
 use edgefaas_api::{Nonce, PROOF_HEADER};
-use edgefaas_broker::Broker;
-use edgefaas_coordinator::Coordinator;
-use edgefaas_functions::drain::Drain;
-use edgefaas_functions::durable::DurableQueue;
-use edgefaas_functions::invoker::Invoker;
-use edgefaas_functions::logs::Logs;
 use edgefaas_functions::problem::Problem;
-use edgefaas_functions::registry::Registry;
-use edgefaas_functions::secrets::Secrets;
-use edgefaas_functions::trace::Traces;
-use edgefaas_functions::workers::Workers;
-use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_isolates::{Isolates, Machine, ProcessMemory};
-use edgefaas_state::store::Store;
 use http_body_util::Either;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
@@ -42,105 +30,17 @@ use tower_service::Service;
 use self::auth::Guard;
 use self::connections::Visitor;
 use self::objects::ObjectsService;
-pub use auth::{TOKEN_FILE, TokenError, admin_token};
-pub(crate) use auth::{bearer, token_in};
+pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
+pub use parts::{ControlParts, NodeFacts};
 
-use crate::access::{AccessControl, FailedLogins};
-use crate::bridge::Bridges;
-use crate::cluster::Cluster;
-use crate::listeners::Addresses;
-use crate::memory_plan::MemoryPlan;
-use crate::metrics::{Metrics, NodeReading};
+use crate::access::FailedLogins;
 use crate::tls::Tls;
 
 /// What the paths of the calls of objects begin with.
 const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
 /// The call that carries an app.
 const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
-
-/// What the control port shows and steers.
-pub struct ControlParts {
-    /// Users, rules and certificates.
-    pub access: Arc<AccessControl>,
-    /// Runs functions.
-    pub invoker: Arc<Invoker>,
-    /// Durable invocations.
-    pub durable: Arc<DurableQueue>,
-    /// Runs workflows.
-    pub coordinator: Arc<Coordinator>,
-    /// The store, with the objects.
-    pub store: Arc<Store>,
-    /// Where functions run.
-    pub isolates: Arc<Isolates>,
-    /// Spans of invocations and workflows.
-    pub traces: Arc<Traces>,
-    /// Says whether the node stops.
-    pub drain: Arc<Drain>,
-    /// Holds functions.
-    pub registry: Arc<Registry>,
-    /// Where functions run.
-    pub workers: Arc<Workers>,
-    /// What they logged.
-    pub logs: Arc<Logs>,
-    /// What they may be told.
-    pub secrets: Arc<Secrets>,
-    /// The figures.
-    pub metrics: Arc<Metrics>,
-    /// The broker.
-    pub broker: Broker,
-    /// The cluster, if the node is in one.
-    pub cluster: Arc<Cluster>,
-    /// To other brokers.
-    pub bridges: Arc<Bridges>,
-    /// The memory that the process may use.
-    pub memory: ProcessMemory,
-    /// The node's facts.
-    pub facts: NodeFacts,
-    /// The token that every call needs.
-    pub token: String,
-}
-
-/// What does not change while a node runs.
-#[derive(Debug, Clone)]
-pub struct NodeFacts {
-    /// The node's id.
-    pub node_id: String,
-    /// Where it keeps everything.
-    pub data_dir: String,
-    /// Where it listens.
-    pub addresses: Addresses,
-    /// When it started.
-    pub started: Instant,
-    /// The pool of isolates.
-    pub pool: PoolConfig,
-    /// What it was sized to.
-    pub machine: Machine,
-    /// How its memory is shared out.
-    pub plan: Arc<MemoryPlan>,
-}
-
-impl ControlParts {
-    /// The node's figures of now.
-    fn reading(&self) -> NodeReading {
-        NodeReading {
-            uptime: self.facts.started.elapsed(),
-            rss_bytes: rss_bytes(),
-            memory_limit_bytes: self.facts.plan.limit.bytes,
-            guests: self.isolates.memory().reading(),
-            isolates_running: self.isolates.running(),
-            functions: self.registry.routes().functions().count(),
-            broker: self.broker.stats(),
-            store: self.store.committer().reading(),
-            space: self.store.committer().space(),
-            durable: self.durable.reading(),
-            workflows: self.coordinator.reading(),
-            bridges: self.bridges.status(),
-            objects: self.store.objects().reading(),
-            cluster: self.cluster.reading(),
-        }
-    }
-}
 
 /// Serves the control port, by TLS if there is any, until `cancel` fires; streams that are still open then
 /// are cut after `grace`.
@@ -242,11 +142,4 @@ enum Answer {
     Ready(Box<Response<Body>>),
     Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
     Routes(Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>),
-}
-
-/// Resident memory of this process, in bytes; 0 where the system does not say.
-pub fn rss_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
 }

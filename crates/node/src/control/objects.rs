@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::ControlParts;
+use super::parts::ControlParts;
 
 /// Objects of a list unless asked otherwise, and at most.
 const LIST_OBJECTS: usize = 1000;

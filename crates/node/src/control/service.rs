@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
-use super::{ControlParts, convert};
+use super::convert;
+use super::parts::ControlParts;
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 

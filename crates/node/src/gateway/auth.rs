@@ -13,9 +13,9 @@ use edgefaas_platform::is_loopback;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
-use super::http::{HttpReply, problem_reply};
+use super::reply::{HttpReply, problem_reply};
 use crate::access::{Access, Action, Who};
-use crate::control::{TokenError, bearer, token_in};
+use crate::access::{TokenError, bearer, token_in};
 
 /// The file in the data directory with the token that only calls functions.
 pub(crate) const HTTP_TOKEN_FILE: &str = "http-token";

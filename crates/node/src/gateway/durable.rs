@@ -16,10 +16,10 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use ulid::Ulid;
 
-use super::Gateway;
 use super::auth::Caller;
-use super::http::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
 use super::outflow::Outflow;
+use super::parts::Gateway;
+use super::reply::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
 use super::websocket::Upgrading;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -4,16 +4,14 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use edgefaas_functions::answer::{body_bytes, body_of};
+use edgefaas_functions::answer::body_bytes;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
-use edgefaas_functions::problem::{self, Audience, Problem};
+use edgefaas_functions::problem::{self, Problem};
 use edgefaas_functions::registry::LiveFunction;
-use edgefaas_isolates::{Event, HttpRequest, HttpResponse, Reply, RunError, Trigger};
+use edgefaas_isolates::{Event, HttpRequest, Trigger};
 use edgefaas_manifest::HttpAuth;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::header::{ALLOW, CONNECTION, HeaderValue};
+use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,15 +21,16 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::Caller;
-use super::body::{BODY_TIMEOUT, BodyError};
 use super::outflow::Outflow;
+use super::parts::Gateway;
 use super::places::Place;
-use super::replies::{NoRoom, Reservation};
+use super::replies::Reservation;
+use super::reply::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
 use super::request_head::{MAX_HEAD_BYTES, RequestHeads, Scanned};
 use super::socket::GatewaySocket;
 use super::websocket::{self, Upgrading};
 use super::write_timeout::WriteTimeout;
-use super::{Gateway, durable, workflow};
+use super::{durable, workflow};
 
 /// The longest time for a request's head to come in, and for an idle connection to be kept.
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
@@ -39,23 +38,6 @@ const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 const REFUSAL_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// The longest time for which a client may leave its answer unread.
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
-const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-
-/// Headers that belong to a connection and not to a message (RFC 9110, section 7.6.1).
-const HOP_BY_HOP: [&str; 8] = [
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
-pub(super) type HttpReply = Response<Full<Bytes>>;
-
 /// Serves one connection, and MQTT once it was upgraded, until its client closes it, or `cancel` fires and the
 /// request under way is answered.
 ///
@@ -276,11 +258,6 @@ async fn reserve(
     }
 }
 
-/// There is no room for the reply of a call, which is why it was not made.
-pub(super) fn not_run(error: &NoRoom) -> Problem {
-    Problem::new(503, "No memory for replies", format!("the call was not made: {error}; try again"))
-}
-
 /// The name in `/workflows/NAME`, or of a workflow that is called like a function.
 fn workflow_name(gateway: &Gateway, path: &str) -> Option<String> {
     if let Some(name) = path.strip_prefix("/workflows/") {
@@ -289,36 +266,6 @@ fn workflow_name(gateway: &Gateway, path: &str) -> Option<String> {
     let name = path.strip_prefix("/fn/")?;
     let routes = gateway.registry.routes();
     (routes.function(name).is_none() && routes.workflow(name).is_some()).then(|| name.to_owned())
-}
-
-/// Why a body is not there.
-pub(super) fn body_problem(name: &str, limit_bytes: usize, error: BodyError) -> Problem {
-    match error {
-        BodyError::TooLarge { actual_bytes } => {
-            let function = name.to_owned();
-            let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
-            Problem::of(&error, None)
-        }
-        BodyError::NoMemory { max_bytes } => {
-            let detail = format!(
-                "the bodies of all requests have {max_bytes} bytes together, those of one address half; try again"
-            );
-            Problem::new(503, "No memory for bodies", detail)
-        }
-        BodyError::GaveWay => {
-            let detail =
-                "others needed the memory that this body had taken, and it had taken long; send it faster";
-            Problem::new(503, "No memory for bodies", detail)
-        }
-        BodyError::TooSlow => {
-            let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
-            Problem::new(408, "Request timeout", detail)
-        }
-        BodyError::Broken(reason) => {
-            let detail = format!("the body could not be read: {reason}");
-            Problem::new(400, "Bad request body", detail)
-        }
-    }
 }
 
 /// What a request is for.
@@ -378,101 +325,8 @@ fn route(gateway: &Gateway, request: &Request<Incoming>) -> Result<Routed, Box<H
     }
 }
 
-pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
-    Some(headers.get(name)?.to_str().ok()?.to_owned())
-}
-
 /// All headers as text; bytes that are none become replacement characters.
 fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
-}
-
-/// What an invocation came to.
-pub(super) fn result_reply(
-    room: Reservation,
-    id: &str,
-    result: Result<Reply, Problem>,
-    timing: Timing,
-    audience: Audience,
-) -> HttpReply {
-    let made = result.and_then(|reply| match body_of(reply) {
-        Ok((body, media_type)) => {
-            let mut response = Response::new(Full::new(until_taken(room, body)?));
-            match media_type {
-                Some(media_type) => {
-                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-                }
-                None => *response.status_mut() = StatusCode::NO_CONTENT,
-            }
-            Ok(response)
-        }
-        Err(mut response) => {
-            response.body = until_taken(room, response.body)?;
-            own_response(response).map_err(|error| Problem::of(&error, Some(id)))
-        }
-    });
-    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem.shown_to(audience)));
-    let headers = reply.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(id) {
-        headers.insert(INVOCATION_ID, id);
-    }
-    if let Ok(timing) = HeaderValue::from_str(&server_timing(timing)) {
-        headers.append(SERVER_TIMING, timing);
-    }
-    reply
-}
-
-/// A reply's body, counted until its client has taken it.
-fn until_taken(room: Reservation, body: Bytes) -> Result<Bytes, Problem> {
-    let bytes = body.len();
-    room.hold(body).map_err(|error| {
-        let detail = format!(
-            "the call was made, but its reply of {bytes} bytes is larger than expected: {error}; the outcome of a \
-             durable invocation may be asked for again"
-        );
-        Problem::new(503, "No memory for replies", detail)
-    })
-}
-
-/// The response that a function made itself, without what is ours to say.
-fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
-    let invalid = |reason: String| InvocationError::Run {
-        function: String::new(),
-        error: RunError::InvalidReply { reason },
-    };
-    let status = StatusCode::from_u16(made.status).map_err(|error| invalid(error.to_string()))?;
-    let mut reply = Response::new(Full::new(made.body));
-    *reply.status_mut() = status;
-    for (name, value) in made.headers {
-        let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(&value).ok());
-        let Some((name, value)) = parsed else {
-            return Err(invalid(format!("`{name}: {value}` is not a valid header")));
-        };
-        if !HOP_BY_HOP.contains(&name.as_str()) && reply.headers_mut().try_append(name, value).is_err() {
-            return Err(invalid("it has too many headers".to_owned()));
-        }
-    }
-    Ok(reply)
-}
-
-pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
-    let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
-    *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
-    if [429, 503].contains(&problem.status) {
-        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    reply
-}
-
-/// `Server-Timing` with durations in milliseconds.
-fn server_timing(timing: Timing) -> String {
-    let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
-    format!(
-        "queue;dur={:.3}, start;dur={:.3}, exec;dur={:.3}",
-        ms(timing.queue),
-        ms(timing.start),
-        ms(timing.execution)
-    )
 }

@@ -24,7 +24,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::frames::PacketStream;
-use super::http::problem_reply;
+use super::reply::problem_reply;
+use crate::config::WebSocketSection;
 
 /// Where browsers and others find the broker.
 pub const PATH: &str = "/mqtt";
@@ -38,14 +39,6 @@ const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long what it still sends is read: unread bytes would reset the connection, and it would not learn why.
 const LINGER: Duration = Duration::from_millis(500);
-
-/// `[websocket]`
-#[derive(Debug, Clone, Default, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WebSocketSection {
-    /// Origins whose pages may connect beside the gateway's own, such as `https://example.org`; `*` for all.
-    pub allowed_origins: Vec<String>,
-}
 
 /// What all upgrades of a gateway need.
 pub struct WebSocketGateway {

@@ -9,10 +9,10 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request};
 use hyper::body::Incoming;
 
-use super::Gateway;
 use super::auth::Caller;
-use super::http::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
 use super::outflow::Outflow;
+use super::parts::Gateway;
+use super::reply::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
 use super::websocket::Upgrading;
 
 /// The largest input.

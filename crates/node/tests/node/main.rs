@@ -20,4 +20,5 @@ mod requests;
 mod restart;
 mod reuse;
 mod support;
+mod upgrade;
 mod workflows;

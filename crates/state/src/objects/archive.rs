@@ -15,7 +15,7 @@ use edgefaas_crdt::Field;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::key::FieldKey;
-use crate::store::StoreError;
+use crate::error::StoreError;
 
 const HEAD: [u8; 6] = *b"EFOBJ\x01";
 const RECORD: u8 = 1;

@@ -5,6 +5,7 @@
 //! whoever watches the object and, in a cluster, to the peers.
 
 mod archive;
+mod change;
 mod json;
 mod key;
 mod pending;
@@ -14,16 +15,17 @@ mod table;
 mod watch;
 mod writer;
 
+pub use crate::error::FieldRefused;
 pub use archive::{ArchiveError, ArchiveReader, ArchiveWriter};
+pub(crate) use change::FieldChange;
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
 pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix, own_object};
 pub use pending::{Pending, PendingError, PendingFields};
 pub use recovery::Recoveries;
 pub use table::{FoldScope, ObjectSummary, Objects, ObjectsReading};
 pub use watch::{ChangeNotice, Watch, WatchScope};
-pub use writer::FieldRefused;
+pub(crate) use writer::FieldWriter;
 pub(crate) use writer::footprint::Footprint;
-pub(crate) use writer::{FieldChange, FieldWriter};
 
 /// The largest value of a register and the largest element of a set or list, in bytes.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;

@@ -8,7 +8,7 @@ use edgefaas_crdt::{ApplyError, CounterOverflow, Field, FieldType, Hlc, Operatio
 
 use super::Objects;
 use super::key::FieldKey;
-use crate::store::StoreError;
+use crate::error::StoreError;
 
 /// What a pending write costs beside its names and value.
 const ENTRY_BYTES: usize = 128;

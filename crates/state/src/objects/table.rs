@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::key::{FieldKey, object_prefix};
 use super::record;
 use super::watch::Watches;
-use crate::store::StoreError;
+use crate::error::StoreError;
 
 /// Fields that the cache expects, about; it has room for as many as their sizes allow.
 const EXPECTED_FIELDS: usize = 1024;

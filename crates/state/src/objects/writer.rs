@@ -21,78 +21,20 @@ use fjall::OwnedWriteBatch;
 use parking_lot::RwLock;
 
 use self::unwritten::UnwrittenFields;
+use super::change::FieldChange;
 use super::key::FieldKey;
 use super::table::{Objects, Slot, Stored};
 use super::watch::ChangeNotice;
 use super::{MAX_FIELDS_PER_OBJECT, record};
-use crate::store::{CommitError, Durability, StoreError};
+use crate::error::{CommitError, FieldRefused, StoreError};
+use crate::store::Durability;
 
 /// Fields that take less are copied to be changed, and written as a whole.
 const LARGE_FIELD_BYTES: usize = 4096;
 /// Objects whose sizes are remembered; they are added up anew when that is too few.
 const MAX_SIZES: usize = 65_536;
-/// What a new field costs on the disk beside its value, about.
-const FIELD_BYTES: u64 = 64;
 /// How far ahead of the own clock the times of peers may be before they are told of.
 const SKEW_TOLD: Duration = Duration::from_secs(60);
-
-/// A change of a field was refused, and with it everything of its batch.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FieldRefused {
-    /// The operation does not fit the field.
-    #[error("object `{object}`: {error}")]
-    Apply {
-        /// The object.
-        object: String,
-        /// Why.
-        error: ApplyError,
-    },
-    /// The object takes as much as it may.
-    #[error(
-        "object `{object}` would take {} bytes, which is over its quota of {quota_bytes} bytes; take something away from it, or \
-         raise `quota` of its class in the manifest",
-        bytes + more_bytes
-    )]
-    OverQuota {
-        /// The object.
-        object: String,
-        /// What it has on the disk, and what comes before in the same batch.
-        bytes: u64,
-        /// What was to be added, about.
-        more_bytes: u64,
-        /// What it may have.
-        quota_bytes: u64,
-    },
-    /// The object has as many fields as may be.
-    #[error(
-        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
-    )]
-    TooManyFields {
-        /// The object.
-        object: String,
-    },
-}
-
-/// What is to happen to a field.
-#[derive(Debug, Clone)]
-pub(crate) enum FieldChange {
-    /// Something that was asked for here.
-    Operate(Operation),
-    /// What a peer has.
-    Merge(FieldDelta),
-    /// What an archive has, which peers may not have.
-    Import(FieldDelta),
-}
-
-impl FieldChange {
-    /// What it adds to the disk, about.
-    pub fn size_bytes(&self) -> u64 {
-        match self {
-            Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
-            Self::Merge(delta) | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
-        }
-    }
-}
 
 /// Applies changes in groups: [`apply`](Self::apply) some batches, [`write`](Self::write) what came of them, and then say
 /// [`committed`](Self::committed).

@@ -6,10 +6,8 @@ use edgefaas_crdt::{FieldDelta, Operation};
 use edgefaas_platform::Taken;
 use fjall::{Keyspace, OwnedWriteBatch, UserValue};
 
-use crate::objects::{FieldChange, FieldKey, FieldRefused};
+use crate::objects::{FieldChange, FieldKey};
 
-/// Longer keys the store can't have.
-pub(super) const MAX_KEY_BYTES: usize = 65_536;
 /// What an entry costs beside its key and value: in the journal, in memory and in a table.
 pub(super) const ENTRY_BYTES: u64 = 40;
 
@@ -125,35 +123,4 @@ impl Batch {
             self.fields.iter().map(|(key, change)| key.as_bytes().len() as u64 + change.size_bytes());
         writes.sum::<u64>() + fields.sum::<u64>()
     }
-}
-
-/// A batch was not committed; nothing of it was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
-    /// The disk is full but for the reserve and what the engine needs to work.
-    #[error(
-        "the disk is full ({free_bytes} bytes are free, and {needed_bytes} are needed: for the change itself, for the store's own work \
-         and for deletions); make room: delete data, or files on the same disk"
-    )]
-    DiskFull {
-        /// Free bytes of the file system.
-        free_bytes: u64,
-        /// Bytes that have to be free.
-        needed_bytes: u64,
-    },
-    /// A change does not fit its field.
-    #[error(transparent)]
-    Field(#[from] FieldRefused),
-    /// A key is longer than the store can have.
-    #[error("a key has {bytes} bytes, and the store takes at most {MAX_KEY_BYTES}; choose a shorter name")]
-    KeyTooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// The store failed.
-    #[error("the store failed: {0}")]
-    Failed(String),
-    /// The node is going down.
-    #[error("the store is closed")]
-    Closed,
 }

@@ -16,13 +16,14 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::batch::{Batch, CommitError, Durability};
+use super::batch::{Batch, Durability};
 use super::chores::Chores;
 use super::keeper::Keeper;
 use super::space::{DiskSpace, SpaceReading, SpaceState};
 use super::unflushed::Unflushed;
 use super::upkeep;
 use super::writer::{Answer, Counters, Failure, Job, JournalSlot, JournalSpaces, Small, Writer};
+use crate::error::CommitError;
 use crate::objects::{FieldWriter, Objects};
 
 /// Batches that wait for the writer; more of them wait at the sender.

@@ -36,7 +36,8 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistM
 use keeper::{Keeper, Moment};
 use writer::JournalSpaces;
 
-pub use batch::{Batch, CommitError, Durability};
+pub use crate::error::{CommitError, StoreError};
+pub use batch::{Batch, Durability};
 pub use broker::BrokerStorage;
 pub use check::{CheckError, CheckReport, SpaceReport, check};
 pub use commit::{CommitReading, Committer};
@@ -87,77 +88,6 @@ impl StoreOptions {
             broker_sync: JournalSync::Commit,
             accept_loss: false,
         }
-    }
-}
-
-/// The store can't be opened or read.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The database refused.
-    #[error(
-        "the store in {path} cannot be opened: {reason}; run `edgefaas store check` to see which file is at fault"
-    )]
-    Open {
-        /// The database's folder.
-        path: PathBuf,
-        /// What it says.
-        reason: fjall::Error,
-    },
-    /// Files are missing or damaged.
-    #[error(
-        "the store in {path} is damaged and was left as it is:{}\nrestore the data directory from a backup, or see with `edgefaas \
-         store check` all that is damaged and start once with `edgefaas run --accept-loss` to go on without it (damaged files are \
-         moved to {aside}); in a cluster the other nodes still have the objects",
-        lines(damage)
-    )]
-    Lost {
-        /// The database's folder.
-        path: PathBuf,
-        /// Where damaged files would go.
-        aside: PathBuf,
-        /// The files.
-        damage: Vec<Damage>,
-    },
-    /// The engine gave up.
-    #[error(
-        "the store in {path} cannot be opened: the engine stopped at a file that it did not expect; run `edgefaas store check`, \
-         and restore the data directory from a backup"
-    )]
-    Panicked {
-        /// The database's folder.
-        path: PathBuf,
-    },
-    /// The writer's thread can't be started.
-    #[error("the store's writer could not be started: {0}")]
-    Thread(std::io::Error),
-    /// A read failed.
-    #[error("the store cannot be read: {0}")]
-    Read(fjall::Error),
-    /// A file of it is damaged: what lies behind a key cannot be read.
-    #[error("the store cannot be read behind {after}: {reason}; the disk may be failing")]
-    Unreadable {
-        /// The last that could be read.
-        after: String,
-        /// What the database says.
-        reason: fjall::Error,
-    },
-    /// A value is not what was written.
-    #[error("{what} in the store is damaged: {reason}")]
-    Damaged {
-        /// Which value.
-        what: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
-
-fn lines(damage: &[Damage]) -> String {
-    damage.iter().map(|damage| format!("\n  {damage}")).collect()
-}
-
-impl From<fjall::Error> for StoreError {
-    fn from(error: fjall::Error) -> Self {
-        Self::Read(error)
     }
 }
 

@@ -17,11 +17,12 @@ use serde::Deserialize;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{Batch, CommitError, Durability, ENTRY_BYTES, MAX_KEY_BYTES, Write};
+use super::batch::{Batch, Durability, ENTRY_BYTES, Write};
 use super::chores::Chores;
 use super::rotate;
 use super::space::{DiskSpace, Purpose};
 use super::unflushed::{self, Unflushed};
+use crate::error::{CommitError, MAX_KEY_BYTES};
 use crate::objects::{FieldWriter, Footprint};
 
 /// Batches that are written as one.

@@ -7,8 +7,9 @@ use std::collections::HashSet;
 
 use edgefaas_crdt::Operation;
 
-use super::{FieldChange, FieldWriter, LARGE_FIELD_BYTES};
+use super::{FieldWriter, LARGE_FIELD_BYTES};
 use crate::objects::FieldKey;
+use crate::objects::change::FieldChange;
 
 /// Bytes that changes of fields write and replace, rather too many than too few.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{FIELD_BYTES, Working};
+use super::Working;
 use crate::objects::FieldKey;
+use crate::objects::change::FIELD_BYTES;
 
 /// Fields beyond which all are written immediately, and bytes.
 const MAX_FIELDS: usize = 20_000;

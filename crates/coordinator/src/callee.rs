@@ -1,0 +1,21 @@
+//! Workflows that functions call.
+
+use std::sync::Arc;
+
+use edgefaas_functions::invocation::InvocationError;
+use edgefaas_functions::invoker::{Callees, WorkflowCall};
+use edgefaas_isolates::{HostFuture, Reply};
+
+use super::coordinator::Coordinator;
+use super::instance::{Start, input_of};
+use super::root::RootBudget;
+
+impl Callees for Coordinator {
+    fn call_workflow(self: Arc<Self>, call: WorkflowCall) -> HostFuture<Result<Reply, InvocationError>> {
+        let WorkflowCall { workflow, body, depth, trace_parent, lineage } = call;
+        let mut start = Start::new(workflow, input_of(&body), body.len());
+        (start.depth, start.trace_parent) = (depth, trace_parent);
+        start.root = lineage.and_then(|lineage| lineage.ancestor::<RootBudget>());
+        Box::pin(async move { self.run_workflow(start).await.result })
+    }
+}

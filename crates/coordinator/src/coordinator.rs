@@ -1,0 +1,335 @@
+//! The coordinator and what it works with.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use edgefaas_broker::Broker;
+use edgefaas_functions::drain::Drain;
+use edgefaas_functions::durable::DurableQueue;
+use edgefaas_functions::invoker::Invoker;
+use edgefaas_functions::logs::Logs;
+use edgefaas_functions::outgoing::HttpClient;
+use edgefaas_functions::publisher::Publisher;
+use edgefaas_functions::registry::{LiveWorkflow, Registry, SharedInterests};
+use edgefaas_functions::secrets::Secrets;
+use edgefaas_functions::trace::Traces;
+use edgefaas_functions::workers::Workers;
+use edgefaas_isolates::Isolates;
+use edgefaas_platform::Clock;
+use edgefaas_state::store::{Durability, Store};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::Notify;
+use ulid::Ulid;
+
+use super::compute;
+use super::instance::Running;
+use super::lanes::Lanes;
+use super::root::{MODEST_BYTES, NodeBudget, RootBudget, RootLimits};
+use super::start_rules::{StartRules, Watched};
+use super::timers::Timers;
+use super::views::Ended;
+
+/// A workflow with fewer instances finds room for a small one.
+const MODEST_INSTANCES: u64 = 4;
+
+/// How many instances there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkflowLimits {
+    /// Instances that run something at the same time.
+    pub running: usize,
+    /// Instances, those that wait included.
+    pub instances: usize,
+    /// Bytes of all instances and of the events that wait for them.
+    pub bytes: usize,
+    /// Limits of each root instance with its descendants.
+    pub root: RootLimits,
+}
+
+impl WorkflowLimits {
+    /// Limits for instances that may have this much memory together: half of it for each root, within 64 MiB.
+    pub fn within(bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let root = RootLimits { descendants: 1000, bytes: (bytes / 2).min(64 << 20) };
+        Self { running: 4096, instances: 200_000, bytes, root }
+    }
+}
+
+/// All instances of a node.
+pub struct Coordinator {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) invoker: Arc<Invoker>,
+    pub(crate) durable: Arc<DurableQueue>,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) broker: Broker,
+    pub(crate) store: Arc<Store>,
+    pub(crate) logs: Arc<Logs>,
+    pub(crate) secrets: Arc<Secrets>,
+    pub(crate) traces: Arc<Traces>,
+    pub(crate) isolates: Arc<Isolates>,
+    pub(crate) http: Arc<HttpClient>,
+    pub(crate) drain: Arc<Drain>,
+    pub(crate) instances: Mutex<HashMap<Ulid, Arc<Running>>>,
+    pub(crate) interests: Arc<SharedInterests>,
+    pub(crate) timers: Timers,
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) compute: compute::Compute,
+    pub(crate) clock: Clock,
+    pub(crate) time: NodeTime,
+    pub(crate) limits: WorkflowLimits,
+    pub(crate) budget: NodeBudget,
+    pub(crate) running: AtomicUsize,
+    /// Room for one more, after there was none.
+    pub(crate) room: Arc<Notify>,
+    pub(crate) runtime: Value,
+    pub(crate) ended: Mutex<Ended>,
+    /// Those that failed and are kept, the one that failed first in front.
+    pub(crate) faulted: Mutex<VecDeque<Ulid>>,
+    /// How certain a step is before the next one begins.
+    pub(crate) durability: Durability,
+    /// Definitions that are on the disk.
+    pub(crate) definitions: Mutex<HashSet<[u8; 32]>>,
+    pub(crate) script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
+    pub(crate) rules: StartRules,
+    pub(crate) lanes: Lanes,
+    /// The number of the next event that may start a workflow and is recorded on the disk.
+    pub(crate) next_start_event: AtomicU64,
+    /// Publishers wait for room.
+    pub(crate) is_pressed: AtomicBool,
+    pub(crate) rules_due: Notify,
+    pub(crate) watched: Mutex<Vec<Watched>>,
+    /// When the last instance ended of those workflows whose next one comes after it.
+    pub(crate) ends: Mutex<HashMap<Arc<str>, Option<Instant>>>,
+    pub(crate) figures: Figures,
+}
+
+/// What the coordinator has done since the start.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct Figures {
+    pub started: AtomicU64,
+    pub completed: AtomicU64,
+    pub faulted: AtomicU64,
+    pub cancelled: AtomicU64,
+    pub rejected: AtomicU64,
+    pub events: AtomicU64,
+    pub events_dropped: AtomicU64,
+}
+
+/// The figures of workflows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct WorkflowReading {
+    /// That have not ended, or failed and can be retried.
+    pub instances: u64,
+    /// Those of them that run something.
+    pub running: u64,
+    pub started: u64,
+    pub completed: u64,
+    pub faulted: u64,
+    pub cancelled: u64,
+    pub rejected: u64,
+    /// Messages that workflows waited for.
+    pub events: u64,
+    /// Events of QoS 0 that a workflow did not get because it had no room.
+    pub events_dropped: u64,
+}
+
+/// A clock that neither jumps nor goes back, and goes on where it was before a restart.
+pub(crate) struct NodeTime {
+    pub(crate) started: Instant,
+    pub(crate) base_ms: AtomicU64,
+}
+
+impl NodeTime {
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.base_ms.load(Ordering::Relaxed) + self.started.elapsed().as_millis() as u64
+    }
+
+    /// What was written down before lies in the past.
+    pub(crate) fn not_before(&self, ms: u64) {
+        self.base_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+}
+
+/// The parts that a coordinator works with.
+pub struct CoordinatorParts {
+    /// Functions and workflows that are deployed.
+    pub registry: Arc<Registry>,
+    /// Runs functions.
+    pub invoker: Arc<Invoker>,
+    /// Invocations that wait count for queues that workflows watch.
+    pub durable: Arc<DurableQueue>,
+    /// Publishes events and messages.
+    pub publisher: Arc<Publisher>,
+    /// Says who subscribes, and when a message is stored.
+    pub broker: Broker,
+    /// Where durable instances are kept.
+    pub store: Arc<Store>,
+    /// Where workflows log.
+    pub logs: Arc<Logs>,
+    /// Secrets of workflows.
+    pub secrets: Arc<Secrets>,
+    /// Spans of instances.
+    pub traces: Arc<Traces>,
+    /// Where scripts run.
+    pub isolates: Arc<Isolates>,
+    /// Sends requests of workflows.
+    pub http: Arc<HttpClient>,
+    /// Refuses instances while the node stops.
+    pub drain: Arc<Drain>,
+    /// Events that instances wait for.
+    pub interests: Arc<SharedInterests>,
+    /// Where instances advance.
+    pub workers: Arc<Workers>,
+    /// The wall clock.
+    pub clock: Clock,
+    /// How many instances there may be, and how large.
+    pub limits: WorkflowLimits,
+    /// When a step of a durable instance is safe enough for the next one to begin.
+    pub durability: Durability,
+    /// The node's id, as workflows see it.
+    pub node_id: String,
+}
+
+impl Coordinator {
+    /// A coordinator without instances.
+    pub fn new(parts: CoordinatorParts) -> Self {
+        let CoordinatorParts {
+            registry,
+            invoker,
+            durable,
+            publisher,
+            broker,
+            store,
+            logs,
+            secrets,
+            traces,
+            isolates,
+            http,
+            drain,
+            interests,
+            workers,
+            clock,
+            limits,
+            durability,
+            node_id,
+        } = parts;
+        let budget = NodeBudget::new(limits.bytes);
+        let rules = StartRules::new(budget.bytes());
+        let time = NodeTime { started: Instant::now(), base_ms: AtomicU64::new(clock.now_unix_ms()) };
+        let runtime = serde_json::json!({
+            "name": "edgefaas",
+            "version": env!("CARGO_PKG_VERSION"),
+            "metadata": {"node": node_id},
+        });
+        Self {
+            registry,
+            invoker,
+            durable,
+            publisher,
+            broker,
+            store,
+            logs,
+            secrets,
+            traces,
+            isolates,
+            http,
+            drain,
+            instances: Mutex::default(),
+            interests,
+            timers: Timers::default(),
+            workers,
+            compute: compute::Compute::new(budget.clone()),
+            budget,
+            clock,
+            time,
+            limits,
+            running: AtomicUsize::new(0),
+            room: Arc::default(),
+            runtime,
+            ended: Mutex::default(),
+            faulted: Mutex::default(),
+            durability,
+            definitions: Mutex::default(),
+            script: tokio::sync::OnceCell::new(),
+            rules,
+            lanes: Lanes::new(limits.root.bytes),
+            next_start_event: AtomicU64::new(0),
+            is_pressed: AtomicBool::new(false),
+            rules_due: Notify::new(),
+            watched: Mutex::default(),
+            ends: Mutex::default(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// The figures of now.
+    pub fn reading(&self) -> WorkflowReading {
+        let figures = &self.figures;
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        WorkflowReading {
+            instances: self.instances.lock().len() as u64,
+            running: self.running.load(Ordering::Relaxed) as u64,
+            started: read(&figures.started),
+            completed: read(&figures.completed),
+            faulted: read(&figures.faulted),
+            cancelled: read(&figures.cancelled),
+            rejected: read(&figures.rejected),
+            events: read(&figures.events),
+            events_dropped: read(&figures.events_dropped),
+        }
+    }
+
+    pub(crate) fn find(&self, id: Ulid) -> Option<Arc<Running>> {
+        self.instances.lock().get(&id).cloned()
+    }
+
+    /// Whether a workflow has so few instances that a small one finds room whatever others hold.
+    pub(crate) fn is_modest(workflow: &LiveWorkflow) -> bool {
+        workflow.figures.live.load(Ordering::Relaxed) < MODEST_INSTANCES
+    }
+
+    /// Whether there is room for an instance of so many bytes.
+    pub(crate) fn finds_room(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
+        self.budget.has_room(bytes) || bytes <= MODEST_BYTES && Self::is_modest(workflow)
+    }
+
+    /// A budget for a root instance and its descendants.
+    pub(crate) fn root_budget(&self, id: Ulid) -> Arc<RootBudget> {
+        RootBudget::new(id, self.limits.root, self.budget.clone())
+    }
+
+    /// Notified when there may be room for a message that was refused.
+    pub fn wait_for_room(&self) -> Arc<Notify> {
+        self.is_pressed.store(true, Ordering::Relaxed);
+        self.room.clone()
+    }
+
+    /// Events that waited are handled.
+    pub(crate) fn room_is_free(&self) {
+        if self.is_pressed.load(Ordering::Relaxed) && self.is_pressed.swap(false, Ordering::Relaxed) {
+            self.room.notify_one();
+        }
+    }
+
+    pub(crate) fn next_start_event(&self) -> u64 {
+        self.next_start_event.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Numbers below this are used.
+    pub(crate) fn start_events_from(&self, number: u64) {
+        self.next_start_event.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Waits until no instance runs anything and no filter is evaluated, or `grace` is over.
+    pub async fn settled(&self, grace: Duration) {
+        let until = Instant::now() + grace;
+        let is_busy = || self.running.load(Ordering::Relaxed) > 0 || self.lanes.waiting() > 0;
+        while is_busy() && Instant::now() < until {
+            let _ = tokio::time::timeout(Duration::from_millis(20), self.room.notified()).await;
+        }
+    }
+}

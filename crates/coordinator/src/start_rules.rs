@@ -1,0 +1,284 @@
+//! Rules of workflows that several events start, and what they hold.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use edgefaas_functions::registry::LiveWorkflow;
+use edgefaas_platform::{Budget, Taken};
+use edgefaas_workflow::instance::{FrameId, schedule_rule};
+use edgefaas_workflow::program::{Program, Read};
+use edgefaas_workflow::synthesizer::{Firing, Queue, Rule, SynthesisError, Synthesizer};
+use parking_lot::Mutex;
+use serde_json::Value;
+use ulid::Ulid;
+
+/// Start rules hold one in so many bytes of the node's budget for workflows, all together.
+const RULES_SHARE: usize = 4;
+
+/// The rules of workflows that start by several events. What they hold is charged to the node's budget for workflows; all
+/// of them together hold a quarter of it at most, in equal shares.
+pub(crate) struct StartRules {
+    pub(crate) rules: Mutex<HashMap<Arc<str>, Arc<StartRule>>>,
+    pub(crate) budget: Budget,
+}
+
+/// The rule of one workflow. Its lock is never held while an expression is evaluated.
+pub(crate) struct StartRule {
+    pub(crate) digest: [u8; 32],
+    pub(crate) rule: Rule,
+    held: Mutex<Held>,
+}
+
+/// What a rule holds.
+struct Held {
+    pub(crate) synthesizer: Synthesizer,
+    /// Its part of the node's budget, returned with the rule.
+    pub(crate) taken: Taken,
+    /// It was trimmed and has not been well within its share since.
+    pub(crate) is_over: bool,
+}
+
+/// What came of an event, or of the time.
+pub(crate) struct Counted {
+    pub firings: Vec<Firing>,
+    /// The rule is due earlier than before.
+    pub is_due_earlier: bool,
+    /// The rule exceeds its share since now.
+    pub exceeds: Option<OverShare>,
+}
+
+/// A start rule was trimmed to its share of the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the rule of the schedule keeps more than {share_bytes} bytes of events, its share of workflows.memory: from now on \
+     its oldest events are dropped"
+)]
+pub(crate) struct OverShare {
+    pub(crate) share_bytes: usize,
+}
+
+impl Held {
+    /// Lets go of what exceeds the rule's share, and charges the rest. Gives an error once, until the rule is well within
+    /// its share again.
+    fn settle(&mut self, share_bytes: usize) -> Option<OverShare> {
+        let has_trimmed = self.synthesizer.trim(share_bytes);
+        let bytes = self.synthesizer.bytes();
+        self.taken.resize(bytes);
+        if has_trimmed {
+            let was_over = std::mem::replace(&mut self.is_over, true);
+            return (!was_over).then_some(OverShare { share_bytes });
+        }
+        // A key that was let go leaves room for some events, which is no news.
+        self.is_over &= bytes > share_bytes / 2;
+        None
+    }
+}
+
+impl StartRule {
+    fn new(digest: [u8; 32], rule: Rule, budget: &Budget, now_ms: u64) -> Self {
+        let synthesizer = Synthesizer::new(rule.clone(), now_ms);
+        let mut held = Held { synthesizer, taken: budget.nothing(), is_over: false };
+        held.settle(usize::MAX);
+        Self { digest, rule, held: Mutex::new(held) }
+    }
+
+    /// Counts an event.
+    ///
+    /// # Errors
+    /// It cannot be counted; nothing has changed.
+    pub fn handle(
+        &self,
+        source: usize,
+        event: &Arc<Value>,
+        now_ms: u64,
+        share_bytes: usize,
+    ) -> Result<Counted, SynthesisError> {
+        let reading = self.rule.read(event)?;
+        let mut held = self.held.lock();
+        let before = held.synthesizer.due_ms();
+        let firings = held.synthesizer.count(source, event, reading, now_ms)?;
+        let exceeds = held.settle(share_bytes);
+        let due = held.synthesizer.due_ms();
+        let is_due_earlier = due.is_some_and(|due| before.is_none_or(|before| due < before));
+        Ok(Counted { firings, is_due_earlier, exceeds })
+    }
+
+    /// The length of the queue that the rule watches.
+    pub fn queue_length(&self, length: u64, now_ms: u64) -> Vec<Firing> {
+        self.held.lock().synthesizer.queue_length(length, now_ms)
+    }
+
+    fn tick(&self, now_ms: u64, share_bytes: usize) -> Counted {
+        let mut held = self.held.lock();
+        let firings = held.synthesizer.tick(now_ms);
+        let exceeds = held.settle(share_bytes);
+        Counted { firings, is_due_earlier: false, exceeds }
+    }
+}
+
+impl StartRules {
+    /// No rules yet. What they hold will be charged to `budget`.
+    pub fn new(budget: &Budget) -> Self {
+        Self { rules: Mutex::default(), budget: budget.clone() }
+    }
+
+    /// What each rule may hold, in bytes.
+    pub fn share_bytes(&self) -> usize {
+        self.budget.most() / RULES_SHARE / self.rules.lock().len().max(1)
+    }
+
+    /// The rule of a workflow as it is deployed now.
+    pub fn of(&self, workflow: &LiveWorkflow, now_ms: u64) -> Option<Arc<StartRule>> {
+        let known = self.rules.lock().get(&workflow.name).cloned();
+        if let Some(known) = known.filter(|known| known.digest == workflow.digest) {
+            return Some(known);
+        }
+        // Compiled without the lock.
+        let rule = schedule_rule(workflow.program.schedule.as_ref()?).ok()?;
+        Some(self.add(&workflow.name, StartRule::new(workflow.digest, rule, &self.budget, now_ms)))
+    }
+
+    fn add(&self, workflow: &Arc<str>, rule: StartRule) -> Arc<StartRule> {
+        let new = Arc::new(rule);
+        let mut rules = self.rules.lock();
+        let known = rules.entry(workflow.clone()).or_insert_with(|| new.clone());
+        // Another thread may have been faster.
+        if known.digest != new.digest {
+            *known = new;
+        }
+        known.clone()
+    }
+
+    fn all(&self) -> Vec<(Arc<str>, Arc<StartRule>)> {
+        self.rules.lock().iter().map(|(name, rule)| (name.clone(), rule.clone())).collect()
+    }
+
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.rules.lock().retain(|name, _| keep(name));
+    }
+
+    pub fn due_ms(&self) -> Option<u64> {
+        self.all().iter().filter_map(|(_, rule)| rule.held.lock().synthesizer.due_ms()).min()
+    }
+
+    /// Does what is due, and brings all rules within their shares.
+    pub fn tick(&self, now_ms: u64) -> Vec<(Arc<str>, Counted)> {
+        let share_bytes = self.share_bytes();
+        self.all().into_iter().map(|(name, rule)| (name, rule.tick(now_ms, share_bytes))).collect()
+    }
+}
+
+/// A queue that the rule of somebody is about.
+pub(crate) struct Watched {
+    pub(crate) instance: Ulid,
+    pub(crate) frame: FrameId,
+    pub(crate) queue: Queue,
+    /// The length that was told last.
+    pub(crate) told: Option<u64>,
+}
+
+/// What an instance gets that a rule starts: what the rule found, or for `all` without one the events.
+pub(crate) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
+    let has_own = program.schedule.as_ref().is_some_and(|schedule| schedule.rule.is_some());
+    match has_own {
+        true => Value::Array(vec![edgefaas_workflow::instance::firing_value(firing, Read::Envelope)]),
+        false => firing.events.iter().map(|event| (**event).clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_workflow::synthesizer::Predicate;
+    use serde_json::json;
+
+    use super::*;
+
+    const MAX_BYTES: usize = 400_000;
+
+    fn rule(value: &Value) -> Rule {
+        let by_room = |_: &str| -> Result<Predicate, String> {
+            Ok(Arc::new(|event: &Value| Ok(event.get("room").cloned().unwrap_or_default())))
+        };
+        Rule::parse(value, 1, &by_room).unwrap()
+    }
+
+    fn add(rules: &StartRules, name: &str, value: &Value) -> Arc<StartRule> {
+        let mut digest = [0; 32];
+        digest[0] = value.to_string().len() as u8;
+        rules.add(&name.into(), StartRule::new(digest, rule(value), &rules.budget, 0))
+    }
+
+    /// An event of about 1 kB.
+    fn event(room: usize) -> Arc<Value> {
+        Arc::new(json!({"room": room, "text": "x".repeat(500)}))
+    }
+
+    fn held(rules: &StartRules) -> usize {
+        rules.budget.most() - rules.budget.free()
+    }
+
+    #[test]
+    fn rules_hold_a_quarter_of_the_budget_in_equal_shares() {
+        let rules = StartRules::new(&Budget::new(MAX_BYTES));
+        let window = json!({"window": {"every": "1h"}});
+        let first = add(&rules, "first", &window);
+        let share_bytes = rules.share_bytes();
+        assert_eq!((share_bytes, held(&rules)), (MAX_BYTES / 4, 0));
+        let mut news = Vec::new();
+        for number in 0..500 {
+            news.extend(first.handle(0, &event(number), 1, share_bytes).unwrap().exceeds);
+            assert!(held(&rules) <= MAX_BYTES / 4);
+        }
+        assert!(held(&rules) > MAX_BYTES / 5);
+        assert_eq!(news, [OverShare { share_bytes }], "it is said once");
+
+        // Another one halves the shares, and the first gives up what it has too much.
+        let second = add(&rules, "second", &window);
+        rules.tick(2);
+        assert!(held(&rules) <= MAX_BYTES / 8);
+        (0..500).for_each(|number| drop(second.handle(0, &event(number), 2, rules.share_bytes()).unwrap()));
+        assert!((MAX_BYTES / 5..=MAX_BYTES / 4).contains(&held(&rules)), "{}", held(&rules));
+
+        // A rule that is removed or replaced returns all of it.
+        drop(second);
+        rules.retain(|name| name == "first");
+        assert!(held(&rules) <= MAX_BYTES / 8);
+        drop(first);
+        add(&rules, "first", &json!({"window": {"every": "2h", "empty": false}}));
+        assert_eq!(held(&rules), 0);
+    }
+
+    #[test]
+    fn what_has_fired_is_returned() {
+        let rules = StartRules::new(&Budget::new(MAX_BYTES));
+        let window = add(&rules, "window", &json!({"window": {"every": "1s"}}));
+        let count = add(&rules, "count", &json!({"count": 3}));
+        for number in 0..2 {
+            window.handle(0, &event(number), 1, rules.share_bytes()).unwrap();
+            count.handle(0, &event(number), 1, rules.share_bytes()).unwrap();
+        }
+        assert!(held(&rules) >= 4 * 500);
+        assert_eq!(count.handle(0, &event(2), 1, rules.share_bytes()).unwrap().firings.len(), 1);
+        assert!(held(&rules) < 4 * 1_000);
+        let ticked = rules.tick(1_000);
+        assert_eq!(ticked.iter().map(|(_, counted)| counted.firings.len()).sum::<usize>(), 1);
+        assert_eq!(held(&rules), 0);
+    }
+
+    #[test]
+    fn a_key_that_is_let_go_is_said_once() {
+        let rules = StartRules::new(&Budget::new(MAX_BYTES));
+        let rule = add(&rules, "keyed", &json!({"key": "${ .room }", "count": 1_000, "within": "1h"}));
+        let count = |room: usize, now_ms: u64| {
+            rule.handle(0, &event(room), now_ms, rules.share_bytes()).unwrap().exceeds.is_some()
+        };
+        let news = (0..2_000).filter(|number| count(number / 3, 1)).count();
+        assert_eq!(news, 1);
+        assert!(held(&rules) <= MAX_BYTES / 4);
+        // All are too old, and there are too many again.
+        rules.tick(4_000_000);
+        assert_eq!(held(&rules), 0);
+        let news = (0..2_000).filter(|number| count(number / 3, 4_000_001)).count();
+        assert_eq!(news, 1);
+    }
+}

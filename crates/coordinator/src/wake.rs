@@ -1,0 +1,44 @@
+//! Waking instances whose time has come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::coordinator::Coordinator;
+use super::instance::Queued;
+
+/// The longest sleep.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Wakes instances until `cancel` fires.
+pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
+    loop {
+        let now_ms = coordinator.time.now_ms();
+        let due = coordinator.timers.take_due(now_ms);
+        if due.is_empty() {
+            let wait = coordinator
+                .timers
+                .next()
+                .map_or(LONGEST, |due| Duration::from_millis(due.saturating_sub(now_ms)));
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = coordinator.timers.changed.notified() => {}
+                () = tokio::time::sleep(wait.min(LONGEST)) => {}
+            }
+            continue;
+        }
+        for id in due {
+            let Some(running) = coordinator.find(id) else { continue };
+            running.timer_fired();
+            let driving = coordinator.clone();
+            coordinator.workers.spawn(async move {
+                driving.drive(&running, Queued::now(edgefaas_workflow::Event::Tick)).await
+            });
+        }
+        tokio::task::yield_now().await;
+        if cancel.is_cancelled() {
+            return;
+        }
+    }
+}

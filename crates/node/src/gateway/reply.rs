@@ -1,0 +1,158 @@
+//! Replies of the gateway: results of functions and workflows, and problems.
+
+use bytes::Bytes;
+use edgefaas_functions::answer::body_of;
+use edgefaas_functions::invocation::{InvocationError, Timing};
+use edgefaas_functions::problem::{self, Audience, Problem};
+use edgefaas_isolates::{HttpResponse, Reply, RunError};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::Full;
+
+use super::body::{BODY_TIMEOUT, BodyError};
+use super::replies::{NoRoom, Reservation};
+
+pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Headers that belong to a connection and not to a message (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+pub(super) type HttpReply = Response<Full<Bytes>>;
+
+/// There is no room for the reply of a call, which is why it was not made.
+pub(super) fn not_run(error: &NoRoom) -> Problem {
+    Problem::new(503, "No memory for replies", format!("the call was not made: {error}; try again"))
+}
+
+/// Why a body is not there.
+pub(super) fn body_problem(name: &str, limit_bytes: usize, error: BodyError) -> Problem {
+    match error {
+        BodyError::TooLarge { actual_bytes } => {
+            let function = name.to_owned();
+            let error = InvocationError::PayloadTooLarge { function, actual_bytes, limit_bytes };
+            Problem::of(&error, None)
+        }
+        BodyError::NoMemory { max_bytes } => {
+            let detail = format!(
+                "the bodies of all requests have {max_bytes} bytes together, those of one address half; try again"
+            );
+            Problem::new(503, "No memory for bodies", detail)
+        }
+        BodyError::GaveWay => {
+            let detail =
+                "others needed the memory that this body had taken, and it had taken long; send it faster";
+            Problem::new(503, "No memory for bodies", detail)
+        }
+        BodyError::TooSlow => {
+            let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
+            Problem::new(408, "Request timeout", detail)
+        }
+        BodyError::Broken(reason) => {
+            let detail = format!("the body could not be read: {reason}");
+            Problem::new(400, "Bad request body", detail)
+        }
+    }
+}
+
+pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// What an invocation came to.
+pub(super) fn result_reply(
+    room: Reservation,
+    id: &str,
+    result: Result<Reply, Problem>,
+    timing: Timing,
+    audience: Audience,
+) -> HttpReply {
+    let made = result.and_then(|reply| match body_of(reply) {
+        Ok((body, media_type)) => {
+            let mut response = Response::new(Full::new(until_taken(room, body)?));
+            match media_type {
+                Some(media_type) => {
+                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+                }
+                None => *response.status_mut() = StatusCode::NO_CONTENT,
+            }
+            Ok(response)
+        }
+        Err(mut response) => {
+            response.body = until_taken(room, response.body)?;
+            own_response(response).map_err(|error| Problem::of(&error, Some(id)))
+        }
+    });
+    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem.shown_to(audience)));
+    let headers = reply.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(INVOCATION_ID, id);
+    }
+    if let Ok(timing) = HeaderValue::from_str(&server_timing(timing)) {
+        headers.append(SERVER_TIMING, timing);
+    }
+    reply
+}
+
+/// A reply's body, counted until its client has taken it.
+fn until_taken(room: Reservation, body: Bytes) -> Result<Bytes, Problem> {
+    let bytes = body.len();
+    room.hold(body).map_err(|error| {
+        let detail = format!(
+            "the call was made, but its reply of {bytes} bytes is larger than expected: {error}; the outcome of a \
+             durable invocation may be asked for again"
+        );
+        Problem::new(503, "No memory for replies", detail)
+    })
+}
+
+/// The response that a function made itself, without what is ours to say.
+fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
+    let invalid = |reason: String| InvocationError::Run {
+        function: String::new(),
+        error: RunError::InvalidReply { reason },
+    };
+    let status = StatusCode::from_u16(made.status).map_err(|error| invalid(error.to_string()))?;
+    let mut reply = Response::new(Full::new(made.body));
+    *reply.status_mut() = status;
+    for (name, value) in made.headers {
+        let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(&value).ok());
+        let Some((name, value)) = parsed else {
+            return Err(invalid(format!("`{name}: {value}` is not a valid header")));
+        };
+        if !HOP_BY_HOP.contains(&name.as_str()) && reply.headers_mut().try_append(name, value).is_err() {
+            return Err(invalid("it has too many headers".to_owned()));
+        }
+    }
+    Ok(reply)
+}
+
+pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
+    let mut reply = Response::new(Full::new(Bytes::from(problem.to_json())));
+    *reply.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+    if [429, 503].contains(&problem.status) {
+        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    reply
+}
+
+/// `Server-Timing` with durations in milliseconds.
+fn server_timing(timing: Timing) -> String {
+    let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
+    format!(
+        "queue;dur={:.3}, start;dur={:.3}, exec;dur={:.3}",
+        ms(timing.queue),
+        ms(timing.start),
+        ms(timing.execution)
+    )
+}

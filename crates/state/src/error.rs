@@ -1,0 +1,150 @@
+//! Errors of the store and of changes of objects.
+
+use std::path::PathBuf;
+
+use edgefaas_crdt::ApplyError;
+
+use crate::objects::MAX_FIELDS_PER_OBJECT;
+use crate::store::Damage;
+
+/// Longer keys the store can't have.
+pub(crate) const MAX_KEY_BYTES: usize = 65_536;
+
+/// The store can't be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database refused.
+    #[error(
+        "the store in {path} cannot be opened: {reason}; run `edgefaas store check` to see which file is at fault"
+    )]
+    Open {
+        /// The database's folder.
+        path: PathBuf,
+        /// What it says.
+        reason: fjall::Error,
+    },
+    /// Files are missing or damaged.
+    #[error(
+        "the store in {path} is damaged and was left as it is:{}\nrestore the data directory from a backup, or see with `edgefaas \
+         store check` all that is damaged and start once with `edgefaas run --accept-loss` to go on without it (damaged files are \
+         moved to {aside}); in a cluster the other nodes still have the objects",
+        lines(damage)
+    )]
+    Lost {
+        /// The database's folder.
+        path: PathBuf,
+        /// Where damaged files would go.
+        aside: PathBuf,
+        /// The files.
+        damage: Vec<Damage>,
+    },
+    /// The engine gave up.
+    #[error(
+        "the store in {path} cannot be opened: the engine stopped at a file that it did not expect; run `edgefaas store check`, \
+         and restore the data directory from a backup"
+    )]
+    Panicked {
+        /// The database's folder.
+        path: PathBuf,
+    },
+    /// The writer's thread can't be started.
+    #[error("the store's writer could not be started: {0}")]
+    Thread(std::io::Error),
+    /// A read failed.
+    #[error("the store cannot be read: {0}")]
+    Read(fjall::Error),
+    /// A file of it is damaged: what lies behind a key cannot be read.
+    #[error("the store cannot be read behind {after}: {reason}; the disk may be failing")]
+    Unreadable {
+        /// The last that could be read.
+        after: String,
+        /// What the database says.
+        reason: fjall::Error,
+    },
+    /// A value is not what was written.
+    #[error("{what} in the store is damaged: {reason}")]
+    Damaged {
+        /// Which value.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+fn lines(damage: &[Damage]) -> String {
+    damage.iter().map(|damage| format!("\n  {damage}")).collect()
+}
+
+impl From<fjall::Error> for StoreError {
+    fn from(error: fjall::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// A batch was not committed; nothing of it was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The disk is full but for the reserve and what the engine needs to work.
+    #[error(
+        "the disk is full ({free_bytes} bytes are free, and {needed_bytes} are needed: for the change itself, for the store's own work \
+         and for deletions); make room: delete data, or files on the same disk"
+    )]
+    DiskFull {
+        /// Free bytes of the file system.
+        free_bytes: u64,
+        /// Bytes that have to be free.
+        needed_bytes: u64,
+    },
+    /// A change does not fit its field.
+    #[error(transparent)]
+    Field(#[from] FieldRefused),
+    /// A key is longer than the store can have.
+    #[error("a key has {bytes} bytes, and the store takes at most {MAX_KEY_BYTES}; choose a shorter name")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Failed(String),
+    /// The node is going down.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// A change of a field was refused, and with it everything of its batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldRefused {
+    /// The operation does not fit the field.
+    #[error("object `{object}`: {error}")]
+    Apply {
+        /// The object.
+        object: String,
+        /// Why.
+        error: ApplyError,
+    },
+    /// The object takes as much as it may.
+    #[error(
+        "object `{object}` would take {} bytes, which is over its quota of {quota_bytes} bytes; take something away from it, or \
+         raise `quota` of its class in the manifest",
+        bytes + more_bytes
+    )]
+    OverQuota {
+        /// The object.
+        object: String,
+        /// What it has on the disk, and what comes before in the same batch.
+        bytes: u64,
+        /// What was to be added, about.
+        more_bytes: u64,
+        /// What it may have.
+        quota_bytes: u64,
+    },
+    /// The object has as many fields as may be.
+    #[error(
+        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
+    )]
+    TooManyFields {
+        /// The object.
+        object: String,
+    },
+}
