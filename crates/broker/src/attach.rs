@@ -166,7 +166,7 @@ impl Shared {
         client: &Arc<Client>,
         wanted: Wanted<'_>,
     ) -> Result<Claimed, NoSession> {
-        let now = Moment::now();
+        let now = self.now();
         let mut will = None;
         if let Some(parked) = sessions.get_mut(&client.client_id).and_then(|known| known.parked.as_ref()) {
             // Somebody else's session is nobody's business.
@@ -215,7 +215,7 @@ impl Shared {
     /// A connection is over: its session waits for the client, or is over too.
     pub(crate) fn release(&self, mailbox: &Arc<Mailbox>, client: &Arc<Client>, released: Released) {
         let Released { state, expiry_seconds, will } = released;
-        let now = Moment::now();
+        let now = self.now();
         let expires_at = after_seconds(now.instant, expiry_seconds);
         let kept = expiry_seconds > 0 && mailbox.is_stored();
         let delayed = |delay: u32| kept && delay > 0;
@@ -273,7 +273,7 @@ impl Shared {
 
     /// Carries out what is due for a waiting session, unless its client came back.
     pub(crate) fn fired(&self, fired: Fired) {
-        let now = Moment::now();
+        let now = self.now();
         let mut sessions = self.sessions.lock();
         let Some(known) = sessions.get_mut(&fired.client_id) else { return };
         let Some(parked) = known.parked.as_mut().filter(|parked| parked.parking == fired.parking) else {

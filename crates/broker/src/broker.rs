@@ -212,7 +212,7 @@ impl Broker {
         if message.qos() > QoS::AtMostOnce && self.shared.journal.is_far_behind() {
             return rejected(RejectReason::QuotaExceeded);
         }
-        match self.shared.publish(origin, None, message, changes, &Moment::now(), None) {
+        match self.shared.publish(origin, None, message, changes, &self.shared.now(), None) {
             Ok(published) => published,
             Err(_) => rejected(RejectReason::QuotaExceeded),
         }
@@ -311,6 +311,11 @@ impl Broker {
 }
 
 impl Shared {
+    /// This moment.
+    pub(crate) fn now(&self) -> Moment {
+        Moment::now(&self.config.clock)
+    }
+
     pub(crate) fn stats(&self) -> BrokerStats {
         let counters = &self.counters;
         let (connections, sessions) = {

@@ -1,11 +1,14 @@
 //! What a broker allows.
 
+use edgefaas_platform::Clock;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
 /// Limits and timeouts of a broker. Every queue and store in it is bounded by one of these.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
+    /// The wall clock, by which messages and sessions expire that outlive a restart.
+    pub clock: Clock,
     /// Largest packet taken from a client, in bytes with its fixed header; also advertised to MQTT 5 clients. What a
     /// node publishes itself is held to the same size.
     pub max_packet_bytes: u32,
@@ -87,6 +90,7 @@ pub enum WhenQueueFull {
 impl Default for BrokerConfig {
     fn default() -> BrokerConfig {
         BrokerConfig {
+            clock: Clock::system(),
             max_packet_bytes: 1024 * 1024,
             max_connections: 10_000,
             connect_timeout: Duration::from_secs(10),

@@ -50,7 +50,7 @@ impl Shared {
     /// Brings back sessions with their subscriptions and messages, and what was retained. What is damaged is left out,
     /// deleted and counted in one warning.
     pub(crate) fn load(&self) -> Result<(), StorageError> {
-        let now = Moment::now();
+        let now = self.now();
         let mut damaged = Damaged::default();
         let mut useless = Vec::new();
         let mut loading: HashMap<u64, Loading> = HashMap::new();

@@ -13,7 +13,7 @@ use crate::message::Message;
 use crate::monitor::QueueFigures;
 use crate::publish::forget_expired;
 use crate::stats::BrokerStats;
-use crate::stored::{self, Moment};
+use crate::stored;
 use crate::topic::TopicName;
 
 /// Messages of ended sessions that are deleted at a time.
@@ -136,7 +136,7 @@ fn publish_figures(
     before: Option<BrokerStats>,
     published: &mut HashSet<String>,
 ) {
-    let now = Moment::now();
+    let now = shared.now();
     let publish = |topic: &str, value: String| {
         let Ok(topic) = TopicName::new(topic) else { return };
         let message = Message::new(topic, value).with_retain(true);

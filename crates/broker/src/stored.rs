@@ -13,7 +13,9 @@
 //! its fields (postcard), and a CRC-32 of both. Whatever can't be read is left out with a warning, and everything else
 //! counts.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+
+use edgefaas_platform::Clock;
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -52,9 +54,8 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    pub(crate) fn now() -> Moment {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Moment { instant: Instant::now(), unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX) }
+    pub(crate) fn now(clock: &Clock) -> Moment {
+        Moment { instant: Instant::now(), unix_ms: clock.now_unix_ms() }
     }
 
     /// The wall clock at an earlier moment.

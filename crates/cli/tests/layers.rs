@@ -22,7 +22,8 @@ fn layer(name: &str) -> usize {
         None => "cli",
     };
     let found = LAYERS.iter().position(|layer| layer.contains(&name));
-    found.unwrap_or_else(|| panic!("crate `{name}` is in no layer: give it one here and in ARCHITECTURE.md"))
+    found
+        .unwrap_or_else(|| panic!("crate `{name}` is in no layer: give it one here and in ARCHITECTURE.md"))
 }
 
 #[test]

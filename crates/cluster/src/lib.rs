@@ -62,5 +62,5 @@ pub use membership::{Member, Membership, MembershipError};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
     Busy, Copy, Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
-    TransportKind, WallClock, Work,
+    TransportKind, Work,
 };

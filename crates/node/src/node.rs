@@ -245,7 +245,7 @@ impl Node {
             session: vec![access_hook],
         };
         let storage = Arc::new(BrokerStorage::new(store.clone()));
-        let broker = Broker::open(broker_config(&config, &plan), hooks, storage.clone())
+        let broker = Broker::open(broker_config(&config, &plan, clock.clone()), hooks, storage.clone())
             .map_err(BuildError::Broker)?;
         let keep = KeepLimits {
             time: config.invocations.keep,
@@ -356,6 +356,7 @@ impl Node {
             &*storage,
             store.node_id(),
             config.broker.max_packet.as_u64() as u32,
+            platform.clock.clone(),
         );
         let bridges = Arc::new(bridges.map_err(BuildError::Broker)?);
         let (section, data_dir) = (config.access.clone(), config.data_dir.clone());

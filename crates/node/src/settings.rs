@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use edgefaas_broker::{BrokerConfig, WhenQueueFull};
-use edgefaas_platform::is_loopback;
+use edgefaas_platform::{Clock, is_loopback};
 use edgefaas_state::store::StoreOptions;
 
 use crate::cluster::ClusterOptions;
@@ -49,10 +49,11 @@ pub(crate) fn cluster_options(config: &NodeConfig) -> ClusterOptions {
     }
 }
 
-pub(crate) fn broker_config(config: &NodeConfig, plan: &MemoryPlan) -> BrokerConfig {
+pub(crate) fn broker_config(config: &NodeConfig, plan: &MemoryPlan, clock: Clock) -> BrokerConfig {
     let section = &config.broker;
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     BrokerConfig {
+        clock,
         max_packet_bytes: section.max_packet.as_u64() as u32,
         max_connections: plan.connections as usize,
         max_sessions: section.max_sessions,

@@ -8,9 +8,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -364,6 +364,7 @@ impl FromStr for Fingerprint {
 /// the node's own certificate are everyday life.
 pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeError) {
     static LAST: AtomicU64 = AtomicU64::new(0);
+    static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
     let worth_a_warning = match error {
         HandshakeError::Busy | HandshakeError::Share => true,
         HandshakeError::TooSlow => false,
@@ -379,7 +380,7 @@ pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeE
         }),
     };
     // One a second at most: anybody can make them.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = STARTED.elapsed().as_secs() + 1;
     if worth_a_warning && LAST.swap(now, Ordering::Relaxed) != now {
         tracing::warn!(?service, %peer, %error, "a client's TLS handshake failed");
     } else {

@@ -276,11 +276,11 @@ where
     async fn finish_waiting(&mut self) {
         self.blocked = None;
         while !self.waiting.is_empty() {
-            match self.await_room(&Moment::now()) {
+            match self.await_room(&self.shared.now()) {
                 Some(room) if Instant::now() < self.waiting_until => {
                     let _ = timeout_at(self.waiting_until.into(), room).await;
                 }
-                _ => drop(self.overdue(&Moment::now())),
+                _ => drop(self.overdue(&self.shared.now())),
             }
         }
     }
@@ -292,7 +292,7 @@ where
         let mut timer_at = self.due(Instant::now());
         let mut timer = pin!(sleep_until(timer_at.into()));
         let mut room: Option<Pin<Box<OwnedNotified>>> = None;
-        let mut now = Moment::now();
+        let mut now = self.shared.now();
         loop {
             if let Err(end) = self.process(&now) {
                 return end;
@@ -349,24 +349,24 @@ where
                 written = write_or_flush(writer, &outbound[*sent..]), if unflushed || *sent < outbound.len() => match written {
                     Ok(0) if *sent == outbound.len() => self.io.unflushed = false,
                     Ok(0) => {
-                        now = Moment::now();
+                        now = self.shared.now();
                         if let Some(end) = self.leaves("the client closed the connection".to_owned(), false, &now) {
                             return end;
                         }
                     }
                     Ok(bytes) => {
                         if let Err(error) = self.io.written(bytes).await {
-                            now = Moment::now();
+                            now = self.shared.now();
                             if let Some(end) = self.leaves(format!("write failed: {error}"), false, &now) {
                                 return end;
                             }
                         }
                         self.shared.counters.bytes_out.add(bytes as u64);
-                        now = Moment::now();
+                        now = self.shared.now();
                         self.unsent_since = (self.io.unsent() > 0).then_some(now.instant);
                     }
                     Err(error) => {
-                        now = Moment::now();
+                        now = self.shared.now();
                         if let Some(end) = self.leaves(format!("write failed: {error}"), false, &now) {
                             return end;
                         }
@@ -374,7 +374,7 @@ where
                 },
                 read = read(reader, inbound), if readable => match read {
                     Ok(0) => {
-                        now = Moment::now();
+                        now = self.shared.now();
                         let detail = "the client closed the connection without DISCONNECT";
                         if let Some(end) = self.leaves(detail.to_owned(), true, &now) {
                             return end;
@@ -382,14 +382,14 @@ where
                     }
                     Ok(bytes) => {
                         self.shared.counters.bytes_in.add(bytes as u64);
-                        now = Moment::now();
+                        now = self.shared.now();
                         if !self.is_readable() {
                             // Whatever it is, it is a sign of life, and will not be looked at for now.
                             self.last_read = now.instant;
                         }
                     }
                     Err(error) => {
-                        now = Moment::now();
+                        now = self.shared.now();
                         if let Some(end) = self.leaves(format!("read failed: {error}"), false, &now) {
                             return end;
                         }
@@ -408,18 +408,18 @@ where
                     if mailbox.take_recheck() {
                         self.recheck();
                     }
-                    now = Moment::now();
+                    now = self.shared.now();
                 }
                 // The others of this runtime have their turn in between.
-                () = tokio::task::yield_now(), if replaying => now = Moment::now(),
+                () = tokio::task::yield_now(), if replaying => now = self.shared.now(),
                 changed = self.progress.changed(), if awaits_store => {
                     if changed.is_err() {
                         return End::lost("the broker is gone");
                     }
-                    now = Moment::now();
+                    now = self.shared.now();
                 }
                 fetched = fetched(&mut self.fetching) => {
-                    now = Moment::now();
+                    now = self.shared.now();
                     let (page, entries) = match fetched {
                         Ok(fetched) => fetched,
                         Err(error) => {
@@ -431,19 +431,19 @@ where
                     let mut transaction = self.shared.journal.begin();
                     mailbox.fetched(page, &entries, &now, &mut transaction);
                 }
-                () = released(hold) => now = Moment::now(),
+                () = released(hold) => now = self.shared.now(),
                 () = unblocked(&mut self.blocked) => {
-                    now = Moment::now();
+                    now = self.shared.now();
                     if let Err(end) = self.offer_again(&now) {
                         return end;
                     }
                 }
                 () = notified(&mut room) => {
                     room = None;
-                    now = Moment::now();
+                    now = self.shared.now();
                 }
                 () = timer.as_mut() => {
-                    now = Moment::now();
+                    now = self.shared.now();
                     if let Some(end) = self.overdue(&now) {
                         return end;
                     }

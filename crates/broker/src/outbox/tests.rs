@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use edgefaas_platform::Clock;
+
 use super::*;
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -174,7 +176,7 @@ impl World {
             figures,
             window,
             bounds,
-            now: Moment::now(),
+            now: Moment::now(&Clock::system()),
             page: None,
         };
         world.connect();

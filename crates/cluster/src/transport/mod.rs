@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+
+use edgefaas_platform::Clock;
 
 use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId};
@@ -78,33 +80,7 @@ pub struct Options {
     /// Versions of the protocol to offer: [`PROTOCOL_VERSIONS`] by default, fewer to hold a new one back.
     pub versions: RangeInclusive<u32>,
     /// What the members' clocks are compared with: the system's by default.
-    pub wall_clock: WallClock,
-}
-
-/// Tells the time as milliseconds since the Unix epoch.
-#[derive(Clone)]
-pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
-
-impl WallClock {
-    /// One that asks this.
-    pub fn new(unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(unix_ms))
-    }
-
-    /// The system's; 0 while that stands before 1970.
-    pub fn system() -> Self {
-        Self::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, shared::millis))
-    }
-
-    pub(crate) fn unix_ms(&self) -> u64 {
-        (self.0)()
-    }
-}
-
-impl std::fmt::Debug for WallClock {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("WallClock")
-    }
+    pub wall_clock: Clock,
 }
 
 /// What happens in the cluster, in order for each member: up, frames, down.
@@ -263,7 +239,7 @@ impl Options {
             software: String::new(),
             handshake_timeout: Duration::from_secs(5),
             versions: PROTOCOL_VERSIONS,
-            wall_clock: WallClock::system(),
+            wall_clock: Clock::system(),
         }
     }
 }
@@ -393,7 +369,7 @@ pub(crate) struct Limits {
     pub(crate) software: String,
     pub(crate) handshake_timeout: Duration,
     pub(crate) versions: RangeInclusive<u32>,
-    pub(crate) wall_clock: WallClock,
+    pub(crate) wall_clock: Clock,
 }
 
 /// Held by the driver and every connection, so a flag and not a lock.

@@ -136,7 +136,7 @@ impl Shared {
 
     /// This node's wall clock.
     pub(crate) fn unix_ms(&self) -> u64 {
-        self.limits.wall_clock.unix_ms()
+        self.limits.wall_clock.now_unix_ms()
     }
 
     /// Where this node listens, what is of use to other machines first.

@@ -21,9 +21,10 @@ mod wire;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use edgefaas_broker::{Broker, Change, Storage, StorageError, TopicFilter};
+use edgefaas_platform::Clock;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +52,7 @@ pub struct Bridges {
 /// One bridge.
 pub(crate) struct Bridge {
     section: BridgeSection,
+    clock: Clock,
     topics: Topics,
     out_filters: Vec<TopicFilter>,
     /// Of its session in this node's broker.
@@ -108,12 +110,14 @@ impl Bridges {
         storage: &dyn Storage,
         node_id: String,
         max_packet_bytes: u32,
+        clock: Clock,
     ) -> Result<Self, StorageError> {
         let mut recorded = recorded::load(&broker, storage, sections)?;
         let bridges = sections.iter().map(|section| {
             let out = section.topics.iter().filter(|topic| topic.direction.is_out());
             let recorded = recorded.remove(&section.name).unwrap_or_default();
             Arc::new(Bridge {
+                clock: clock.clone(),
                 topics: Topics::new(&section.topics),
                 out_filters: out.filter_map(|topic| TopicFilter::new(topic.local_filter()).ok()).collect(),
                 client_id: format!("{SESSION_PREFIX}{}", section.name).into(),
@@ -202,8 +206,7 @@ impl Bridges {
 
 impl Bridge {
     fn connected(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.figures.connected_since_unix_ms.store((now.as_millis() as u64).max(1), Relaxed);
+        self.figures.connected_since_unix_ms.store(self.clock.now_unix_ms().max(1), Relaxed);
         tracing::info!(bridge = self.section.name, url = self.section.url, "the bridge is connected");
     }
 

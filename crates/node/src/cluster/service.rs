@@ -9,7 +9,7 @@ use edgefaas_cluster::replication::Counters;
 use edgefaas_cluster::{
     CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, JoinError, JoinRequest,
     Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind,
-    WallClock, join,
+    join,
 };
 use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
@@ -415,7 +415,7 @@ impl Cluster {
             max_frame_bytes: FRAME_BYTES,
             incarnation: self.store.objects().replica().incarnation,
             software: env!("CARGO_PKG_VERSION").to_owned(),
-            wall_clock: WallClock::new(move || clock.now_unix_ms()),
+            wall_clock: clock,
             ..Options::new(identity, membership.clone(), self.options.listen)
         };
         let (handle, events) = Transport::start(options, cancel.clone()).await?;

@@ -91,34 +91,35 @@ impl CoordinationHook {
                 _ => Verdict::Reject(RejectReason::NotAuthorized),
             };
         };
-        if call.kind == CallKind::Workflow {
-            return self.on_workflow_call(targets, publishing, &call);
-        }
-        let answer_topic = message
-            .properties()
-            .and_then(|properties| properties.response_topic.clone())
-            .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
-            .or_else(|| call.result_topic());
-        let answer = answer_to(answer_topic, origin, message);
-        let invocation = invocation(call.function.to_owned(), origin, message);
-        let refused =
-            |error: &InvocationError| refuse_call(targets, origin, message, answer.as_ref(), error);
+        let answer = answer_to(answer_topic(&call, message), origin, message);
+        let started = match call.kind {
+            CallKind::Function => self.call_function(targets, publishing, &call, &answer),
+            CallKind::Workflow => call_workflow(targets, publishing, &call, &answer),
+        };
+        started.unwrap_or_else(|error| refuse_call(targets, origin, message, answer.as_ref(), &error))
+    }
+
+    fn call_function(
+        &self,
+        targets: &Arc<Targets>,
+        publishing: &mut Publishing<'_>,
+        call: &Call<'_>,
+        answer: &Option<Answer>,
+    ) -> Result<Verdict, InvocationError> {
+        let (origin, message) = (publishing.origin(), publishing.message());
         let routes = targets.registry.routes();
         let Some(function) = routes.function(call.function) else {
             let near = routes.near_functions(call.function);
-            return refused(&InvocationError::UnknownFunction { name: call.function.to_owned(), near });
+            return Err(InvocationError::UnknownFunction { name: call.function.to_owned(), near });
         };
+        let invocation = invocation(call.function.to_owned(), origin, message);
         if message.qos() > QoS::AtMostOnce {
-            return match targets.invoker.check_durable(function, &invocation) {
-                Ok(()) => self.accept_call(targets, publishing, function, &call, invocation, answer),
-                Err(error) => refused(&error),
-            };
+            targets.invoker.check_durable(function, &invocation)?;
+            return Ok(self.accept_call(targets, publishing, function, call, invocation, answer.clone()));
         }
-        match targets.invoker.admit_to(function.clone(), invocation) {
-            Ok(admitted) => self.start(targets, admitted, answer),
-            Err(error) => return refused(&error),
-        }
-        Verdict::Consume
+        let admitted = targets.invoker.admit_to(function.clone(), invocation)?;
+        self.start(targets, admitted, answer.clone());
+        Ok(Verdict::Consume)
     }
 
     /// A call of QoS 1 or 2 is on the disk before it is acknowledged.
@@ -255,40 +256,6 @@ impl CoordinationHook {
         verdict
     }
 
-    /// A workflow that is called by topic.
-    fn on_workflow_call(
-        &self,
-        targets: &Arc<Targets>,
-        publishing: &mut Publishing<'_>,
-        call: &Call<'_>,
-    ) -> Verdict {
-        let (origin, message) = (publishing.origin(), publishing.message());
-        let answer_topic = message
-            .properties()
-            .and_then(|properties| properties.response_topic.clone())
-            .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
-            .or_else(|| call.result_topic());
-        let answer = answer_to(answer_topic, origin, message);
-        let refused =
-            |error: &InvocationError| refuse_call(targets, origin, message, answer.as_ref(), error);
-        let routes = targets.registry.routes();
-        let Some(workflow) = routes.workflow(call.function) else {
-            let near = routes.near_workflows(call.function);
-            return refused(&InvocationError::UnknownFunction { name: call.function.to_owned(), near });
-        };
-        let mut start = Start::new(workflow.clone(), input_of(message.payload()), message.payload().len());
-        start.depth = depth_of(origin);
-        start.trace_parent = trace_parent(message);
-        start.answer = answer.as_ref().map(answer_record);
-        match targets.coordinator.enter_workflow(start) {
-            Ok(running) => {
-                targets.coordinator.begin_with(publishing, running);
-                Verdict::Consume
-            }
-            Err(error) => refused(&error),
-        }
-    }
-
     /// Any other topic: every trigger that matches gets the message.
     fn on_topic(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>) -> Verdict {
         let (origin, message) = (publishing.origin(), publishing.message());
@@ -384,6 +351,36 @@ impl CoordinationHook {
             }
         });
     }
+}
+
+/// Starts a workflow that is called by topic.
+fn call_workflow(
+    targets: &Arc<Targets>,
+    publishing: &mut Publishing<'_>,
+    call: &Call<'_>,
+    answer: &Option<Answer>,
+) -> Result<Verdict, InvocationError> {
+    let (origin, message) = (publishing.origin(), publishing.message());
+    let routes = targets.registry.routes();
+    let Some(workflow) = routes.workflow(call.function) else {
+        let near = routes.near_workflows(call.function);
+        return Err(InvocationError::UnknownFunction { name: call.function.to_owned(), near });
+    };
+    let mut start = Start::new(workflow.clone(), input_of(message.payload()), message.payload().len());
+    start.depth = depth_of(origin);
+    start.trace_parent = trace_parent(message);
+    start.answer = answer.as_ref().map(answer_record);
+    let running = targets.coordinator.enter_workflow(start)?;
+    targets.coordinator.begin_with(publishing, running);
+    Ok(Verdict::Consume)
+}
+
+/// Where the answer of a call goes: the response topic if it is open or one of the call's results, else the result topic.
+fn answer_topic(call: &Call<'_>, message: &Message) -> Option<TopicName> {
+    let topic = message.properties().and_then(|properties| properties.response_topic.clone());
+    topic
+        .filter(|topic| is_open(topic.as_str()) || call.is_result(topic.as_str()))
+        .or_else(|| call.result_topic())
 }
 
 impl PublishHook for CoordinationHook {
@@ -581,8 +578,6 @@ fn invocation(function: String, origin: &Origin, message: &Message) -> Invocatio
     };
     let properties = message.properties();
     let user = properties.map(|properties| properties.user.as_slice()).unwrap_or_default();
-    let trace_parent =
-        user.iter().find(|(name, _)| &**name == "traceparent").map(|(_, value)| value.to_string());
     let event = Event {
         trigger: Trigger::Mqtt(MqttMessage {
             topic: message.topic().as_str().to_owned(),
@@ -601,7 +596,7 @@ fn invocation(function: String, origin: &Origin, message: &Message) -> Invocatio
         body: message.payload_bytes(),
     };
     let mut invocation = Invocation::new(function, principal, event);
-    invocation.trace_parent = trace_parent;
+    invocation.trace_parent = trace_parent(message);
     invocation.depth = depth_of(origin);
     invocation
 }

@@ -286,7 +286,8 @@ impl<'a> Run<'a> {
             DurationSpec::Fixed(ms) => Ok(*ms),
             DurationSpec::Computed(template) => {
                 let value = self.scope(parent, None, Some(input), None).json(template, input)?;
-                duration::parse(&value).map_err(|reason| WorkflowError::new(ErrorKind::Expression, reason))
+                duration::parse(&value)
+                    .map_err(|error| WorkflowError::new(ErrorKind::Expression, error.to_string()))
             }
         }
     }

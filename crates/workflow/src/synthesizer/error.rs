@@ -1,5 +1,6 @@
 //! What is wrong with a rule, and what keeps an event from being counted.
 
+use crate::duration::TextError;
 /// A rule that cannot be used. `Display` says what is wrong, where in the rule, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
@@ -67,7 +68,7 @@ pub enum RuleError {
         /// What stands there.
         text: String,
         /// Why it is none.
-        reason: &'static str,
+        reason: TextError,
     },
     /// An expression that cannot be used.
     #[error("the expression `{text}` of `{pointer}` cannot be used: {reason}")]

@@ -3,8 +3,8 @@
 use serde_json::{Map, Number, Value};
 
 use super::Predicate;
-use super::duration::parse_ms;
 use super::error::{RuleError, kind_of};
+use crate::duration::{self, TextError};
 
 /// Turns the jq text of an expression into something that can be called.
 pub(super) type Compile<'c> = dyn Fn(&str) -> Result<Predicate, String> + 'c;
@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 5] = [
 ];
 const UNIT_KEYS: &[&str] = &["days", "hours", "minutes", "seconds", "milliseconds"];
 /// The most of a unit: ten years of milliseconds.
-const MOST_MS: u64 = 10 * 365 * 86_400_000;
+const MOST_MS: u64 = duration::MAX_MS;
 
 /// An object at its place, with known keys only.
 pub(super) struct Fields<'v> {
@@ -88,7 +88,11 @@ impl<'v> Fields<'v> {
             return Ok(None);
         };
         let ms = match value {
-            Value::String(text) => match parse_ms(text) {
+            Value::String(text) => match duration::parse_text(text) {
+                Ok(0) => {
+                    let reason = TextError::Zero;
+                    return Err(RuleError::Duration { pointer, text: text.clone(), reason });
+                }
                 Ok(ms) => ms,
                 Err(reason) => return Err(RuleError::Duration { pointer, text: text.clone(), reason }),
             },
@@ -100,7 +104,7 @@ impl<'v> Fields<'v> {
                     ms = ms.saturating_add(number.saturating_mul(unit_ms));
                 }
                 if ms == 0 || ms > MOST_MS {
-                    let reason = if ms == 0 { "it is zero" } else { "it is longer than ten years" };
+                    let reason = if ms == 0 { TextError::Zero } else { TextError::TooLong };
                     return Err(RuleError::Duration { pointer, text: value.to_string(), reason });
                 }
                 ms

@@ -117,7 +117,6 @@
 
 mod cell;
 mod collect;
-mod duration;
 mod error;
 mod fields;
 mod held;
