@@ -17,10 +17,7 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 fn layer(name: &str) -> usize {
-    let name = match name.strip_prefix("edgefaas-") {
-        Some(name) => name,
-        None => "cli",
-    };
+    let name = name.strip_prefix("edgefaas-").unwrap_or("cli");
     let found = LAYERS.iter().position(|layer| layer.contains(&name));
     found
         .unwrap_or_else(|| panic!("crate `{name}` is in no layer: give it one here and in ARCHITECTURE.md"))

@@ -120,7 +120,7 @@ pub fn parse_text(text: &str) -> Result<u64, TextError> {
 
 fn whole(ms: f64) -> Option<u64> {
     // A part of 0.1 has no exact form: what is a millisecond but for that is one.
-    (ms.is_finite() && ms <= MAX_MS as f64).then(|| (ms + 1e-6) as u64)
+    (ms.is_finite() && ms <= MAX_MS as f64).then_some((ms + 1e-6) as u64)
 }
 
 /// `rest` is what follows the `P`.
