@@ -24,7 +24,7 @@ fn what_is_wrong_and_where() {
         (json!({ "count": -1 }), "/count", "is -1, but"),
         (json!({ "count": "5" }), "/count", "is a text, not a number"),
         (json!({ "count": null }), "/count", "is null, not a number"),
-        (json!({ "count": 5, "within": "soon" }), "/within", "a whole number is expected; write `200ms`"),
+        (json!({ "count": 5, "within": "soon" }), "/within", "a number is expected; write `200ms`"),
         (json!({ "window": {} }), "/window/every", "is missing; write `window: { every: 10s }`"),
         (json!({ "window": { "evry": "1s" } }), "/window/evry", "did you mean `every`?"),
         (json!({ "window": { "every": "0s" } }), "/window/every", "it is zero"),
