@@ -26,7 +26,7 @@ pub(crate) const INSTANCE_BYTES: usize = 5120;
 /// The output of a workflow, or its error.
 pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
 
-/// An event on its way to an instance, with what is to be committed with it.
+/// An event in flight to an instance, with the effects that are committed with it.
 pub(crate) struct Queued {
     pub(crate) event: Event,
     pub(crate) effects: Option<StepEffects>,

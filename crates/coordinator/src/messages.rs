@@ -6,10 +6,11 @@ use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_functions::answer::Answer;
+use edgefaas_functions::dead_letter::DeadLetter;
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::problem::Problem;
-use edgefaas_functions::topics::takes_from_functions;
+use edgefaas_functions::topics::{EMITTED_EVENTS, LIFECYCLE_EVENTS, takes_from_functions};
 use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
 use edgefaas_workflow::event::lifecycle;
@@ -23,13 +24,6 @@ use super::instance::Running;
 
 /// What CloudEvents in their JSON form are called (CloudEvents MQTT binding, section 3.2).
 pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";
-/// Where events go that name no topic; their type comes after it.
-pub(crate) const EMITTED: &str = "$faas/events/emitted/";
-/// Where the lifecycle of workflows is told.
-const LIFECYCLE: &str = "$faas/events/workflow/";
-/// The reason that a dead letter gives, at most.
-const REASON_CHARS: usize = 1000;
-
 /// The message that a workflow sends.
 ///
 /// # Errors
@@ -56,7 +50,8 @@ pub(super) fn of(
             let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
             let level: String =
                 kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
-            TopicName::new(format!("{EMITTED}{level}")).map_err(|error| format!("`{kind}`: {error}"))?
+            TopicName::new(format!("{EMITTED_EVENTS}{level}"))
+                .map_err(|error| format!("`{kind}`: {error}"))?
         }
         (None, Content::Payload(_)) => return Err("the message has no topic".to_owned()),
     };
@@ -98,7 +93,7 @@ impl Coordinator {
         let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
         self.broker.has_subscribers_below("$faas", "events")
             && any.into_iter().any(|kind| {
-                let topic = |what: &str| format!("{LIFECYCLE}{workflow}/{what}/{}", kind.word());
+                let topic = |what: &str| format!("{LIFECYCLE_EVENTS}{workflow}/{what}/{}", kind.word());
                 self.broker.has_subscribers(&topic("workflow"))
                     || self.broker.has_subscribers(&topic("task"))
             })
@@ -108,7 +103,7 @@ impl Coordinator {
     pub(super) fn publish_lifecycle(&self, running: &Running, note: &Note) {
         let name = &running.workflow.name;
         let what = if note.node.is_some() { "task" } else { "workflow" };
-        let topic = format!("{LIFECYCLE}{name}/{what}/{}", note.kind.word());
+        let topic = format!("{LIFECYCLE_EVENTS}{name}/{what}/{}", note.kind.word());
         if !self.broker.has_subscribers(&topic) {
             return;
         }
@@ -174,23 +169,16 @@ impl Coordinator {
             &running.workflow.program.secrets,
             problem.detail.clone(),
         );
-        let reason: String = reason.chars().take(REASON_CHARS).collect();
-        let user = [
-            ("reason", format!("{}: {}", problem.title, reason.replace('\0', " "))),
-            ("status", problem.status.to_string()),
-            ("instance", running.id.to_string()),
-        ];
-        let properties = Properties {
-            content_type: Some("application/json".into()),
-            user: user.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
-            ..Properties::default()
+        let letter = DeadLetter {
+            name: name.to_string(),
+            title: problem.title.to_string(),
+            detail: reason,
+            status: problem.status,
+            about: vec![("instance", running.id.to_string())],
+            content_type: Some("application/json".to_owned()),
+            payload: Bytes::from(running.input_text()),
         };
-        let payload = running.input_text();
-        let Ok(topic) = TopicName::new(format!("$faas/dead/{name}")) else { return };
-        let letter = Message::new(topic, Bytes::from(payload))
-            .with_qos(QoS::AtLeastOnce)
-            .with_properties(properties);
-        if letter.weight() <= self.publisher.max_message_bytes() {
+        if let Some(letter) = letter.message(self.publisher.max_message_bytes()) {
             self.publisher.publish(name, running.depth.saturating_add(1), letter);
         }
     }

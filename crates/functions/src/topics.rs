@@ -3,14 +3,7 @@
 use edgefaas_broker::topic::TopicName;
 use edgefaas_manifest::NODE_TRIGGERS;
 
-/// Topics that belong to the node.
-pub const PREFIX: &str = "$faas/";
-/// Dead letters: durable invocations and workflow instances that were given up; the name of the function comes after it.
-pub const DEAD_LETTERS: &str = "$faas/dead/";
-/// Events of workflows that name no topic; their type comes after it.
-pub const EMITTED_EVENTS: &str = "$faas/events/emitted/";
-/// Lifecycle events of workflows; the workflow, `workflow` or `task`, and what happened come after it.
-pub const LIFECYCLE_EVENTS: &str = "$faas/events/workflow/";
+pub use edgefaas_manifest::topics::{DEAD_LETTERS, EMITTED_EVENTS, EVENTS, LIFECYCLE_EVENTS, PREFIX};
 
 /// What a call by topic is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +45,14 @@ pub fn parse_call(topic: &str) -> Option<Call<'_>> {
     (whole && request_id != Some("")).then_some(Call { kind, function, request_id })
 }
 
-/// True if whoever may publish anything may publish here: topics that start with `$` are the node's.
+/// True if a client that may publish anything may publish here: topics that start with `$` belong to the node.
 pub fn is_open(topic: &str) -> bool {
     !topic.starts_with('$')
+}
+
+/// The topic of a call of a function.
+pub fn call_topic(function: &str) -> String {
+    format!("{PREFIX}{}/{function}/invoke", CallKind::Function.level())
 }
 
 /// True if functions may publish here, as far as the topic is the node's: calls alone.

@@ -1,6 +1,8 @@
 //! What names, filters, schedules and paths may look like. Each check gives the reason if one is no
 //! good.
 
+use super::topics;
+
 /// The longest name of an app or a function, in bytes.
 const NAME_BYTES: usize = 63;
 /// The longest name of a secret and the longest pattern of a permission, in bytes.
@@ -9,7 +11,7 @@ const PATTERN_BYTES: usize = 256;
 const RESERVED_PATHS: [&str; 4] = ["fn", "workflows", "invocations", "mqtt"];
 
 /// What the topics of the node start with whose messages run functions.
-pub const NODE_TRIGGERS: [&str; 2] = ["$faas/dead/", "$faas/events/"];
+pub const NODE_TRIGGERS: [&str; 2] = [topics::DEAD_LETTERS, topics::EVENTS];
 
 /// How names of apps and functions look, for messages.
 pub(super) const NAME_RULE: &str =

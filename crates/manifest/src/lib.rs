@@ -12,6 +12,7 @@ mod parse;
 mod permissions;
 mod reader;
 mod single_file;
+pub mod topics;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -303,7 +303,9 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
     if filter.starts_with('$') && !NODE_TRIGGERS.iter().any(|prefix| filter.starts_with(prefix)) {
         let message =
             format!("no message on `{filter}` runs a function: topics with `$` are the broker's own");
-        let help = "of these, a trigger can have filters that start with `$faas/dead/` or `$faas/events/`";
+        let [dead_letters, events] = NODE_TRIGGERS;
+        let help =
+            format!("of these, a trigger can have filters that start with `{dead_letters}` or `{events}`");
         problems.add(&main.span, message, Some(help.into()));
         return None;
     }

@@ -176,16 +176,6 @@ impl Invoker {
         self.callees.get().and_then(Weak::upgrade)
     }
 
-    /// Routes, admits, runs and commits one invocation. Dropping the future ends it; what it had not
-    /// committed by then is lost.
-    pub async fn invoke(self: &Arc<Self>, invocation: Invocation) -> Outcome {
-        let id = invocation.id.clone();
-        match self.admit(invocation) {
-            Ok(admitted) => self.run(admitted).await,
-            Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
-        }
-    }
-
     /// Finds the function and gives the invocation its place, without waiting.
     pub fn admit(&self, invocation: Invocation) -> Result<Admitted, InvocationError> {
         let routes = self.registry.routes();

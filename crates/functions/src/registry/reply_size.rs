@@ -40,7 +40,7 @@ impl ReplySize {
     /// A reply had so many bytes.
     pub fn learn(&self, bytes: usize) {
         let known = self.known.load(Relaxed);
-        // A large one counts for some time: others like it are on their way, perhaps.
+        // A large one counts for some time: others like it may be in flight.
         let faded = known.saturating_sub(1) / 4 * 3;
         let learned = bytes.max(faded) + 1;
         if learned != known {

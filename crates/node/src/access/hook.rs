@@ -7,12 +7,10 @@ use edgefaas_broker::{
     Client, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Origin,
     PublishHook, Publishing, QoS, RejectReason, SessionHook, TopicFilter, Transport, Verdict,
 };
+use edgefaas_functions::topics;
 
 use super::sessions::Credential;
 use super::{Access, Action, Jwt, Policy, Who, certificate};
-
-/// Topics that the node answers on itself; whoever may call a function gets its answer.
-const NODE_TOPICS: &str = "$faas/";
 
 /// What the client identifiers of the node's own sessions start with.
 const OWN_CLIENTS: &str = "$bridge/";
@@ -67,7 +65,9 @@ impl PublishHook for AccessHook {
             Origin::Client(client) => client,
             // An answer goes where its requester may publish; what it is told on the node's own topics is
             // the answer to a call that it was allowed to make.
-            Origin::Node { requester: Some(requester), .. } if !topic.starts_with(NODE_TOPICS) => requester,
+            Origin::Node { requester: Some(requester), .. } if !topic.starts_with(topics::PREFIX) => {
+                requester
+            }
             _ => return Verdict::Forward,
         };
         let access = &self.0;

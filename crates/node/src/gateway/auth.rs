@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use edgefaas_functions::problem::{Audience, Problem};
 use edgefaas_functions::registry::LiveFunction;
+use edgefaas_functions::topics::call_topic;
 use edgefaas_manifest::{HttpAuth, Trigger};
 use edgefaas_platform::is_loopback;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
@@ -180,14 +181,14 @@ impl GatewayAuth {
         is_in(value) || value.split(|byte| !is_base64(byte)).any(|word| is_in(&from_base64(word)))
     }
 
-    /// Whoever may publish a call may make it here; gives the user.
+    /// A user who may publish a call may make it here; gives the user.
     fn check_jwt(&self, token: &str, function: &str) -> Result<String, Refused> {
         let claims = self.access.check_token(token.as_bytes()).map_err(|error| match error {
             Some(error) => invalid(&error.to_string()),
             None => invalid("this node takes no JSON Web Tokens: [access.jwt] is not configured"),
         })?;
         let who = Who { user: Some(&claims.subject), client_id: None };
-        let topic = format!("$faas/fn/{function}/invoke");
+        let topic = call_topic(function);
         if self.access.policy().rules().allows(who, Action::Publish, &topic) {
             return Ok(claims.subject);
         }
