@@ -3,11 +3,15 @@
 //! A key is looked up in the store without a lock: [`Claims::begin`] registers the look, [`Look::settle`] decides with
 //! what was read. A claim that was made and released between the two changes what the store says, so that the look is
 //! repeated then; only claims of the same key can cause that.
+//!
+//! A repetition of a claimed request waits for the first one: [`Claims::progress`] says what to wait for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use edgefaas_broker::Ticket;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::record::{Digest, Reserved};
 
@@ -20,10 +24,27 @@ pub(super) struct Claims {
 /// A key that is claimed, or that somebody looks up.
 #[derive(Debug, Default)]
 struct Entry {
-    claimed: Option<Reserved>,
+    claimed: Option<Claimed>,
     looks: u32,
-    /// Claims released while somebody looked.
+    /// Claims released while a look was registered.
     released: u64,
+}
+
+/// The claim of a key. The receivers of `waiters` end when the ticket is known and when the claim is released.
+#[derive(Debug)]
+struct Claimed {
+    reserved: Reserved,
+    /// When the invocation is on the disk, once that is known.
+    ticket: Option<Ticket>,
+    waiters: Vec<oneshot::Sender<()>>,
+}
+
+/// How far the invocation of a claimed key is.
+pub(super) enum Progress {
+    /// It is on the disk when this ticket is durable.
+    At(Ticket),
+    /// It is not handed to the writer yet: the receiver ends when it is, and when the claim is released.
+    Before(oneshot::Receiver<()>),
 }
 
 /// The first use of an idempotency key, until it is on the disk.
@@ -56,8 +77,8 @@ impl Claims {
     pub fn begin(self: &Arc<Self>, key: Digest) -> Result<Look, Reserved> {
         let mut keys = self.keys.lock();
         let entry = keys.entry(key).or_default();
-        if let Some(claimed) = entry.claimed {
-            return Err(claimed);
+        if let Some(claimed) = &entry.claimed {
+            return Err(claimed.reserved);
         }
         entry.looks += 1;
         Ok(Look { claims: self.clone(), key, seen_released: entry.released })
@@ -65,7 +86,54 @@ impl Claims {
 
     /// Whether an invocation's key is claimed.
     pub fn has_invocation(&self, id: u128) -> bool {
-        self.keys.lock().values().any(|entry| entry.claimed.is_some_and(|claimed| claimed.id == id))
+        self.keys.lock().values_mut().any(|entry| entry.claim_of(id).is_some())
+    }
+
+    /// How far the invocation is whose key is claimed; `None` if no claim is its.
+    pub fn progress(&self, id: u128) -> Option<Progress> {
+        let mut keys = self.keys.lock();
+        let claimed = keys.values_mut().find_map(|entry| entry.claim_of(id))?;
+        Some(match claimed.ticket {
+            Some(ticket) => Progress::At(ticket),
+            None => Progress::Before(claimed.wait()),
+        })
+    }
+
+    /// Completes when no claim is this invocation's.
+    pub async fn released(&self, id: u128) {
+        loop {
+            let wait =
+                self.keys.lock().values_mut().find_map(|entry| entry.claim_of(id)).map(Claimed::wait);
+            let Some(wait) = wait else { return };
+            // A sender is dropped, not used.
+            let _ = wait.await;
+        }
+    }
+}
+
+impl Entry {
+    fn claim_of(&mut self, id: u128) -> Option<&mut Claimed> {
+        self.claimed.as_mut().filter(|claimed| claimed.reserved.id == id)
+    }
+}
+
+impl Claimed {
+    fn wait(&mut self) -> oneshot::Receiver<()> {
+        let (waiter, wait) = oneshot::channel();
+        self.waiters.retain(|waiter| !waiter.is_closed());
+        self.waiters.push(waiter);
+        wait
+    }
+}
+
+impl KeyClaim {
+    /// The invocation is on the disk when `ticket` is durable.
+    pub(super) fn recorded(&self, ticket: Ticket) {
+        let mut keys = self.claims.keys.lock();
+        if let Some(claimed) = keys.get_mut(&self.key).and_then(|entry| entry.claimed.as_mut()) {
+            claimed.ticket = Some(ticket);
+            claimed.waiters.clear();
+        }
     }
 }
 
@@ -79,9 +147,10 @@ impl Look {
             drop(keys);
             return Settled::Again(self);
         };
-        if let Some(claimed) = entry.claimed {
+        if let Some(claimed) = &entry.claimed {
+            let reserved = claimed.reserved;
             drop(keys);
-            return Settled::Known(claimed);
+            return Settled::Known(reserved);
         }
         if entry.released != self.seen_released {
             self.seen_released = entry.released;
@@ -91,7 +160,7 @@ impl Look {
         let settled = match stored {
             Some(stored) => Settled::Known(stored),
             None => {
-                entry.claimed = Some(wanted);
+                entry.claimed = Some(Claimed { reserved: wanted, ticket: None, waiters: Vec::new() });
                 Settled::Claimed(KeyClaim { claims: claims.clone(), key: self.key, reserved: wanted })
             }
         };
@@ -153,6 +222,23 @@ mod tests {
         };
         assert_eq!(known.id, 1);
         assert!(claims.keys.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_repetition_waits_until_the_claim_is_released() {
+        let claims = Arc::<Claims>::default();
+        let look = claims.begin([1; 16]).expect("nobody has claimed it");
+        let Settled::Claimed(claim) = look.settle(None, reserved(1)) else { panic!("it is free") };
+        let Some(Progress::Before(wait)) = claims.progress(1) else { panic!("it is claimed") };
+        assert!(claims.progress(2).is_none());
+        let released = tokio::spawn({
+            let claims = claims.clone();
+            async move { claims.released(1).await }
+        });
+        drop(claim);
+        assert!(wait.await.is_err(), "nothing is sent");
+        released.await.unwrap();
+        assert!(claims.progress(1).is_none());
     }
 
     /// Threads that read a store which is slower than everything else: each key is given to one request.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use claims::{Claims, Settled};
+use claims::{Claims, Progress, Settled};
 use edgefaas_broker::{Broker, Ticket};
 use edgefaas_manifest::{QueueOrder, WhenFull};
 use edgefaas_platform::Clock;
@@ -346,9 +346,22 @@ impl DurableQueue {
         })
     }
 
-    /// Whether an invocation with an idempotency key is on its way to the disk.
+    /// True while an invocation with an idempotency key is in flight to the disk.
     pub fn is_claimed(&self, id: Ulid) -> bool {
         self.claims.has_invocation(id.0)
+    }
+
+    /// Completes when the first invocation with an idempotency key is on the disk, and when it could not be stored.
+    /// [`lookup`](Self::lookup) tells the two apart.
+    pub async fn settled(&self, id: Ulid) {
+        while let Some(progress) = self.claims.progress(id.0) {
+            match progress {
+                Progress::At(ticket) if self.broker.durable(ticket).await.is_ok() => return,
+                Progress::At(_) => return self.claims.released(id.0).await,
+                // The sender is dropped, not used.
+                Progress::Before(wait) => drop(wait.await),
+            }
+        }
     }
 
     /// What is known about an invocation.
@@ -495,7 +508,7 @@ impl DurableQueue {
         });
         loop {
             let page = self.records.page(&[record::EXPIRY], record::EXPIRY);
-            let page = page.map_err(|error| CommitError::Failed(error.to_string()))?;
+            let page = page.map_err(|error| CommitError::Failed((&error).into()))?;
             let kept_since = self.clock.now_unix_ms().saturating_sub(self.limits.time.as_millis() as u64);
             let mut batch = Batch::default();
             let (mut count, mut bytes, mut until) = (0, 0, 0);
@@ -565,6 +578,11 @@ impl Acceptance {
     fn accepted(self, ticket: Option<Ticket>, most: usize) -> Option<(u64, Option<Memory>)> {
         let Self { mut slot, sequence, pending, claim, bytes, .. } = self;
         slot.taken = true;
+        // Without a ticket it is on the disk already, and its key with it: the claim ends here.
+        let claim = claim.zip(ticket).map(|(claim, ticket)| {
+            claim.recorded(ticket);
+            claim
+        });
         let queue = &slot.queue;
         let order_key = pending.order_key;
         let fits =

@@ -75,7 +75,7 @@ impl DurableQueue {
         let bytes = bytes.inspect_err(|_| function.metrics.record_rejected())?;
         if let Some((key, request)) = key {
             let claim = self.claim(key, request, id);
-            match claim.map_err(|error| failed(CommitError::Failed(error.to_string())))? {
+            match claim.map_err(|error| failed(CommitError::Failed((&error).into())))? {
                 Claim::New(claim) => durable.claim = Some(claim),
                 Claim::Known(id) => return Ok(Accepted::As(id)),
                 Claim::Conflict => return Ok(Accepted::Conflict),

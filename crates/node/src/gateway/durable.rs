@@ -25,8 +25,6 @@ use super::websocket::Upgrading;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-/// Time between two looks whether an invocation has reached the disk, which takes as long as a sync.
-const CLAIM_WAIT: Duration = Duration::from_millis(5);
 const RESPOND_ASYNC: &str = "respond-async";
 /// The longest idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
@@ -97,12 +95,8 @@ pub(super) async fn accept(
     let wait = function.spec.limits.timeout + FURTHER_WAIT;
     match gateway.durable.accept(function, invocation, durable, key).await {
         Ok(Accepted::As(id)) if wanted.respond_async => {
-            // The first request with its key may be on its way to the disk still.
-            while gateway.durable.is_claimed(id)
-                && matches!(gateway.durable.lookup(id), Ok(Lookup::Unknown))
-            {
-                tokio::time::sleep(CLAIM_WAIT).await;
-            }
+            // The first request with its key may be in flight to the disk.
+            gateway.durable.settled(id).await;
             match gateway.durable.lookup(id) {
                 Ok(Lookup::Unknown) => return not_accepted(),
                 Ok(_) => {}

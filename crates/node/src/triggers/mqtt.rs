@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 
 use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{
@@ -34,8 +33,6 @@ use ulid::Ulid;
 const NODE: &str = "$node";
 /// Calls that were made again and wait for the answer of the first.
 const MOST_REPEATED: usize = 1024;
-/// Time between two looks whether an invocation has reached the disk, which takes as long as a sync.
-const CLAIM_WAIT: Duration = Duration::from_millis(5);
 
 /// What messages start, and where their answers go.
 pub struct Targets {
@@ -198,9 +195,7 @@ impl CoordinationHook {
         }
         let (durable, held) = (targets.durable.clone(), publishing.hold());
         self.workers.spawn(async move {
-            while durable.is_claimed(id) && !is_stored(&durable) {
-                tokio::time::sleep(CLAIM_WAIT).await;
-            }
+            durable.settled(id).await;
             held.complete(if is_stored(&durable) { Ok(()) } else { Err(RejectReason::Unspecified) });
         });
     }
@@ -424,7 +419,7 @@ async fn first_result(targets: &Targets, id: Ulid, answer: &Answer) -> Option<Re
                     return None;
                 }
             }
-            Ok(Lookup::Unknown) if claimed => tokio::time::sleep(CLAIM_WAIT).await,
+            Ok(Lookup::Unknown) if claimed => durable.settled(id).await,
             Ok(Lookup::Unknown | Lookup::Gone) => {
                 let detail = "the first call with this REQUEST-ID could not be taken; make it again";
                 return Some(Err(Problem::new(503, "Not accepted", detail)));
