@@ -24,7 +24,7 @@ use edgefaas_isolates::{CacheFolder, Isolates, IsolatesConfig};
 use edgefaas_platform::private_files::{self, ExposedFiles};
 use edgefaas_state::objects::Recoveries;
 use edgefaas_state::store::{
-    BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError,
+    BrokerStorage, DirLock, Durability, JournalSync, LockError, Store, StoreError, StoreFailure,
 };
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -136,8 +136,8 @@ pub enum RunError {
          damaged"
     )]
     Store {
-        /// What the writer says.
-        reason: String,
+        /// The writer's failure.
+        reason: StoreFailure,
     },
 }
 

@@ -1,6 +1,7 @@
 //! Errors of the store and of changes of objects.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use edgefaas_crdt::ApplyError;
 
@@ -106,10 +107,52 @@ pub enum CommitError {
     },
     /// The store failed.
     #[error("the store failed: {0}")]
-    Failed(String),
+    Failed(#[from] StoreFailure),
     /// The node is going down.
     #[error("the store is closed")]
     Closed,
+}
+
+/// A read or a write of the store failed. After a failed write the store takes no writes until it is opened again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreFailure {
+    /// The engine refused to write.
+    #[error("{cause}")]
+    Write {
+        /// The engine's error.
+        cause: Arc<str>,
+    },
+    /// The engine could not sync its log to the disk.
+    #[error("it could not be synced: {cause}")]
+    Sync {
+        /// The engine's error.
+        cause: Arc<str>,
+    },
+    /// A record that the change depends on could not be read. Later writes may succeed.
+    #[error("{cause}")]
+    Read {
+        /// The error of the read.
+        cause: Arc<str>,
+    },
+    /// The broker's log was not stored, and a message of the change with it.
+    #[error("its messages are not on the disk")]
+    BrokerLog,
+    /// The writer panicked.
+    #[error("the writer panicked")]
+    Panicked,
+}
+
+impl StoreFailure {
+    /// The failure of a write.
+    pub(crate) fn write(error: &fjall::Error) -> Self {
+        Self::Write { cause: error.to_string().into() }
+    }
+}
+
+impl From<&StoreError> for StoreFailure {
+    fn from(error: &StoreError) -> Self {
+        Self::Read { cause: error.to_string().into() }
+    }
 }
 
 /// A change of a field was refused, and with it everything of its batch.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use edgefaas_broker::{Message, NotStored, QoS};
-use edgefaas_state::store::{Batch, CommitError, Durability};
+use edgefaas_state::store::{Batch, CommitError, Durability, StoreFailure};
 
 use super::{Effects, Invoker};
 use crate::invocation::InvocationError;
@@ -63,7 +63,7 @@ impl Invoker {
             // Rare, and large: others need no room for it.
             Some(ticket) => Box::pin(self.broker.durable(ticket))
                 .await
-                .map_err(|error: NotStored| CommitError::Failed(error.to_string())),
+                .map_err(|_: NotStored| StoreFailure::BrokerLog.into()),
         }
     }
 

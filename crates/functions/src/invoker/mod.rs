@@ -382,7 +382,7 @@ impl Invoker {
             }
             let program = function.program(&self.isolates, &self.store).await;
             let program =
-                program.map_err(|reason| InvocationError::NotRunnable { function: name(), reason })?;
+                program.map_err(|error| InvocationError::NotRunnable { function: name(), error })?;
             // A nested call waits neither for memory nor for an isolate: its caller holds both, and all of them waiting for
             // each other would end only with their deadlines. Memory comes first: those that wait for it hold no isolate.
             let start = match invocation.parent {

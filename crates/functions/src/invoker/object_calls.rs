@@ -6,7 +6,6 @@ use edgefaas_isolates::{FieldValue, HostError, Read};
 use edgefaas_state::objects::{
     FieldKey, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, name_error, own_object,
 };
-use edgefaas_state::store::{Batch, Durability};
 
 use super::host::{InvocationHost, full};
 use super::object_values::{field_type, in_map, value_of};
@@ -33,7 +32,7 @@ impl InvocationHost {
         let objects = self.invoker.store.objects();
         let written = self.effects.lock().operate(objects, key.clone(), operation, now_ms);
         if let Err(PendingError::Apply(error @ ApplyError::BelowFloor { .. })) = &written {
-            self.ask_for_share(key, error);
+            self.invoker.store.committer().request_share(&key, error);
         }
         written.map_err(|error| match error {
             PendingError::Apply(error) => invalid(object, &error),
@@ -44,23 +43,6 @@ impl InvocationHost {
                 super::effects::MAX_FIELDS
             )),
         })
-    }
-
-    /// Peers that have shares of a bounded counter which this node lacks give some, for the next time.
-    fn ask_for_share(&self, key: FieldKey, error: &ApplyError) {
-        let ApplyError::BelowFloor { value, share, amount, .. } = error else { return };
-        let objects = self.invoker.store.objects();
-        if !objects.are_peers_wanted() || u64::try_from(*value).is_ok_and(|value| value < *amount) {
-            return;
-        }
-        let store = self.invoker.store.clone();
-        let mut batch = Batch::default();
-        batch.operate(key, Operation::BoundedCounterWant(amount.saturating_sub(*share)));
-        tokio::spawn(async move {
-            if let Err(error) = store.committer().commit(batch, Durability::Written).await {
-                tracing::warn!(%error, "a share of a bounded counter could not be asked for");
-            }
-        });
     }
 
     /// The value of a counter.

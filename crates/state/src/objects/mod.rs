@@ -11,6 +11,7 @@ mod key;
 mod pending;
 mod record;
 mod recovery;
+mod share_requests;
 mod table;
 mod watch;
 mod writer;

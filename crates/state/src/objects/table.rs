@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use edgefaas_crdt::{Field, FieldDelta, FieldType, ReplicaId};
+use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, ReplicaId};
 use edgefaas_manifest::{Classes, ObjectClass, glob_matches};
 use fjall::{Database, Guard, Keyspace, Readable};
 use parking_lot::{Mutex, RwLock};
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::key::{FieldKey, object_prefix};
 use super::record;
+use super::share_requests::ShareRequests;
 use super::watch::Watches;
 use crate::error::StoreError;
 
@@ -36,6 +37,7 @@ pub struct Objects {
     watches: Watches,
     peers: Peers,
     fold: ArcSwap<FoldScope>,
+    share_requests: ShareRequests,
     merges: AtomicU64,
     conflicts: AtomicU64,
     postponed: AtomicU64,
@@ -168,6 +170,7 @@ impl Objects {
             watches: Watches::default(),
             peers: Peers::default(),
             fold: ArcSwap::default(),
+            share_requests: ShareRequests::default(),
             merges: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
             postponed: AtomicU64::new(0),
@@ -426,6 +429,17 @@ impl Objects {
     /// Whether changes are collected for peers: the node is a member of a cluster.
     pub fn are_peers_wanted(&self) -> bool {
         self.peers.wanted.load(Relaxed)
+    }
+
+    /// Requests the share from other members that a refused operation lacks; false if there is nobody to ask, or nothing to get.
+    /// The writer has to be woken then.
+    pub(crate) fn request_share(&self, key: &FieldKey, refused: &ApplyError) -> bool {
+        self.are_peers_wanted() && self.share_requests.add(key, refused)
+    }
+
+    /// Takes the requests that wait for the writer.
+    pub(super) fn take_share_requests(&self) -> HashMap<FieldKey, u64> {
+        self.share_requests.take()
     }
 
     pub(super) fn add_for_peers(&self, deltas: impl IntoIterator<Item = (FieldKey, FieldDelta)>) {

@@ -6,24 +6,23 @@
 
 pub(crate) mod footprint;
 mod unwritten;
+mod working;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_crdt::{
-    ApplyError, Field, FieldDelta, FieldType, HybridClock, Merged, Operation, ReplicaId, Value,
-};
+use edgefaas_crdt::{Field, FieldType, HybridClock, Merged, Operation, ReplicaId};
 use edgefaas_manifest::{ObjectClass, ObjectDurability, Origin};
 use edgefaas_platform::Clock;
 use fjall::OwnedWriteBatch;
-use parking_lot::RwLock;
 
 use self::unwritten::UnwrittenFields;
+use self::working::{Before, Deltas, Due, OnDisk, Working};
 use super::change::FieldChange;
 use super::key::FieldKey;
-use super::table::{Objects, Slot, Stored};
+use super::table::{Objects, Slot};
 use super::watch::ChangeNotice;
 use super::{MAX_FIELDS_PER_OBJECT, record};
 use crate::error::{CommitError, FieldRefused, StoreError};
@@ -48,52 +47,13 @@ pub(crate) struct FieldWriter {
     /// Fields that are newer than the disk, and when the first of them is to be written.
     unwritten: UnwrittenFields,
     write_due: Option<Instant>,
-    /// Bounded counters of which this node lacks a share that others have, and how much.
-    wants: Vec<(FieldKey, u64)>,
     skew_told: bool,
-}
-
-/// A field that the group has changed.
-struct Working {
-    slot: Arc<Slot>,
-    /// None where it is changed in place.
-    copy: Option<Field>,
-    /// What this node changed, and what it took over from others.
-    own: Option<FieldDelta>,
-    others: Option<FieldDelta>,
-    /// The value before the group, if somebody wants to know.
-    previous: Option<Option<Value>>,
-    origin: Origin,
-    depth: u8,
-    changed: bool,
-    /// It may stay in memory for so long.
-    lazy: Option<Duration>,
-    /// The disk lacks more than the deltas say.
-    whole: bool,
-    touched: bool,
-    is_new: bool,
-    /// By how much it grew on the disk.
-    grown_bytes: i64,
-    /// What it is counted for before that is known: what it was counted for before the group, and by how much it grew since
-    /// it had so many bytes in memory.
-    counted_bytes: u64,
-    carried_bytes: u64,
-    start_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ObjectSize {
     bytes: u64,
     fields: usize,
-}
-
-/// A field before a batch.
-enum Before {
-    /// The group had not touched it.
-    Untouched,
-    Copy(Box<Field>, Option<FieldDelta>),
-    /// Too large to be kept twice: the disk has it, and what the group had changed is here.
-    Reload(Option<FieldDelta>, Option<FieldDelta>),
 }
 
 impl FieldWriter {
@@ -107,7 +67,6 @@ impl FieldWriter {
             sizes: HashMap::new(),
             unwritten: UnwrittenFields::default(),
             write_due: None,
-            wants: Vec::new(),
             skew_told: false,
         }
     }
@@ -164,20 +123,19 @@ impl FieldWriter {
         Ok(durability)
     }
 
-    /// Tells the peers of shares that were asked for and are not here, so that they give some of theirs: whoever asked may
-    /// ask again.
-    pub fn ask_for_shares(&mut self) {
-        for (key, amount) in std::mem::take(&mut self.wants) {
+    /// Writes the requests for shares to their fields, so that other members grant some of theirs.
+    pub fn record_share_requests(&mut self) {
+        for (key, amount) in self.objects.take_share_requests() {
             let want = FieldChange::Operate(Operation::BoundedCounterWant(amount));
             if let Err(error) = self.apply(vec![(key, want)], 0, false) {
-                tracing::warn!(%error, "a share of a bounded counter could not be asked for");
+                tracing::warn!(%error, "a share of a bounded counter could not be requested");
             }
         }
     }
 
     /// Whether there is anything to be written now.
     pub fn has_writes(&self, now: Instant) -> bool {
-        self.is_due(now) || self.working.values().any(|working| working.lazy.is_none() && working.changed)
+        self.is_due(now) || self.working.values().any(|working| working.has_to_be_written(false))
     }
 
     /// When changes have to be written that nobody waits for.
@@ -189,10 +147,8 @@ impl FieldWriter {
     pub fn write(&mut self, batch: &mut OwnedWriteBatch, all: bool, now: Instant) {
         let all = all || self.is_due(now);
         for (key, working) in &mut self.working {
-            let lazy = working.lazy.is_some() && !all;
-            if working.changed && !lazy {
-                working.lazy = None;
-                write_field(&self.objects, batch, key, working);
+            if working.has_to_be_written(all) {
+                working.write(&self.objects, batch, key);
             }
         }
         if !all {
@@ -203,11 +159,8 @@ impl FieldWriter {
         for (key, counted) in rest {
             // It is in memory, since the disk does not have it.
             let Ok(Some(slot)) = self.objects.slot(&key) else { continue };
-            let mut working = Working::new(slot, None, None);
-            working.changed = true;
-            working.whole = true;
-            working.counted_bytes = counted;
-            write_field(&self.objects, batch, &key, &mut working);
+            let mut working = Working::unwritten(slot, counted);
+            working.write(&self.objects, batch, &key);
             self.working.insert(key, working);
         }
     }
@@ -217,31 +170,29 @@ impl FieldWriter {
         let mut for_peers = Vec::new();
         let peers = self.objects.are_peers_wanted();
         for (key, mut working) in self.working.drain() {
-            if !working.changed {
+            if !working.is_changed() {
                 uncount(&mut self.sizes, &key, &working);
                 continue;
             }
-            let before = working
-                .copy
-                .take()
-                .map(|field| std::mem::replace(&mut working.slot.0.write().field, field));
+            let before = working.publish();
             self.unwritten.remove(&key);
-            if let Some(wait) = working.lazy {
+            let due = working.due();
+            if let Due::Within(wait) = due {
                 self.unwritten.add(key.clone(), &working);
                 let due = now + wait;
                 self.write_due = Some(self.write_due.map_or(due, |before| before.min(due)));
             }
             if let Some(size) = self.sizes.get_mut(key.object_prefix())
-                && working.lazy.is_none()
+                && due == Due::Now
             {
-                let counted = size.bytes.saturating_sub(working.counted_bytes);
-                size.bytes = counted.saturating_add_signed(working.grown_bytes);
+                let counted = size.bytes.saturating_sub(working.size.counted_bytes);
+                size.bytes = counted.saturating_add_signed(working.size.grown_bytes);
             }
-            if peers && let Some(delta) = working.own.take() {
+            if peers && let Some(delta) = working.deltas.own.take() {
                 for_peers.push((key.clone(), delta));
             }
-            let Working { slot, lazy, is_new, origin, depth, previous, .. } = working;
-            self.objects.changed(key.clone(), slot.clone(), lazy.is_none());
+            let Working { slot, on_disk, origin, depth, previous, .. } = working;
+            self.objects.changed(key.clone(), slot.clone(), due == Due::Now);
             // A watch may have begun since the change was applied. Who reads what was before, and watches already, is told.
             let has_begun = previous.is_none() && self.objects.watches().covers(&key);
             if previous.is_none() && !has_begun {
@@ -252,7 +203,7 @@ impl FieldWriter {
             drop(stored);
             let previous = match (previous, before) {
                 (Some(previous), _) => previous,
-                (None, _) if is_new => None,
+                (None, _) if on_disk == OnDisk::Nothing => None,
                 (None, Some(before)) => Some(before.value()),
                 // Of a large field, which was changed in its place, nobody knows it any more.
                 (None, None) => None,
@@ -326,20 +277,8 @@ impl FieldWriter {
                 let slot = self.objects.slot(&key).map_err(failed)?;
                 let working = match (slot, &change) {
                     (Some(slot), _) => {
-                        let unwritten = self.unwritten.get(&key);
-                        let whole = unwritten.is_some();
-                        let stored = slot.0.read();
-                        self.hybrid.observe(stored.field.latest(), 0);
-                        // What the disk does not have could not be read back if a batch fails.
-                        let is_small = whole || stored.field.size_bytes() < LARGE_FIELD_BYTES;
-                        let copy = is_small.then(|| stored.field.clone());
-                        let previous = watched.then(|| Some(stored.field.value()));
-                        let start_bytes = stored.field.size_bytes() as u64;
-                        drop(stored);
-                        let carried_bytes = unwritten.map_or(0, |unwritten| unwritten.counted_bytes);
-                        let counted_bytes = carried_bytes;
-                        let new = Working::new(slot, copy, previous);
-                        Working { whole, counted_bytes, carried_bytes, start_bytes, ..new }
+                        self.hybrid.observe(slot.0.read().field.latest(), 0);
+                        Working::stored(slot, self.unwritten.get(&key), watched)
                     }
                     (None, FieldChange::Operate(operation)) => {
                         Working::made(operation.field_type(), watched.then_some(None))
@@ -351,13 +290,16 @@ impl FieldWriter {
                 entry.insert(working)
             }
         };
-        if !working.touched && !working.is_new && self.objects.is_folded(&key) {
+        if !working.is_touched() && working.on_disk != OnDisk::Nothing && self.objects.is_folded(&key) {
             let (node, last) = (self.replica.node, self.replica.incarnation - 1);
-            // There is no delta that says it.
-            working.whole |= working.field(|field| field.fold(node, last));
+            if working.field(|field| field.fold(node, last)) {
+                // No delta says it.
+                working.on_disk = OnDisk::Outdated;
+            }
         }
         let now_ms = self.clock.now_unix_ms();
         let imported = matches!(change, FieldChange::Import(_));
+        let mut changes = false;
         match change {
             FieldChange::Operate(operation) => {
                 let now = self.hybrid.tick(now_ms);
@@ -366,18 +308,14 @@ impl FieldWriter {
                     working.field(|field| field.apply_local(key.field(), operation, replica, now));
                 match applied {
                     Ok(delta) => {
-                        working.changed |= !delta.is_empty();
+                        changes = !delta.is_empty();
                         working.origin = Origin::Local;
-                        merge_into(&mut working.own, delta);
+                        working.deltas.add_own(delta);
                     }
                     Err(error) => {
-                        if let ApplyError::BelowFloor { value, share, amount, .. } = &error
-                            && self.objects.are_peers_wanted()
-                            && u64::try_from(*value).is_ok_and(|value| value >= *amount)
-                        {
-                            self.wants.push((key.clone(), amount.saturating_sub(*share)));
-                        }
-                        if !working.changed {
+                        // Recorded with this group.
+                        self.objects.request_share(&key, &error);
+                        if !working.is_changed() {
                             self.working.remove(&key);
                         }
                         let object = key.object().to_owned();
@@ -401,38 +339,32 @@ impl FieldWriter {
                 let for_log = delta.clone();
                 match working.field(|field| field.merge(delta)) {
                     Merged::Unchanged => {}
-                    Merged::Changed => working.changed = true,
+                    Merged::Changed => changes = true,
                     Merged::TypeConflict { kept, lost } => {
-                        working.changed = true;
+                        changes = true;
                         self.objects.count_conflict();
                         tracing::warn!(field = ?key, %kept, %lost, "two nodes made a field with different types; one is lost");
                     }
                 }
                 if imported {
-                    merge_into(&mut working.own, for_log);
+                    working.deltas.add_own(for_log);
                 } else {
-                    if working.own.is_none() {
+                    if working.deltas.own.is_none() {
                         working.origin = Origin::Remote;
                     }
-                    merge_into(&mut working.others, for_log);
+                    working.deltas.add_others(for_log);
                 }
             }
-        }
-        if !working.touched {
-            working.lazy = lazy.then_some(class.write_interval);
-        } else if !lazy {
-            working.lazy = None;
         }
         if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
             // What is still to be written counts already, by what it takes in memory, or a group would be let over the quota
             // as a whole.
             let bytes = working.field(|field| field.size_bytes()) as u64;
-            let counted = working.carried_bytes + bytes.saturating_sub(working.start_bytes);
-            size.fields += usize::from(working.is_new && !working.touched);
-            size.bytes = size.bytes.saturating_sub(working.counted_bytes) + counted;
-            working.counted_bytes = counted;
+            let before_bytes = working.size.counted_bytes;
+            size.fields += usize::from(working.on_disk == OnDisk::Nothing && !working.is_touched());
+            size.bytes = size.bytes.saturating_sub(before_bytes) + working.size.count(bytes);
         }
-        working.touched = true;
+        working.touch(if lazy { Due::Within(class.write_interval) } else { Due::Now }, changes);
         working.depth = working.depth.max(depth);
         Ok(durability)
     }
@@ -463,8 +395,8 @@ impl FieldWriter {
                     size.bytes += if self.working.contains_key(key) { 0 } else { unwritten.counted_bytes };
                 }
                 for (_, working) in of_group {
-                    size.bytes += working.counted_bytes;
-                    size.fields += usize::from(working.is_new && working.touched);
+                    size.bytes += working.size.counted_bytes;
+                    size.fields += usize::from(working.is_new_field());
                 }
                 self.sizes.insert(prefix.into(), size);
                 size
@@ -510,125 +442,34 @@ impl FieldWriter {
         let Some(working) = self.working.get_mut(&key) else { return Ok(()) };
         match before {
             Before::Untouched => {
-                let in_place = working.copy.is_none();
-                let slot = working.slot.clone();
+                let changed_in_place = working.in_place();
                 self.working.remove(&key);
-                if in_place {
+                if let Some(slot) = changed_in_place {
                     self.read_back(&key, &slot, None)?;
                 }
             }
-            Before::Copy(field, own) => {
-                working.copy = Some(*field);
-                working.own = own;
-            }
-            Before::Reload(own, others) => {
+            Before::Copy(field, own) => working.restore(*field, own),
+            Before::Reload(deltas) => {
+                working.deltas = deltas.clone();
                 let slot = working.slot.clone();
-                let deltas = [own.clone(), others.clone()];
-                (working.own, working.others) = (own, others);
                 self.read_back(&key, &slot, Some(deltas))?;
             }
         }
         Ok(())
     }
 
-    fn read_back(
-        &self,
-        key: &FieldKey,
-        slot: &Slot,
-        deltas: Option<[Option<FieldDelta>; 2]>,
-    ) -> Result<(), CommitError> {
+    fn read_back(&self, key: &FieldKey, slot: &Slot, deltas: Option<Deltas>) -> Result<(), CommitError> {
         let stored = self.objects.load(key).map_err(failed)?;
         let mut now = slot.0.write();
         if let Some(stored) = stored {
             now.field = stored.field;
         }
-        for delta in deltas.into_iter().flatten().flatten() {
+        let Deltas { own, others } = deltas.unwrap_or_default();
+        for delta in own.into_iter().chain(others) {
             now.field.merge(delta);
         }
         Ok(())
     }
-}
-
-impl Working {
-    fn new(slot: Arc<Slot>, copy: Option<Field>, previous: Option<Option<Value>>) -> Self {
-        Self {
-            slot,
-            copy,
-            own: None,
-            others: None,
-            previous,
-            origin: Origin::Local,
-            depth: 0,
-            changed: false,
-            lazy: None,
-            whole: false,
-            touched: false,
-            is_new: false,
-            grown_bytes: 0,
-            counted_bytes: 0,
-            carried_bytes: 0,
-            start_bytes: 0,
-        }
-    }
-
-    /// A field that nobody has written to.
-    fn made(field_type: FieldType, previous: Option<Option<Value>>) -> Self {
-        let field = Field::empty(field_type);
-        let slot = Arc::new(Slot(RwLock::new(Stored::new(field.clone()))));
-        Self { is_new: true, whole: true, ..Self::new(slot, Some(field), previous) }
-    }
-
-    fn field<R>(&mut self, change: impl FnOnce(&mut Field) -> R) -> R {
-        match &mut self.copy {
-            Some(field) => change(field),
-            None => change(&mut self.slot.0.write().field),
-        }
-    }
-
-    fn before(&self) -> Before {
-        match &self.copy {
-            Some(field) => Before::Copy(Box::new(field.clone()), self.own.clone()),
-            None => Before::Reload(self.own.clone(), self.others.clone()),
-        }
-    }
-}
-
-/// Adds the record of a field to `batch`.
-fn write_field(objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey, working: &mut Working) {
-    let space = objects.space();
-    let mut stored = working.slot.0.write();
-    stored.is_folded |= objects.is_folded(key);
-    let before_bytes = stored.base_bytes + stored.changes_bytes;
-    let is_large = |field: &Field| field.size_bytes() >= LARGE_FIELD_BYTES;
-    let large = is_large(working.copy.as_ref().unwrap_or(&stored.field));
-    if large && stored.changes_follow && !working.whole {
-        let mut delta = working.own.clone();
-        if let Some(others) = working.others.clone() {
-            merge_into(&mut delta, others);
-        }
-        if let Some(delta) = delta {
-            let change = record::encode_change(&delta);
-            if stored.changes_bytes + change.len() as u64 <= stored.base_bytes {
-                let number = stored.next_change;
-                stored.next_change += 1;
-                stored.changes_bytes += change.len() as u64;
-                working.grown_bytes = change.len() as i64;
-                batch.insert(space, record::change_key(key.as_bytes(), number), change);
-                return;
-            }
-        }
-    }
-    let base = record::encode_base(working.copy.as_ref().unwrap_or(&stored.field), large);
-    if stored.changes_follow {
-        for number in 0..stored.next_change {
-            batch.remove(space, record::change_key(key.as_bytes(), number));
-        }
-    }
-    let key_bytes = if working.is_new { key.as_bytes().len() as i64 } else { 0 };
-    working.grown_bytes = base.len() as i64 - before_bytes as i64 + key_bytes;
-    stored.base_bytes = base.len() as u64;
-    (stored.changes_bytes, stored.next_change, stored.changes_follow) = (0, 0, large);
-    batch.insert(space, key.as_bytes(), base);
 }
 
 /// How durable a change has to be, of an object of this class.
@@ -665,18 +506,11 @@ fn grows(operation: &Operation) -> bool {
 /// A field that is as it was before the group is counted as before.
 fn uncount(sizes: &mut HashMap<Arc<str>, ObjectSize>, key: &FieldKey, working: &Working) {
     if let Some(size) = sizes.get_mut(key.object_prefix()) {
-        size.fields -= usize::from(working.is_new && working.touched).min(size.fields);
-        size.bytes = size.bytes.saturating_sub(working.counted_bytes) + working.carried_bytes;
-    }
-}
-
-fn merge_into(deltas: &mut Option<FieldDelta>, delta: FieldDelta) {
-    match deltas {
-        Some(before) => drop(before.merge(delta)),
-        None => *deltas = Some(delta),
+        size.fields -= usize::from(working.is_new_field()).min(size.fields);
+        size.bytes = size.bytes.saturating_sub(working.size.counted_bytes) + working.size.carried_bytes;
     }
 }
 
 fn failed(error: StoreError) -> CommitError {
-    CommitError::Failed(error.to_string())
+    CommitError::Failed((&error).into())
 }

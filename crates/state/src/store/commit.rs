@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use edgefaas_broker::Journal;
+use edgefaas_crdt::ApplyError;
 use fjall::{Database, Keyspace};
 use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -23,8 +24,8 @@ use super::space::{DiskSpace, SpaceReading, SpaceState};
 use super::unflushed::Unflushed;
 use super::upkeep;
 use super::writer::{Answer, Counters, Failure, Job, JournalSlot, JournalSpaces, Small, Writer};
-use crate::error::CommitError;
-use crate::objects::{FieldWriter, Objects};
+use crate::error::{CommitError, StoreFailure};
+use crate::objects::{FieldKey, FieldWriter, Objects};
 
 /// Batches that wait for the writer; more of them wait at the sender.
 const QUEUE_BATCHES: usize = 1024;
@@ -219,14 +220,23 @@ impl Committer {
     }
 
     /// Why the store takes no writes any more, if it does not.
-    pub fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<StoreFailure> {
         self.failure.reason.lock().clone()
     }
 
     /// Waits until the store takes no writes any more, and says why. Cancel safe.
-    pub async fn failed(&self) -> String {
+    pub async fn failed(&self) -> StoreFailure {
         self.failure.happened.cancelled().await;
-        self.failure().unwrap_or_default()
+        // It is set before the token fires.
+        self.failure().unwrap_or(StoreFailure::Panicked)
+    }
+
+    /// Has the writer request the share of a bounded counter that a refused operation lacks. Returns immediately; a request may be
+    /// lost, and the next refused operation makes it again.
+    pub fn request_share(&self, key: &FieldKey, refused: &ApplyError) {
+        if self.objects.request_share(key, refused) {
+            self.journal.wake.notify_one();
+        }
     }
 
     /// What it has written so far.

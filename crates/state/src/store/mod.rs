@@ -36,7 +36,7 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistM
 use keeper::{Keeper, Moment};
 use writer::JournalSpaces;
 
-pub use crate::error::{CommitError, StoreError};
+pub use crate::error::{CommitError, StoreError, StoreFailure};
 pub use batch::{Batch, Durability};
 pub use broker::BrokerStorage;
 pub use check::{CheckError, CheckReport, SpaceReport, check};

@@ -22,7 +22,7 @@ use super::chores::Chores;
 use super::rotate;
 use super::space::{DiskSpace, Purpose};
 use super::unflushed::{self, Unflushed};
-use crate::error::{CommitError, MAX_KEY_BYTES};
+use crate::error::{CommitError, MAX_KEY_BYTES, StoreFailure};
 use crate::objects::{FieldWriter, Footprint};
 
 /// Batches that are written as one.
@@ -46,7 +46,7 @@ pub(super) enum Job {
 /// Why the store takes no writes any more, once that is so.
 #[derive(Default)]
 pub(super) struct Failure {
-    pub(super) reason: Mutex<Option<String>>,
+    pub(super) reason: Mutex<Option<StoreFailure>>,
     pub(super) happened: CancellationToken,
 }
 
@@ -207,7 +207,7 @@ impl Writer {
             Ok(open) => open,
             // Whoever waited learns it by its answer being dropped, the broker by the group that is never stored.
             Err(_) => {
-                self.fail("the writer panicked".into());
+                self.fail(StoreFailure::Panicked);
                 if let Some(journal) = self.journal.journal.get().and_then(Weak::upgrade) {
                     journal.fail();
                 }
@@ -235,7 +235,7 @@ impl Writer {
             let failure = self.failure.reason.lock().clone();
             charges.append(&mut batch.charges);
             let room = match (failure, batch.longest_key_bytes()) {
-                (Some(reason), _) => Err(CommitError::Failed(reason)),
+                (Some(failure), _) => Err(failure.into()),
                 (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
                 (None, _) => self.admit(&batch),
             };
@@ -252,7 +252,7 @@ impl Writer {
                 Err(error) => drop(answer.send(Err(error))),
             }
         }
-        self.fields.ask_for_shares();
+        self.fields.record_share_requests();
         let taken = if with_journal { self.take_journal(&mut writes, &mut fresh, open) } else { None };
         if let Some(taken) = &taken
             && taken.awaited
@@ -279,7 +279,7 @@ impl Writer {
         }
         let never = answers.is_empty() && self.spaces.sync == JournalSync::Never;
         match (&outcome, durability) {
-            (Err(error), _) => self.fail(error.to_string()),
+            (Err(failure), _) => self.fail(failure.clone()),
             (Ok(()), Durability::Synced) => self.unsynced_since = None,
             (Ok(()), Durability::Written) if never || !has_writes => {}
             (Ok(()), Durability::Written) => {
@@ -287,7 +287,7 @@ impl Writer {
             }
         }
         for answer in answers {
-            let _ = answer.send(outcome.clone());
+            let _ = answer.send(outcome.clone().map_err(CommitError::Failed));
         }
         open
     }
@@ -352,7 +352,7 @@ impl Writer {
         if let Err(error) = self.database.persist(PersistMode::Buffer)
             && !self.failure.happened.is_cancelled()
         {
-            self.fail(error.to_string());
+            self.fail(StoreFailure::write(&error));
         }
         match self.journal.journal.get().and_then(Weak::upgrade) {
             Some(journal) => drop(self.offer_room(&journal)),
@@ -430,12 +430,12 @@ impl Writer {
         all_fields: bool,
         now: Instant,
         durability: Durability,
-    ) -> Answer {
+    ) -> Result<(), StoreFailure> {
         let mode = match durability {
             Durability::Written => PersistMode::Buffer,
             Durability::Synced => PersistMode::SyncData,
         };
-        let failed = |error: fjall::Error| CommitError::Failed(error.to_string());
+        let failed = |error: fjall::Error| StoreFailure::write(&error);
         let is_ahead = self.write_ahead(&mut fresh).map_err(failed)?;
         let mut batch = self.database.batch().durability(Some(mode));
         for write in fresh.into_iter().chain(writes) {
@@ -507,7 +507,7 @@ impl Writer {
         let mut batch = self.database.batch().durability(Some(PersistMode::Buffer));
         batch.insert(&self.meta, UPKEEP_KEY, self.rounds.to_le_bytes());
         if let Err(error) = batch.commit() {
-            self.fail(error.to_string());
+            self.fail(StoreFailure::write(&error));
         }
     }
 
@@ -523,18 +523,18 @@ impl Writer {
         self.chores.survey();
         match self.database.persist(PersistMode::SyncData) {
             Ok(()) => drop(self.counters.syncs.fetch_add(1, Ordering::Relaxed)),
-            Err(error) => self.fail(format!("it could not be synced: {error}")),
+            Err(error) => self.fail(StoreFailure::Sync { cause: error.to_string().into() }),
         }
         self.unsynced_since = None;
     }
 
     /// The engine takes no writes any more after one has failed: the node ends, and the supervisor starts it again.
-    fn fail(&self, reason: String) {
+    fn fail(&self, failure: StoreFailure) {
         {
             let mut known = self.failure.reason.lock();
             if known.is_none() {
-                tracing::error!(reason, "the store failed");
-                *known = Some(reason);
+                tracing::error!(reason = %failure, "the store failed");
+                *known = Some(failure);
             }
         }
         self.failure.happened.cancel();

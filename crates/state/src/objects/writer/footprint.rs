@@ -31,7 +31,7 @@ impl FieldWriter {
                 continue;
             }
             // Its record is counted with the change before this one, or with what is not written.
-            let is_counted = self.working.get(key).is_some_and(|working| working.changed)
+            let is_counted = self.working.get(key).is_some_and(|working| working.is_changed())
                 || self.unwritten.get(key).is_some();
             if is_counted {
                 continue;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Working;
+use super::working::Working;
 use crate::objects::FieldKey;
 use crate::objects::change::FIELD_BYTES;
 
@@ -33,7 +33,7 @@ impl UnwrittenFields {
         let value_bytes = working.slot.0.read().field.size_bytes() as u64;
         let record_bytes = FIELD_BYTES + key.as_bytes().len() as u64 + value_bytes;
         self.bytes += record_bytes;
-        self.fields.insert(key, Unwritten { counted_bytes: working.counted_bytes, record_bytes });
+        self.fields.insert(key, Unwritten { counted_bytes: working.size.counted_bytes, record_bytes });
     }
 
     /// A field has been written, if it was one of them.

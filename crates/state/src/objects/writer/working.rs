@@ -1,0 +1,292 @@
+//! A field that a group of batches changes, from the first change to the commit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgefaas_crdt::{Field, FieldDelta, FieldType, Value};
+use edgefaas_manifest::Origin;
+use fjall::OwnedWriteBatch;
+use parking_lot::RwLock;
+
+use super::LARGE_FIELD_BYTES;
+use super::unwritten::Unwritten;
+use crate::objects::key::FieldKey;
+use crate::objects::record;
+use crate::objects::table::{Objects, Slot, Stored};
+
+/// A field that the group has touched.
+pub(super) struct Working {
+    pub slot: Arc<Slot>,
+    content: Content,
+    pub deltas: Deltas,
+    stage: Stage,
+    pub on_disk: OnDisk,
+    pub size: SizeCount,
+    /// The value before the group, if a subscription covers the field; the inner `None` stands for a field that did not exist.
+    pub previous: Option<Option<Value>>,
+    pub origin: Origin,
+    /// Of the function that changed it, the greatest.
+    pub depth: u8,
+}
+
+/// Where the group's changes are.
+enum Content {
+    /// In a copy, which readers see after the commit.
+    Copy(Field),
+    /// In the slot: readers see the changes before the commit.
+    InPlace,
+}
+
+/// Changes of the group: this node's own, and those of other members.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Deltas {
+    pub own: Option<FieldDelta>,
+    pub others: Option<FieldDelta>,
+}
+
+/// How far the group is with the field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It was read.
+    Untouched,
+    /// Operations were applied, and none changed it.
+    Unchanged(Due),
+    Changed(Due),
+}
+
+/// When a change has to be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// With the group.
+    Now,
+    /// It may stay in memory for so long.
+    Within(Duration),
+}
+
+/// The record of the field on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnDisk {
+    /// There is none.
+    Nothing,
+    /// It lacks more than the deltas of the group say.
+    Outdated,
+    /// It lacks the deltas of the group only.
+    Current,
+}
+
+/// What the field counts for its object's quota, in bytes.
+#[derive(Debug, Default)]
+pub(super) struct SizeCount {
+    /// By how much its record grew when it was written.
+    pub grown_bytes: i64,
+    /// What it counts for until that is known: what it counted before the group, and its growth in memory.
+    pub counted_bytes: u64,
+    /// What it counted before the group.
+    pub carried_bytes: u64,
+    /// Its size in memory before the group.
+    start_bytes: u64,
+}
+
+/// A field before a batch, to be restored if the batch is refused.
+pub(super) enum Before {
+    /// The group had not touched it.
+    Untouched,
+    Copy(Box<Field>, Option<FieldDelta>),
+    /// Too large to be kept twice: the disk has it, and the changes of the group are here.
+    Reload(Deltas),
+}
+
+impl Working {
+    /// A field that exists. `unwritten` if the disk lacks changes of earlier groups.
+    pub fn stored(slot: Arc<Slot>, unwritten: Option<&Unwritten>, is_watched: bool) -> Self {
+        let stored = slot.0.read();
+        // Changes that the disk lacks could not be read back if a batch fails.
+        let is_small = unwritten.is_some() || stored.field.size_bytes() < LARGE_FIELD_BYTES;
+        let content = if is_small { Content::Copy(stored.field.clone()) } else { Content::InPlace };
+        let previous = is_watched.then(|| Some(stored.field.value()));
+        let start_bytes = stored.field.size_bytes() as u64;
+        drop(stored);
+        let (on_disk, carried_bytes) = match unwritten {
+            Some(unwritten) => (OnDisk::Outdated, unwritten.counted_bytes),
+            None => (OnDisk::Current, 0),
+        };
+        let size = SizeCount { counted_bytes: carried_bytes, carried_bytes, start_bytes, grown_bytes: 0 };
+        Self { size, ..Self::new(slot, content, on_disk, previous) }
+    }
+
+    /// A field that does not exist yet.
+    pub fn made(field_type: FieldType, previous: Option<Option<Value>>) -> Self {
+        let field = Field::empty(field_type);
+        let slot = Arc::new(Slot(RwLock::new(Stored::new(field.clone()))));
+        Self::new(slot, Content::Copy(field), OnDisk::Nothing, previous)
+    }
+
+    /// A field that earlier groups have changed and that is written with this one.
+    pub fn unwritten(slot: Arc<Slot>, counted_bytes: u64) -> Self {
+        let size = SizeCount { counted_bytes, ..SizeCount::default() };
+        let stage = Stage::Changed(Due::Now);
+        Self { size, stage, ..Self::new(slot, Content::InPlace, OnDisk::Outdated, None) }
+    }
+
+    fn new(slot: Arc<Slot>, content: Content, on_disk: OnDisk, previous: Option<Option<Value>>) -> Self {
+        Self {
+            slot,
+            content,
+            deltas: Deltas::default(),
+            stage: Stage::Untouched,
+            on_disk,
+            size: SizeCount::default(),
+            previous,
+            origin: Origin::Local,
+            depth: 0,
+        }
+    }
+
+    /// True if an operation was applied, whether it changed the field or not.
+    pub fn is_touched(&self) -> bool {
+        self.stage != Stage::Untouched
+    }
+
+    /// True if the group has changed it.
+    pub fn is_changed(&self) -> bool {
+        matches!(self.stage, Stage::Changed(_))
+    }
+
+    /// True if the group makes it.
+    pub fn is_new_field(&self) -> bool {
+        self.on_disk == OnDisk::Nothing && self.is_touched()
+    }
+
+    /// An operation was applied. Once one of the group is due now, all are.
+    pub fn touch(&mut self, due: Due, changes: bool) {
+        let due = match (self.stage, due) {
+            (Stage::Untouched, due) => due,
+            (_, Due::Now) => Due::Now,
+            (Stage::Unchanged(due) | Stage::Changed(due), Due::Within(_)) => due,
+        };
+        self.stage = if changes || self.is_changed() { Stage::Changed(due) } else { Stage::Unchanged(due) };
+    }
+
+    /// When it has to be on the disk; [`Due::Now`] once it was written.
+    pub fn due(&self) -> Due {
+        match self.stage {
+            Stage::Untouched => Due::Now,
+            Stage::Unchanged(due) | Stage::Changed(due) => due,
+        }
+    }
+
+    /// True if the group has to write it; `all`: also if it may wait.
+    pub fn has_to_be_written(&self, all: bool) -> bool {
+        matches!(self.stage, Stage::Changed(due) if all || due == Due::Now)
+    }
+
+    /// Changes the field as the group sees it.
+    pub fn field<R>(&mut self, change: impl FnOnce(&mut Field) -> R) -> R {
+        match &mut self.content {
+            Content::Copy(field) => change(field),
+            Content::InPlace => change(&mut self.slot.0.write().field),
+        }
+    }
+
+    /// Makes the copy what readers see, and returns the field before the group; `None` if it was changed in place.
+    pub fn publish(&mut self) -> Option<Field> {
+        match std::mem::replace(&mut self.content, Content::InPlace) {
+            Content::Copy(field) => Some(std::mem::replace(&mut self.slot.0.write().field, field)),
+            Content::InPlace => None,
+        }
+    }
+
+    /// The slot, if it is changed in place.
+    pub fn in_place(&self) -> Option<Arc<Slot>> {
+        matches!(self.content, Content::InPlace).then(|| self.slot.clone())
+    }
+
+    pub fn before(&self) -> Before {
+        match &self.content {
+            Content::Copy(field) => Before::Copy(Box::new(field.clone()), self.deltas.own.clone()),
+            Content::InPlace => Before::Reload(self.deltas.clone()),
+        }
+    }
+
+    /// Makes the copy what it was before a batch.
+    pub fn restore(&mut self, field: Field, own: Option<FieldDelta>) {
+        self.content = Content::Copy(field);
+        self.deltas.own = own;
+    }
+
+    /// Adds the record of the field to `batch`: the deltas of a large field, else the whole of it.
+    pub fn write(&mut self, objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey) {
+        if self.is_changed() {
+            self.stage = Stage::Changed(Due::Now);
+        }
+        let space = objects.space();
+        let mut stored = self.slot.0.write();
+        stored.is_folded |= objects.is_folded(key);
+        let before_bytes = stored.base_bytes + stored.changes_bytes;
+        let field = match &self.content {
+            Content::Copy(field) => field,
+            Content::InPlace => &stored.field,
+        };
+        let is_large = field.size_bytes() >= LARGE_FIELD_BYTES;
+        if is_large
+            && stored.changes_follow
+            && self.on_disk == OnDisk::Current
+            && let Some(delta) = self.deltas.merged()
+        {
+            let change = record::encode_change(&delta);
+            if stored.changes_bytes + change.len() as u64 <= stored.base_bytes {
+                let number = stored.next_change;
+                stored.next_change += 1;
+                stored.changes_bytes += change.len() as u64;
+                self.size.grown_bytes = change.len() as i64;
+                batch.insert(space, record::change_key(key.as_bytes(), number), change);
+                return;
+            }
+        }
+        let base = record::encode_base(field, is_large);
+        if stored.changes_follow {
+            for number in 0..stored.next_change {
+                batch.remove(space, record::change_key(key.as_bytes(), number));
+            }
+        }
+        let key_bytes = if self.on_disk == OnDisk::Nothing { key.as_bytes().len() as i64 } else { 0 };
+        self.size.grown_bytes = base.len() as i64 - before_bytes as i64 + key_bytes;
+        stored.base_bytes = base.len() as u64;
+        (stored.changes_bytes, stored.next_change, stored.changes_follow) = (0, 0, is_large);
+        batch.insert(space, key.as_bytes(), base);
+    }
+}
+
+impl Deltas {
+    pub fn add_own(&mut self, delta: FieldDelta) {
+        merge_into(&mut self.own, delta);
+    }
+
+    pub fn add_others(&mut self, delta: FieldDelta) {
+        merge_into(&mut self.others, delta);
+    }
+
+    /// Both as one.
+    fn merged(&self) -> Option<FieldDelta> {
+        let mut merged = self.own.clone();
+        if let Some(others) = self.others.clone() {
+            merge_into(&mut merged, others);
+        }
+        merged
+    }
+}
+
+impl SizeCount {
+    /// The field has so many bytes in memory; returns what it counts for now.
+    pub fn count(&mut self, bytes: u64) -> u64 {
+        self.counted_bytes = self.carried_bytes + bytes.saturating_sub(self.start_bytes);
+        self.counted_bytes
+    }
+}
+
+fn merge_into(deltas: &mut Option<FieldDelta>, delta: FieldDelta) {
+    match deltas {
+        Some(before) => drop(before.merge(delta)),
+        None => *deltas = Some(delta),
+    }
+}
