@@ -8,8 +8,9 @@ use bytes::Bytes;
 use edgefaas_functions::outgoing;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
-    IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, Preparing,
-    Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, TcpPermission, Trigger,
+    IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, PrepareError,
+    Preparing, Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, TcpPermission,
+    Trigger,
 };
 use edgefaas_workflow::instance::{RequestParts, read_answer};
 use edgefaas_workflow::program::HttpOutput;
@@ -49,7 +50,7 @@ impl Coordinator {
         input: &Value,
     ) -> Ended {
         let failed = |detail: String| WorkflowError::new(ErrorKind::Runtime, detail);
-        let program = self.script_program().await.map_err(failed)?;
+        let program = self.script_program().await.map_err(|error| failed(error.to_string()))?;
         let body =
             json!({"code": code, "arguments": input["arguments"], "environment": input["environment"]});
         let event = Event {
@@ -85,7 +86,7 @@ impl Coordinator {
         }
     }
 
-    async fn script_program(&self) -> Result<Program, String> {
+    async fn script_program(&self) -> Result<Program, PrepareError> {
         let cell = &self.script;
         let made = cell.get_or_try_init(|| async {
             let module =
@@ -103,7 +104,7 @@ impl Coordinator {
                 isolation: Isolation::Fresh,
                 anew: false,
             };
-            self.isolates.prepare(wanted).await.map_err(|error| error.to_string())
+            self.isolates.prepare(wanted).await
         });
         made.await.cloned()
     }

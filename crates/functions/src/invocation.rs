@@ -11,6 +11,8 @@ use edgefaas_workflow::WorkflowError;
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
+use crate::registry::ProgramError;
+
 /// How deep functions may call or trigger one another.
 pub const MAX_DEPTH: u8 = 16;
 
@@ -157,7 +159,7 @@ pub enum OverBudget {
 }
 
 /// Why an invocation has no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum InvocationError {
     /// There is no such function.
     #[error("there is no function `{name}`{}", near_names(near))]
@@ -255,12 +257,12 @@ pub enum InvocationError {
     #[error("the node is stopping; try again on another or later")]
     Draining,
     /// The function's source can't be run.
-    #[error("`{function}` cannot run: {reason}")]
+    #[error("`{function}` cannot run: {error}")]
     NotRunnable {
         /// The function.
         function: String,
-        /// Why.
-        reason: String,
+        /// Why its program cannot be made.
+        error: ProgramError,
     },
     /// The function ran and failed.
     #[error("{error}")]

@@ -11,7 +11,7 @@ use edgefaas_isolates::{
     Asset, FunctionSource, Isolates, Isolation, PrepareError, Preparing, Program, ReadAsset,
 };
 use edgefaas_manifest::{self as manifest, Manifest, ObjectClass};
-use edgefaas_state::store::Store;
+use edgefaas_state::store::{Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -121,10 +121,21 @@ pub struct LiveFunction {
     failure: Mutex<Option<Failure>>,
 }
 
+/// The program of a function cannot be made. Callers that wait for the same program share the error.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ProgramError {
+    /// The store does not have the function's source, or it is damaged.
+    #[error(transparent)]
+    Source(Arc<StoreError>),
+    /// The source does not compile, or its top-level code failed.
+    #[error(transparent)]
+    Prepare(Arc<PrepareError>),
+}
+
 /// The program could not be made.
 #[derive(Clone)]
 struct Failure {
-    reason: String,
+    error: ProgramError,
     /// It is not tried again before.
     until: Instant,
     wait: Duration,
@@ -135,8 +146,12 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl LiveFunction {
-    /// The program, made now if it is not there yet; or why it can't be.
-    pub async fn program(&self, isolates: &Isolates, store: &Arc<Store>) -> Result<Program, String> {
+    /// The program, made now if there is none yet.
+    ///
+    /// # Errors
+    /// It cannot be made. A failure is returned again without a new attempt for 1 s, then for twice as long each time, 60 s at
+    /// most.
+    pub async fn program(&self, isolates: &Isolates, store: &Arc<Store>) -> Result<Program, ProgramError> {
         self.used_ms.store(self.since.elapsed().as_millis() as u64, Relaxed);
         if let Some(program) = self.program.load().get() {
             return Ok(program.clone());
@@ -146,25 +161,26 @@ impl LiveFunction {
             .get_or_try_init(|| async {
                 let before = self.failure.lock().clone();
                 if let Some(failure) = before.filter(|failure| Instant::now() < failure.until) {
-                    return Err(failure.reason);
+                    return Err(failure.error);
                 }
-                let source =
-                    records::get_source(store, &self.source_digest).map_err(|error| error.to_string())?;
+                let source = records::get_source(store, &self.source_digest)
+                    .map_err(|error| ProgramError::Source(Arc::new(error)))?;
                 let assets = self.assets(store);
-                self.prepare(isolates, &source, &assets, false).await.map_err(|error| error.to_string())
+                let prepared = self.prepare(isolates, &source, &assets, false).await;
+                prepared.map_err(|error| ProgramError::Prepare(Arc::new(error)))
             })
             .await;
         let mut failure = self.failure.lock();
         match &made {
             Ok(_) => *failure = None,
-            Err(reason) => {
+            Err(error) => {
                 let now = Instant::now();
                 let before = failure.take();
                 *failure = Some(match before {
                     Some(before) if now < before.until => before,
                     before => {
                         let wait = before.map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
-                        Failure { reason: reason.clone(), until: now + wait, wait }
+                        Failure { error: error.clone(), until: now + wait, wait }
                     }
                 });
             }
@@ -241,9 +257,9 @@ impl LiveFunction {
         self.program.store(Arc::default());
     }
 
-    /// Why the program could not be made, if that was tried and failed.
-    pub fn failure(&self) -> Option<String> {
-        self.failure.lock().as_ref().map(|failure| failure.reason.clone())
+    /// Why the program could not be made, if the last attempt failed.
+    pub fn failure(&self) -> Option<ProgramError> {
+        self.failure.lock().as_ref().map(|failure| failure.error.clone())
     }
 
     pub(super) fn set_program(&self, program: Program) {

@@ -27,7 +27,7 @@ pub use admission::{Admission, Full, Permit, Place, Ticket};
 pub use definition::{LiveWorkflow, WorkflowError, has_rule};
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
 pub use interests::{Interest, Interests, SharedInterests, Waiter};
-pub use live::{LiveApp, LiveFunction};
+pub use live::{LiveApp, LiveFunction, ProgramError};
 pub use reply_size::{Expected, Probe, ReplySize, SMALL_REPLY_BYTES};
 pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
 
@@ -340,8 +340,8 @@ impl Registry {
         let functions: Vec<_> = self.routes().functions().take(most).cloned().collect();
         for function in functions {
             // Whoever calls the function is told; here it is only early.
-            if let Err(reason) = function.program(&self.isolates, &self.store).await {
-                tracing::error!(function = %function.name, reason, "a function cannot run");
+            if let Err(error) = function.program(&self.isolates, &self.store).await {
+                tracing::error!(function = %function.name, %error, "a function cannot run");
             }
         }
     }

@@ -102,7 +102,7 @@ fn function(live: &LiveFunction, pending: u64) -> proto::Function {
         kind: live.kind.clone(),
         source_bytes: live.source_bytes,
         triggers: live.spec.triggers.iter().map(ToString::to_string).collect(),
-        error: live.failure().unwrap_or_default(),
+        error: live.failure().map_or_else(String::new, |error| error.to_string()),
         stats: Some(proto::FunctionStats {
             invocations,
             failures,
