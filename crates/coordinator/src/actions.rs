@@ -51,7 +51,7 @@ impl Coordinator {
                     continue;
                 }
                 Action::Listen { frame, filters, queue } => {
-                    running.state.lock().listens.push(frame);
+                    running.state.lock().open.listens.push(frame);
                     let waiter = Waiter::Instance(running.id, frame);
                     let interest = |(source, filter)| Interest {
                         waiter: waiter.clone(),
@@ -69,7 +69,7 @@ impl Coordinator {
                     continue;
                 }
                 Action::Unlisten { frame } => {
-                    running.state.lock().listens.retain(|listen| *listen != frame);
+                    running.state.lock().open.listens.retain(|listen| *listen != frame);
                     self.unlisten(running.id, frame);
                     continue;
                 }
@@ -136,7 +136,7 @@ impl Coordinator {
 
     fn asked(&self, running: &Running, frame: FrameId, action: Action) -> Asked {
         let cancel = Arc::new(Notify::new());
-        running.state.lock().calls.push((frame, cancel.clone()));
+        running.state.lock().open.calls.push((frame, cancel.clone()));
         Asked { action, frame, cancel }
     }
 
@@ -153,9 +153,12 @@ impl Coordinator {
     fn call_off(self: &Arc<Self>, running: &Running, frame: FrameId) {
         let (call, child) = {
             let mut state = running.state.lock();
-            let call = state.calls.iter().position(|(call, _)| *call == frame);
-            let child = state.children.iter().position(|(child, _)| *child == frame);
-            (call.map(|at| state.calls.swap_remove(at).1), child.map(|at| state.children.swap_remove(at).1))
+            let call = state.open.calls.iter().position(|(call, _)| *call == frame);
+            let child = state.open.children.iter().position(|(child, _)| *child == frame);
+            (
+                call.map(|at| state.open.calls.swap_remove(at).1),
+                child.map(|at| state.open.children.swap_remove(at).1),
+            )
         };
         if let Some(call) = call {
             call.notify_one();
@@ -313,7 +316,7 @@ impl Coordinator {
             if let Some(Err(error)) = child.state.lock().instance.result() {
                 return Err(error.clone());
             }
-            running.state.lock().children.push((frame, child.id));
+            running.state.lock().open.children.push((frame, child.id));
             return Ok(());
         }
         let start = Start {
@@ -331,7 +334,7 @@ impl Coordinator {
         };
         let child = self.enter_workflow(start).map_err(|error| error_of(&error))?;
         if wait {
-            running.state.lock().children.push((frame, id));
+            running.state.lock().open.children.push((frame, id));
         }
         self.spawn_drive(child, Queued::now(Event::Start));
         Ok(())

@@ -27,7 +27,7 @@ impl Drop for Running {
         }
         let empty = Instance::new(self.id.to_string().into(), Arc::default(), 0, 0);
         // It counts until it is gone.
-        let charge = std::mem::replace(&mut state.charge, self.root.charge_nothing());
+        let charge = std::mem::replace(&mut state.budget.charge, self.root.charge_nothing());
         discard((std::mem::replace(&mut state.instance, empty), charge), bytes);
     }
 }

@@ -20,8 +20,9 @@ use tokio::sync::oneshot;
 
 use super::actions::Asked;
 use super::coordinator::Coordinator;
-use super::instance::{INSTANCE_BYTES, Queued, Refusal, RunState, Running, Start, StepEffects};
+use super::instance::{INSTANCE_BYTES, Queued, Running, Start, StepEffects};
 use super::messages;
+use super::run_state::{End, Refusal, RunState, Turns};
 use super::turn::{Paused, YieldTimer};
 
 /// How long a full disk is waited for.
@@ -117,7 +118,7 @@ impl Coordinator {
             }
             Ok(running) => {
                 let (waiter, result) = oneshot::channel();
-                running.state.lock().waiter = Some(waiter);
+                running.state.lock().end = End::Open { waiter: Some(waiter) };
                 self.spawn_drive(running, Queued::now(Event::Start));
                 match result.await {
                     Ok(Ok(output)) if is_large(&output) => {
@@ -166,12 +167,11 @@ impl Coordinator {
     pub(super) async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
         let turn = {
             let mut state = running.state.lock();
-            if state.busy {
-                state.queue_up([queued]);
-                return None;
-            }
+            let queued = state.turns.offer(queued)?;
             let turn = self.begin_turn(running, &mut state, queued.event, None);
-            state.busy = turn.is_err();
+            if turn.is_err() {
+                state.turns = Turns::busy();
+            }
             turn
         };
         match turn {
@@ -215,12 +215,10 @@ impl Coordinator {
             }
             let mut state = running.state.lock();
             if waiting.as_slice().is_empty() {
-                waiting = std::mem::take(&mut state.queue).into_iter();
+                let Some(more) = state.turns.take() else { return inline };
+                waiting = more.into_iter();
             }
-            let Some(Queued { event, .. }) = waiting.next() else {
-                state.busy = false;
-                return inline;
-            };
+            let Some(Queued { event, .. }) = waiting.next() else { return inline };
             turn = self.begin_turn(running, &mut state, event, None);
         }
     }
@@ -250,10 +248,10 @@ impl Coordinator {
     /// Timers and counts after something has happened.
     pub(super) fn settle(&self, running: &Running, state: &mut RunState) {
         let due_ms = state.instance.due_ms();
-        self.timers.set(running.id, state.due_ms, due_ms);
-        state.due_ms = due_ms;
+        self.timers.set(running.id, state.registered.due_ms, due_ms);
+        state.registered.due_ms = due_ms;
         let fits = state.charge_for(running, state.instance.bytes());
-        state.refusal = match state.refusal {
+        state.budget.refusal = match state.budget.refusal {
             Refusal::None if !fits => Refusal::Due,
             // The task that failed was caught, and the instance is too large still.
             Refusal::Told { steps } if !fits && state.instance.steps() > steps => Refusal::Due,
@@ -261,8 +259,8 @@ impl Coordinator {
             other => other,
         };
         let runs = state.instance.status() == Status::Running;
-        if runs != state.counted {
-            state.counted = runs;
+        if runs != state.registered.is_running {
+            state.registered.is_running = runs;
             match runs {
                 true => drop(self.running.fetch_add(1, Relaxed)),
                 false => {
@@ -292,21 +290,13 @@ impl Coordinator {
     ) -> Option<Asked> {
         {
             let mut state = running.state.lock();
-            state.queue_up(queued);
-            if std::mem::replace(&mut state.busy, true) {
+            if !state.turns.begin(queued) {
                 return None;
             }
         }
         let mut inline: Option<Asked> = None;
         loop {
-            let taken = {
-                let mut state = running.state.lock();
-                if state.queue.is_empty() {
-                    state.busy = false;
-                    break;
-                }
-                std::mem::take(&mut state.queue)
-            };
+            let Some(taken) = running.state.lock().turns.take() else { break };
             let mut queued = Vec::with_capacity(taken.len());
             for item in taken {
                 match &item.inbox {

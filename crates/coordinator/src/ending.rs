@@ -9,7 +9,8 @@ use ulid::Ulid;
 
 use super::coordinator::Coordinator;
 use super::instance::Queued;
-use super::instance::{Refusal, Running};
+use super::instance::Running;
+use super::run_state::Refusal;
 
 /// Instances that failed and are kept to be retried.
 const MAX_FAULTED: usize = 1000;
@@ -20,20 +21,21 @@ impl Coordinator {
         let (status, result, waiter, since, steps) = {
             let mut state = running.state.lock();
             let status = state.instance.status();
-            if state.refusal == Refusal::Due && !status.is_ended() {
-                state.refusal = Refusal::Sent;
-                let error = WorkflowError::over_budget(state.charge.over_budget().to_string());
+            if state.budget.refusal == Refusal::Due && !status.is_ended() {
+                state.budget.refusal = Refusal::Sent;
+                let error = WorkflowError::over_budget(state.budget.charge.over_budget().to_string());
                 drop(state);
                 return self.spawn_drive(running.clone(), Queued::now(Event::Refuse { error }));
             }
-            if !status.is_ended() || std::mem::replace(&mut state.told, true) {
+            let unreported = if status.is_ended() { state.end.report() } else { None };
+            let Some(waiter) = unreported else {
                 drop(state);
                 return running.has_settled();
-            }
+            };
             let cancelled =
                 || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
             let result = state.instance.result().cloned().unwrap_or_else(|| Err(cancelled()));
-            (status, result, state.waiter.take(), state.started, state.instance.steps())
+            (status, result, waiter, state.started, state.instance.steps())
         };
         let figures = &running.workflow.figures;
         let (own, all) = match status {
@@ -98,7 +100,8 @@ impl Coordinator {
         while !self.budget.has_room(bytes) {
             let largest = {
                 let mut faulted = self.faulted.lock();
-                let held = |id: &Ulid| self.find(*id).map_or(0, |one| one.state.lock().charge.bytes());
+                let held =
+                    |id: &Ulid| self.find(*id).map_or(0, |one| one.state.lock().budget.charge.bytes());
                 let at = (0..faulted.len()).max_by_key(|at| held(&faulted[*at]));
                 at.and_then(|at| faulted.remove(at))
             };
@@ -127,14 +130,14 @@ impl Coordinator {
             return;
         }
         let mut state = running.state.lock();
-        self.timers.set(running.id, state.due_ms.take(), None);
-        if std::mem::replace(&mut state.counted, false) {
+        self.timers.set(running.id, state.registered.due_ms.take(), None);
+        if std::mem::replace(&mut state.registered.is_running, false) {
             self.running.fetch_sub(1, Relaxed);
         }
-        for (_, call) in state.calls.drain(..) {
+        for (_, call) in state.open.calls.drain(..) {
             call.notify_one();
         }
-        for frame in std::mem::take(&mut state.listens) {
+        for frame in std::mem::take(&mut state.open.listens) {
             self.unlisten(running.id, frame);
         }
         drop(state);

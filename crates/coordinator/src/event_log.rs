@@ -29,9 +29,10 @@ use ulid::Ulid;
 use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::instance::Queued;
-use super::instance::{RunState, Running, Start};
+use super::instance::{Running, Start};
 use super::lanes::{Arrival, StartEvent, filter_of};
 use super::root::RootBudget;
+use super::run_state::{End, RunState};
 
 /// What the keys of instances start with.
 const INSTANCE: u8 = b'w';
@@ -217,7 +218,7 @@ impl Coordinator {
         }
         // The one that it ran has told what came of it.
         if let Event::Ended { frame, .. } = event
-            && state.children.iter().any(|(child, _)| child == frame)
+            && state.open.children.iter().any(|(child, _)| child == frame)
         {
             batch.delete(space, key(child_id(running.id, *frame), OUTCOME));
         }
@@ -519,7 +520,9 @@ impl Coordinator {
                 queued.push(Queued::from_inbox(record.event, *number));
             }
             // Its failure was told before.
-            state.told = state.instance.status() == edgefaas_workflow::Status::Faulted;
+            if state.instance.status() == edgefaas_workflow::Status::Faulted {
+                state.end = End::Reported;
+            }
             if state.log.next == 1 {
                 queued.insert(0, Queued::now(Event::Start));
             }
@@ -556,7 +559,7 @@ impl Coordinator {
                 && let Some(outcome) = outcomes.get(&child_id(running.id, *frame).0)
                 && let Ok(result) = serde_json::from_slice::<Result<Arc<Value>, WorkflowError>>(outcome)
             {
-                running.state.lock().children.push((*frame, child_id(running.id, *frame)));
+                running.state.lock().open.children.push((*frame, child_id(running.id, *frame)));
                 self.spawn_drive(running.clone(), Queued::now(Event::Ended { frame: *frame, result }));
                 continue;
             }
@@ -569,7 +572,7 @@ impl Coordinator {
             self.tell_in_order(running, queued);
         }
         running.workflow.figures.started.fetch_sub(1, Relaxed);
-        if running.state.lock().told {
+        if matches!(running.state.lock().end, End::Reported) {
             self.faulted.lock().push_back(running.id);
         }
         // It may have been cut off between its end and the word about it.

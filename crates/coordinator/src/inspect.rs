@@ -7,6 +7,7 @@ use ulid::Ulid;
 
 use super::coordinator::Coordinator;
 use super::instance::{Queued, Running};
+use super::run_state::End;
 use super::views::InstanceView;
 
 /// Why an instance can't be changed.
@@ -98,7 +99,7 @@ impl Coordinator {
             if status != Status::Faulted {
                 return Err(ChangeError::NotFaulted { id: id.to_string(), status: status.word() });
             }
-            state.told = false;
+            state.end = End::Open { waiter: None };
         }
         self.faulted.lock().retain(|faulted| *faulted != id);
         self.spawn_drive(running, Queued::now(Event::Retry));

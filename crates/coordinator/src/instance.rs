@@ -1,7 +1,6 @@
 //! An instance as the coordinator keeps it: what it is, how far it is, and the events that come to it.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use edgefaas_broker::{Message, Ticket};
 use edgefaas_functions::durable::AnswerTo;
@@ -9,16 +8,14 @@ use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_platform::Taken;
 use edgefaas_state::store::Batch;
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{Event, Instance, WorkflowError};
+use edgefaas_workflow::{Event, WorkflowError};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
-use super::compute::Computed;
 use super::inbox::Inbox;
 use super::root::{Charge, RootBudget};
-use super::spans::OpenSpans;
+use super::run_state::RunState;
 
 /// Bytes of an instance beside its data, everything included that the node keeps for it.
 pub(crate) const INSTANCE_BYTES: usize = 5120;
@@ -30,7 +27,7 @@ pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
 pub(crate) struct Queued {
     pub(crate) event: Event,
     pub(crate) effects: Option<StepEffects>,
-    /// It is in the journal's inbox already, from this moment on.
+    /// It is in the inbox of the event log already, from this moment on.
     pub(crate) inbox: Option<(u32, Option<Ticket>)>,
     /// Its part of the root's budget, until what it led to is committed.
     pub(crate) charge: Option<Charge>,
@@ -51,7 +48,7 @@ impl Queued {
         Self { event, effects: None, inbox: None, charge: None }
     }
 
-    /// An event that is in the journal's inbox since before the start.
+    /// An event that is in the inbox of the event log since before the start.
     pub fn from_inbox(event: Event, number: u32) -> Self {
         Self { event, effects: None, inbox: Some((number, None)), charge: None }
     }
@@ -63,27 +60,13 @@ impl Queued {
 }
 
 impl Running {
-    /// The timers have let go of it.
+    /// Its timer has fired and is not set any more.
     pub(crate) fn timer_fired(&self) {
-        self.state.lock().due_ms = None;
+        self.state.lock().registered.due_ms = None;
     }
 
     pub(crate) fn is_durable(&self) -> bool {
         self.workflow.program.durable
-    }
-}
-
-impl RunState {
-    /// Adds events for the one who works on the journal. Of the length of a queue only the last one counts.
-    pub(crate) fn queue_up(&mut self, queued: impl IntoIterator<Item = Queued>) {
-        for queued in queued {
-            if let Event::QueueLength { frame, .. } = queued.event {
-                let is_same =
-                    |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
-                self.queue.retain(|waiting| !is_same(&waiting.event));
-            }
-            self.queue.push(queued);
-        }
     }
 }
 
@@ -115,7 +98,7 @@ impl Running {
     /// Others may compute where memory is short.
     pub(crate) fn has_settled(&self) {
         // Dropped without the lock: it takes another.
-        let place = self.state.lock().place.take();
+        let place = self.state.lock().computing.place.take();
         drop(place);
     }
 
@@ -123,101 +106,6 @@ impl Running {
     pub(crate) fn parent_span(&self) -> Option<String> {
         self.parent.map(|(id, _)| id.to_string())
     }
-}
-
-pub(crate) struct RunState {
-    pub(crate) instance: Instance,
-    /// Calls that run, to be called off.
-    pub(crate) calls: Vec<(FrameId, Arc<Notify>)>,
-    /// Instances that it runs and waits for.
-    pub(crate) children: Vec<(FrameId, Ulid)>,
-    /// Filters that it listens with.
-    pub(crate) listens: Vec<FrameId>,
-    /// Events that wait for the one who works on the journal.
-    pub(crate) queue: Vec<Queued>,
-    /// Somebody works on the journal.
-    pub(crate) busy: bool,
-    /// Its part of the root's budget.
-    pub(crate) charge: Charge,
-    /// It has computed, and what comes of that is not settled.
-    pub(crate) place: Option<Computed>,
-    pub(crate) refusal: Refusal,
-    pub(crate) pace: Pace,
-    /// It counts as running.
-    pub(crate) counted: bool,
-    pub(crate) due_ms: Option<u64>,
-    pub(crate) log: Log,
-    pub(crate) waiter: Option<oneshot::Sender<Ended>>,
-    pub(crate) started: Instant,
-    /// Its end has been told.
-    pub(crate) told: bool,
-    /// When the last message is stored that it has published, if it has to be; only of one that is not durable.
-    pub(crate) published: Option<Ticket>,
-    pub(crate) spans: OpenSpans,
-}
-
-/// Whether an instance that exceeds its root's budget is to be told so.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It is within the budget.
-    #[default]
-    None,
-    /// It is to be told.
-    Due,
-    /// The event is in flight.
-    Sent,
-    /// It was told after it had begun so many tasks: the next one fails.
-    Told { steps: u64 },
-}
-
-/// How long the last turn of an instance took, which is what the next one is expected to take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// No longer than an instance may hold a worker.
-    #[default]
-    Quick,
-    Slow,
-}
-
-impl RunState {
-    /// Charges what an instance holds; says whether it may go on.
-    pub(crate) fn charge_for(&mut self, running: &Running, instance_bytes: usize) -> bool {
-        let data_bytes = running.input_bytes.max(instance_bytes);
-        self.charge.set_bytes(INSTANCE_BYTES.saturating_add(data_bytes))
-    }
-
-    pub(crate) fn new(instance: Instance, charge: Charge) -> Self {
-        Self {
-            instance,
-            calls: Vec::new(),
-            children: Vec::new(),
-            listens: Vec::new(),
-            queue: Vec::new(),
-            busy: false,
-            charge,
-            place: None,
-            refusal: Refusal::default(),
-            pace: Pace::default(),
-            counted: false,
-            due_ms: None,
-            log: Log::default(),
-            waiter: None,
-            started: Instant::now(),
-            told: false,
-            published: None,
-            spans: OpenSpans::default(),
-        }
-    }
-}
-
-/// How far an instance's log has got.
-#[derive(Debug, Default)]
-pub(crate) struct Log {
-    /// The start is on the disk.
-    pub(crate) started: bool,
-    pub(crate) next: u32,
-    /// Events up to here are in the snapshot.
-    pub(crate) snapshot: u32,
 }
 
 /// A start of a workflow.

@@ -25,6 +25,7 @@ mod instance;
 mod lanes;
 mod messages;
 mod root;
+mod run_state;
 mod schedule;
 mod script;
 mod spans;

@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::compute::SLICE;
 use super::coordinator::Coordinator;
 use super::discard::discard;
-use super::instance::{Pace, Refusal, RunState, Running};
+use super::instance::Running;
 use super::root::NodeBudget;
+use super::run_state::{Pace, Refusal, RunState};
 
 /// How long an instance holds a worker.
 pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);
@@ -94,8 +95,8 @@ impl Coordinator {
         times_ms: Option<(u64, u64)>,
     ) -> Result<Vec<Action>, Box<Paused>> {
         if let Event::Ended { frame, .. } = &event {
-            state.calls.retain(|(call, _)| call != frame);
-            state.children.retain(|(child, _)| child != frame);
+            state.open.calls.retain(|(call, _)| call != frame);
+            state.open.children.retain(|(child, _)| child != frame);
         }
         let program = &running.workflow.program;
         let secrets = self.secrets_of(&running.workflow);
@@ -117,7 +118,11 @@ impl Coordinator {
         // One task may make much at once: where nothing is left, such turns come one after another.
         let must_wait = self.budget.is_spent() && !is_refusal && !Coordinator::is_modest(&running.workflow);
         // What goes on after a turn is known to be long.
-        if matches!(event, Event::Continue) || event.is_large() || state.pace == Pace::Slow || must_wait {
+        if matches!(event, Event::Continue)
+            || event.is_large()
+            || state.computing.pace == Pace::Slow
+            || must_wait
+        {
             later = Some(event);
         } else {
             let started = Instant::now();
@@ -130,7 +135,7 @@ impl Coordinator {
                         || next.bytes <= bytes_before + worker_growth_bytes(&self.budget))
             });
             // Filters of a message are not cut into slices.
-            state.pace = pace_of(started.elapsed());
+            state.computing.pace = pace_of(started.elapsed());
         }
         if later.is_none() && !state.instance.is_paused() {
             self.turn_ended(running, state, is_refusal);
@@ -207,8 +212,8 @@ impl Coordinator {
             let bytes = stand_in.bytes();
             // It may have what the instance has given up.
             discard(stand_in, bytes);
-            state.place = Some(place);
-            state.pace = pace_of(computed);
+            state.computing.place = Some(place);
+            state.computing.pace = pace_of(computed);
             self.turn_ended(running, &mut state, is_refusal);
         }
         // There may be thousands, which are not to hold the worker together.
@@ -222,7 +227,7 @@ impl Coordinator {
 
     fn turn_ended(&self, running: &Running, state: &mut RunState, is_refusal: bool) {
         if is_refusal {
-            state.refusal = Refusal::Told { steps: state.instance.steps() };
+            state.budget.refusal = Refusal::Told { steps: state.instance.steps() };
         }
         self.settle(running, state);
     }

@@ -1,0 +1,234 @@
+//! How far an instance is: its turns, calls, budgets and end, all under one lock.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use edgefaas_broker::Ticket;
+use edgefaas_workflow::instance::FrameId;
+use edgefaas_workflow::{Event, Instance};
+use tokio::sync::{Notify, oneshot};
+use ulid::Ulid;
+
+use super::compute::Computed;
+use super::instance::{Ended, INSTANCE_BYTES, Queued, Running};
+use super::root::Charge;
+use super::spans::OpenSpans;
+
+/// The state of an instance while it runs.
+pub(crate) struct RunState {
+    pub(crate) instance: Instance,
+    pub(crate) turns: Turns,
+    pub(crate) open: OpenTasks,
+    pub(crate) budget: BudgetUse,
+    pub(crate) computing: Computing,
+    pub(crate) registered: Registered,
+    pub(crate) log: LogPosition,
+    pub(crate) end: End,
+    pub(crate) started: Instant,
+    /// When the last message that must be stored is on the disk; only of an instance that is not durable.
+    pub(crate) published: Option<Ticket>,
+    pub(crate) spans: OpenSpans,
+}
+
+/// Whether a task advances the instance. Events that come meanwhile wait for that task.
+#[derive(Default)]
+pub(crate) enum Turns {
+    #[default]
+    Idle,
+    Busy {
+        waiting: Vec<Queued>,
+    },
+}
+
+/// What the instance has begun and not ended.
+#[derive(Default)]
+pub(crate) struct OpenTasks {
+    /// Calls that run, with their cancellation.
+    pub(crate) calls: Vec<(FrameId, Arc<Notify>)>,
+    /// Instances that it started and waits for.
+    pub(crate) children: Vec<(FrameId, Ulid)>,
+    /// Tasks that listen.
+    pub(crate) listens: Vec<FrameId>,
+}
+
+/// The instance's part of its root's budget.
+pub(crate) struct BudgetUse {
+    pub(crate) charge: Charge,
+    pub(crate) refusal: Refusal,
+}
+
+/// How an instance that exceeds its root's budget learns of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It is within the budget.
+    #[default]
+    None,
+    /// The event has to be sent.
+    Due,
+    /// The event is in flight.
+    Sent,
+    /// The event came after so many tasks: the next task fails.
+    Told { steps: u64 },
+}
+
+/// What computing an instance takes.
+#[derive(Default)]
+pub(crate) struct Computing {
+    /// Held from a long turn until the effects of the turn are settled.
+    pub(crate) place: Option<Computed>,
+    pub(crate) pace: Pace,
+}
+
+/// How long the last turn of an instance took; the next one is expected to take as long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// No longer than an instance may hold a worker.
+    #[default]
+    Quick,
+    Slow,
+}
+
+/// The entries of this instance in the coordinator's timers and counts.
+#[derive(Debug, Default)]
+pub(crate) struct Registered {
+    /// It counts as running.
+    pub(crate) is_running: bool,
+    pub(crate) due_ms: Option<u64>,
+}
+
+/// The position in the event log.
+#[derive(Debug, Default)]
+pub(crate) struct LogPosition {
+    /// The start is on the disk.
+    pub(crate) started: bool,
+    pub(crate) next: u32,
+    /// Events up to here are in the snapshot.
+    pub(crate) snapshot: u32,
+}
+
+/// Whether the end of the instance was reported.
+pub(crate) enum End {
+    /// It was not, and the waiter gets it.
+    Open {
+        waiter: Option<oneshot::Sender<Ended>>,
+    },
+    Reported,
+}
+
+impl RunState {
+    pub(crate) fn new(instance: Instance, charge: Charge) -> Self {
+        Self {
+            instance,
+            turns: Turns::default(),
+            open: OpenTasks::default(),
+            budget: BudgetUse { charge, refusal: Refusal::default() },
+            computing: Computing::default(),
+            registered: Registered::default(),
+            log: LogPosition::default(),
+            end: End::Open { waiter: None },
+            started: Instant::now(),
+            published: None,
+            spans: OpenSpans::default(),
+        }
+    }
+
+    /// Charges the bytes of an instance; true if it may go on.
+    pub(crate) fn charge_for(&mut self, running: &Running, instance_bytes: usize) -> bool {
+        let data_bytes = running.input_bytes.max(instance_bytes);
+        self.budget.charge.set_bytes(INSTANCE_BYTES.saturating_add(data_bytes))
+    }
+}
+
+impl Turns {
+    /// A task has begun a turn that it cannot end immediately.
+    pub(crate) fn busy() -> Self {
+        Self::Busy { waiting: Vec::new() }
+    }
+
+    /// Returns the event if no task advances the instance; else it waits for that task.
+    pub(crate) fn offer(&mut self, queued: Queued) -> Option<Queued> {
+        match self {
+            Self::Idle => Some(queued),
+            Self::Busy { waiting } => {
+                add(waiting, queued);
+                None
+            }
+        }
+    }
+
+    /// Adds events; true if the caller has to advance the instance, by [`take`](Self::take) until that returns `None`.
+    pub(crate) fn begin(&mut self, queued: impl IntoIterator<Item = Queued>) -> bool {
+        let is_idle = matches!(self, Self::Idle);
+        if is_idle {
+            *self = Self::busy();
+        }
+        if let Self::Busy { waiting } = self {
+            queued.into_iter().for_each(|queued| add(waiting, queued));
+        }
+        is_idle
+    }
+
+    /// The events that wait; `None` if there are none: the instance is idle then.
+    pub(crate) fn take(&mut self) -> Option<Vec<Queued>> {
+        match self {
+            Self::Busy { waiting } if !waiting.is_empty() => Some(std::mem::take(waiting)),
+            _ => {
+                *self = Self::Idle;
+                None
+            }
+        }
+    }
+}
+
+/// Adds an event. Of the lengths of a queue only the last one counts.
+fn add(waiting: &mut Vec<Queued>, queued: Queued) {
+    if let Event::QueueLength { frame, .. } = queued.event {
+        let is_same = |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
+        waiting.retain(|waiting| !is_same(&waiting.event));
+    }
+    waiting.push(queued);
+}
+
+impl End {
+    /// Marks the end as reported; returns the waiter if it was not.
+    pub(crate) fn report(&mut self) -> Option<Option<oneshot::Sender<Ended>>> {
+        match std::mem::replace(self, Self::Reported) {
+            Self::Open { waiter } => Some(waiter),
+            Self::Reported => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn length(frame: u32, length: u64) -> Queued {
+        Queued::now(Event::QueueLength { frame, length })
+    }
+
+    #[test]
+    fn one_task_advances_an_instance_and_takes_what_came_meanwhile() {
+        let mut turns = Turns::default();
+        assert!(turns.offer(Queued::now(Event::Start)).is_some());
+        assert!(turns.begin([Queued::now(Event::Start)]));
+        assert!(!turns.begin([length(1, 5)]));
+        assert!(turns.offer(length(2, 1)).is_none());
+        assert!(turns.offer(length(1, 6)).is_none());
+        let taken = turns.take().expect("three wait");
+        let events: Vec<_> = taken.iter().map(|queued| format!("{:?}", queued.event)).collect();
+        assert_eq!(events.len(), 3, "{events:?}");
+        assert!(events[2].contains('6'), "the last length of a queue counts: {events:?}");
+        assert!(turns.offer(Queued::now(Event::Retry)).is_none(), "it is busy until it takes nothing");
+        assert_eq!(turns.take().map(|taken| taken.len()), Some(1));
+        assert!(turns.take().is_none());
+        assert!(turns.offer(Queued::now(Event::Retry)).is_some());
+    }
+
+    #[test]
+    fn an_end_is_reported_once() {
+        let mut end = End::Open { waiter: None };
+        assert!(end.report().is_some());
+        assert!(end.report().is_none());
+    }
+}
