@@ -58,27 +58,68 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// The sockets.
+/// All listening sockets.
 pub(crate) struct Listeners {
-    pub http: TcpListener,
-    pub mqtt: TcpListener,
-    pub mqtts: Option<TcpListener>,
+    pub clients: ClientListeners,
     pub control: TcpListener,
 }
 
+/// The listening sockets of clients.
+pub(crate) struct ClientListeners {
+    pub http: TcpListener,
+    pub mqtt: TcpListener,
+    pub mqtts: Option<TcpListener>,
+}
+
+/// A listener cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the {listener} listener cannot use {address}: {reason}; choose another with --{listener} ADDR:PORT"
+)]
+pub struct ListenError {
+    /// The listener's name, as in the configuration.
+    pub listener: &'static str,
+    /// Its address.
+    pub address: SocketAddr,
+    /// The system's error.
+    pub reason: std::io::Error,
+}
+
 impl Listeners {
+    /// Binds all listeners.
+    pub async fn bind(config: &NodeConfig) -> Result<Self, ListenError> {
+        let clients = ClientListeners {
+            http: listen("http", config.http).await?,
+            mqtt: listen("mqtt", config.mqtt).await?,
+            mqtts: match config.mqtts {
+                Some(address) => Some(listen("mqtts", address).await?),
+                None => None,
+            },
+        };
+        Ok(Self { clients, control: listen("control", config.control).await? })
+    }
+
     /// Where they are.
     pub fn addresses(&self, config: &NodeConfig) -> Addresses {
         let bound = |listener: &TcpListener, wanted: SocketAddr| listener.local_addr().unwrap_or(wanted);
         Addresses {
-            http: bound(&self.http, config.http),
+            http: bound(&self.clients.http, config.http),
             http_tls: !is_loopback(config.http.ip()),
-            mqtt: bound(&self.mqtt, config.mqtt),
-            mqtts: self.mqtts.as_ref().zip(config.mqtts).map(|(mqtts, wanted)| bound(mqtts, wanted)),
+            mqtt: bound(&self.clients.mqtt, config.mqtt),
+            mqtts: self
+                .clients
+                .mqtts
+                .as_ref()
+                .zip(config.mqtts)
+                .map(|(mqtts, wanted)| bound(mqtts, wanted)),
             control: bound(&self.control, config.control),
             control_tls: !is_loopback(config.control.ip()),
         }
     }
+}
+
+async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).await.map_err(|reason| ListenError { listener, address, reason })
 }
 
 /// Shakes hands; nothing if that fails or the node stops meanwhile.

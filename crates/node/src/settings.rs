@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use edgefaas_broker::{BrokerConfig, WhenQueueFull};
+use edgefaas_functions::durable::KeepLimits;
+use edgefaas_functions::logs::RingLimits;
+use edgefaas_functions::registry::FunctionMemoryLimits;
+use edgefaas_functions::trace::TraceLimits;
 use edgefaas_platform::{Clock, is_loopback};
-use edgefaas_state::store::StoreOptions;
+use edgefaas_state::store::{Durability, JournalSync, StoreOptions};
 
 use crate::cluster::ClusterOptions;
 use crate::config::{self, NodeConfig};
@@ -79,6 +83,41 @@ pub(crate) fn broker_config(config: &NodeConfig, plan: &MemoryPlan, clock: Clock
         max_messages_per_second: section.max_messages_per_second,
         sys_interval: section.sys_interval,
         ..BrokerConfig::default()
+    }
+}
+
+/// Memory that one function may have.
+pub(crate) fn function_memory_limits(plan: &MemoryPlan, max_bytes: usize) -> FunctionMemoryLimits {
+    let largest_bytes = usize::try_from(plan.largest_function_bytes()).unwrap_or(usize::MAX);
+    FunctionMemoryLimits { max_bytes, largest_bytes }
+}
+
+pub(crate) fn log_limits(config: &NodeConfig) -> RingLimits {
+    RingLimits {
+        lines: config.logs.lines_per_function,
+        bytes: config.logs.bytes_per_function.as_u64() as usize,
+    }
+}
+
+pub(crate) fn trace_limits(config: &NodeConfig) -> TraceLimits {
+    TraceLimits { spans: config.traces.spans, per_second: config.traces.per_second }
+}
+
+/// Outcomes of durable invocations that are kept.
+pub(crate) fn keep_limits(config: &NodeConfig, plan: &MemoryPlan) -> KeepLimits {
+    KeepLimits {
+        time: config.invocations.keep,
+        count: config.invocations.max_kept,
+        bytes: config.invocations.max_kept_size.as_u64(),
+        memory_bytes: plan.durable_bytes as usize,
+    }
+}
+
+/// When a step of a durable workflow is safe enough for the next one to begin.
+pub(crate) fn step_durability(config: &NodeConfig) -> Durability {
+    match config.broker.sync {
+        JournalSync::Commit => Durability::Synced,
+        JournalSync::Interval | JournalSync::Never => Durability::Written,
     }
 }
 

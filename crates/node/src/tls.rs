@@ -27,6 +27,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::config::NodeConfig;
 use crate::shares::Shares;
 
 /// The node's own certificate and key, if no others are configured.
@@ -172,6 +173,19 @@ pub enum HandshakeError {
 }
 
 impl Tls {
+    /// TLS for the listeners of a configuration that speak it; `None` if none does.
+    ///
+    /// # Errors
+    /// A file is missing or wrong.
+    pub fn open_for(config: &NodeConfig) -> Result<Option<Self>, TlsError> {
+        let addresses = config.tls_addresses();
+        if addresses.is_empty() {
+            return Ok(None);
+        }
+        let addresses = addresses.into_iter().map(|address| address.ip()).collect();
+        Self::open(config.tls.clone(), &config.data_dir, addresses).map(Some)
+    }
+
     /// Reads the files, or makes the node's own certificate for these addresses.
     ///
     /// # Errors

@@ -33,6 +33,7 @@ pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, Sched
 
 use crate::logs::Logs;
 use crate::metrics::FunctionFamilies;
+use crate::secrets::SecretName;
 
 /// Earlier revisions that are kept for a rollback.
 const KEPT_REVISIONS: usize = 10;
@@ -333,6 +334,21 @@ impl Registry {
             .collect();
         idle.sort_by_key(|(used, _)| *used);
         idle.into_iter().map(|(_, function)| function.clone()).collect()
+    }
+
+    /// The secrets that deployed apps name, sorted.
+    pub fn named_secrets(&self) -> Vec<SecretName> {
+        let routes = self.routes();
+        let named = routes.apps().flat_map(|app| {
+            let of_functions = app.functions.iter().flat_map(|function| &function.spec.secrets);
+            let of_workflows = app.workflows.iter().flat_map(|workflow| &workflow.program.secrets);
+            let named = of_functions.chain(of_workflows);
+            named.map(move |name| SecretName { app: Some(app.name.to_string()), name: name.clone() })
+        });
+        let mut named: Vec<SecretName> = named.collect();
+        named.sort_unstable();
+        named.dedup();
+        named
     }
 
     /// Makes programs that are not there yet, one after another, `most` of them at most.

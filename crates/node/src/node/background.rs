@@ -1,0 +1,67 @@
+//! Tasks that run beside connections: triggers, timers, bridges and upkeep.
+
+use edgefaas_coordinator::{run_schedules, run_timers};
+use tokio::task::JoinSet;
+
+use super::Parts;
+use super::serving::Stages;
+use crate::triggers::{cron, object_change};
+use crate::{pressure, trace_export};
+
+impl Parts {
+    /// Starts all of them. Each ends with its stage, or with `tasks`.
+    pub(super) fn spawn_background(&self, tasks: &mut JoinSet<()>, stages: &Stages) {
+        self.spawn_triggers(tasks, stages);
+        self.spawn_upkeep(tasks, stages);
+        // They end with the clients' connections: messages that these still publish have to go out.
+        for bridge in self.bridges.tasks(&stages.connected) {
+            self.workers.spawn_connection(bridge);
+        }
+        let bridges = self.bridges.clone();
+        tasks.spawn(async move { bridges.forget_old().await });
+    }
+
+    fn spawn_triggers(&self, tasks: &mut JoinSet<()>, stages: &Stages) {
+        let listening = &stages.listening;
+        tasks.spawn(object_change::run(
+            self.registry.clone(),
+            self.store.objects().clone(),
+            self.invoker.clone(),
+            self.workers.clone(),
+            listening.clone(),
+        ));
+        tasks.spawn(cron::run(
+            self.registry.clone(),
+            self.invoker.clone(),
+            self.workers.clone(),
+            self.platform.clock.clone(),
+            listening.clone(),
+        ));
+        tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
+        tasks.spawn(run_timers(self.coordinator.clone(), listening.clone()));
+        tasks.spawn(self.durable.clone().run(listening.clone()));
+    }
+
+    fn spawn_upkeep(&self, tasks: &mut JoinSet<()>, stages: &Stages) {
+        let listening = &stages.listening;
+        let (access, expiring) = (self.access.clone(), listening.clone());
+        tasks.spawn(async move { access.end_expired(expiring).await });
+        let (broker, open) = (self.broker.clone(), stages.connected.clone());
+        tasks.spawn(async move { broker.maintain(open).await });
+        if let Some(collector) = self.otlp.clone() {
+            let (traces, http) = (self.traces.clone(), self.http.clone());
+            tasks.spawn(trace_export::run(traces, http, collector, listening.clone()));
+        }
+        tasks.spawn(pressure::watch(
+            self.platform.memory.clone(),
+            self.isolates.clone(),
+            self.registry.clone(),
+            self.max_programs,
+            listening.clone(),
+        ));
+        let (registry, workers, max) = (self.registry.clone(), self.workers.clone(), self.max_programs);
+        tasks.spawn(async move {
+            let _ = workers.run(async move { registry.warm(max).await }).await;
+        });
+    }
+}

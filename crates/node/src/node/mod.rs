@@ -1,0 +1,391 @@
+//! The composition root: everything a node is made of is put together here, and taken apart in order.
+
+mod background;
+mod code_cache;
+mod error;
+mod serving;
+mod startup_checks;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_broker::{Broker, Hooks};
+use edgefaas_coordinator::{Coordinator, CoordinatorParts};
+use edgefaas_functions::drain::Drain;
+use edgefaas_functions::durable::{DurableParts, DurableQueue};
+use edgefaas_functions::invoker::{Callees, Invoker, InvokerParts};
+use edgefaas_functions::logs::Logs;
+use edgefaas_functions::metrics::FunctionFamilies;
+use edgefaas_functions::outgoing::HttpClient;
+use edgefaas_functions::publisher::Publisher;
+use edgefaas_functions::registry::{Registry, SharedInterests};
+use edgefaas_functions::secrets::Secrets;
+use edgefaas_functions::trace::Traces;
+use edgefaas_functions::workers::Workers;
+use edgefaas_isolates::{Isolates, IsolatesConfig};
+use edgefaas_platform::private_files;
+use edgefaas_state::objects::Recoveries;
+use edgefaas_state::store::{BrokerStorage, DirLock, Store};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::code_cache::code_cache;
+pub use self::error::{BuildError, RunError};
+use self::serving::Stages;
+use self::startup_checks::{check_credentials, files_with_keys};
+use crate::access::{Access, AccessControl, AccessHook, Policy};
+use crate::bridge::{Bridges, ViaHook};
+use crate::cluster::Cluster;
+use crate::config::NodeConfig;
+use crate::control::{self, ControlParts, NodeFacts};
+use crate::gateway::Gateway;
+use crate::gateway::auth::GatewayAuth;
+use crate::gateway::body::BodyBudget;
+use crate::gateway::replies::ReplyBudget;
+use crate::gateway::websocket::WebSocketGateway;
+use crate::listeners::{Addresses, Listeners};
+use crate::metrics::Metrics;
+use crate::platform::Platform;
+use crate::settings::{
+    broker_config, cluster_options, function_memory_limits, keep_limits, log_limits, log_plan,
+    max_message_bytes, step_durability, store_options, trace_limits,
+};
+use crate::tls::{ClientCertificates, Tls};
+use crate::triggers::mqtt::{CoordinationHook, Targets};
+
+/// How long connections may take to end after everything under way has.
+const CLOSE_GRACE: Duration = Duration::from_secs(3);
+
+/// A node that listens already and is ready to run.
+pub struct Node {
+    listeners: Listeners,
+    parts: Parts,
+    // Released last.
+    _lock: DirLock,
+}
+
+/// The parts of a running node.
+struct Parts {
+    addresses: Addresses,
+    drain_grace: Duration,
+    /// See [`config::IsolatesSection::programs`](crate::config::IsolatesSection::programs).
+    max_programs: usize,
+    isolates: Arc<Isolates>,
+    platform: Platform,
+    workers: Arc<Workers>,
+    invoker: Arc<Invoker>,
+    durable: Arc<DurableQueue>,
+    coordinator: Arc<Coordinator>,
+    // The broker's hook has a weak reference.
+    _targets: Arc<Targets>,
+    traces: Arc<Traces>,
+    http: Arc<HttpClient>,
+    drain: Arc<Drain>,
+    registry: Arc<Registry>,
+    broker: Broker,
+    access: Arc<AccessControl>,
+    gateway: Arc<Gateway>,
+    websocket: Arc<WebSocketGateway>,
+    gateway_connections: usize,
+    /// See [`config::TracesSection::otlp`](crate::config::TracesSection::otlp).
+    otlp: Option<String>,
+    bridges: Arc<Bridges>,
+    cluster: Arc<Cluster>,
+    tls: Option<Arc<Tls>>,
+    control: Arc<ControlParts>,
+    store: Arc<Store>,
+}
+
+impl Node {
+    /// Puts a node together: takes the data directory, binds the listeners, opens the store, brings back
+    /// what was deployed. Nothing is served before [`run`](Self::run).
+    pub async fn build(config: NodeConfig, platform: Platform) -> Result<Self, BuildError> {
+        let started = Instant::now();
+        config.check()?;
+        let lock = DirLock::take(&config.data_dir)?;
+        private_files::check(files_with_keys(&config))?;
+        let policy = Policy::load(&config.access, &config.data_dir)?;
+        check_credentials(&config, &policy)?;
+        let listeners = Listeners::bind(&config).await?;
+        let addresses = listeners.addresses(&config);
+        let token = control::admin_token(&config.data_dir)?;
+        let tls = Tls::open_for(&config)?.map(Arc::new);
+
+        let clock = platform.clock.clone();
+        let plan = Arc::new(config.memory_plan(platform.memory.limit()));
+        log_plan(&plan);
+        let code_cache = code_cache(&config)?;
+        let store = Arc::new(Store::open(&store_options(&config, &plan), clock.clone())?);
+        let pool = config.isolates.pool(&platform.machine, &plan);
+        let isolates = Arc::new(Isolates::new(&IsolatesConfig {
+            pool,
+            compiler: platform.compiler.clone(),
+            code_cache: Some(code_cache),
+        })?);
+        let logs = Arc::new(Logs::new(clock.clone(), log_limits(&config)));
+        let function_metrics = Arc::new(FunctionFamilies::default());
+        let metrics = Arc::new(Metrics::new(&function_metrics));
+        let secrets = Arc::new(Secrets::open(store.clone())?);
+        let registry = Arc::new(Registry::open(
+            store.clone(),
+            isolates.clone(),
+            logs.clone(),
+            function_metrics,
+            clock.clone(),
+            function_memory_limits(&plan, pool.max_memory_bytes),
+            platform.dry_run.clone(),
+        )?);
+        secrets.assign(&registry.named_secrets()).await;
+        let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
+        let coordination = Arc::new(CoordinationHook::new(workers.clone()));
+        let access = Arc::new(Access::new(policy, clock.clone()));
+        let access_hook = Arc::new(AccessHook(access.clone()));
+        // A client without publish permission cannot trigger a function: access comes first.
+        let via = Arc::new(ViaHook::new(&store.node_id(), &config.broker.bridge_clients));
+        let hooks = Hooks {
+            publish: vec![access_hook.clone(), via, coordination.clone()],
+            session: vec![access_hook],
+        };
+        let storage = Arc::new(BrokerStorage::new(store.clone()));
+        let broker = Broker::open(broker_config(&config, &plan, clock.clone()), hooks, storage.clone())
+            .map_err(BuildError::Broker)?;
+        let traces = Arc::new(Traces::new(trace_limits(&config), config.traces.otlp.is_some()));
+        let recoveries = Arc::<Recoveries>::default();
+        let cluster = Arc::new(Cluster::new(
+            cluster_options(&config),
+            store.clone(),
+            registry.clone(),
+            recoveries.clone(),
+            clock.clone(),
+        ));
+        let drain = Arc::<Drain>::default();
+        let interests = Arc::<SharedInterests>::default();
+        let http = Arc::new(HttpClient::new(plan.answer_bytes as usize));
+        let publisher =
+            Publisher::open(broker.clone(), store.clone(), logs.clone(), max_message_bytes(&config))?;
+        let publisher = Arc::new(publisher);
+        let invoker = Arc::new(Invoker::new(InvokerParts {
+            registry: registry.clone(),
+            isolates: isolates.clone(),
+            store: store.clone(),
+            logs: logs.clone(),
+            secrets: secrets.clone(),
+            traces: traces.clone(),
+            recoveries,
+            interests: interests.clone(),
+            clock: clock.clone(),
+            broker: broker.clone(),
+            publisher: publisher.clone(),
+            http: http.clone(),
+            drain: drain.clone(),
+            event_bytes: plan.event_bytes as usize,
+            effect_bytes: plan.effect_bytes as usize,
+        }));
+        let durable = DurableParts {
+            invoker: invoker.clone(),
+            publisher: publisher.clone(),
+            registry: registry.clone(),
+            broker: broker.clone(),
+            store: store.clone(),
+            logs: logs.clone(),
+            workers: workers.clone(),
+            drain: drain.clone(),
+            clock: clock.clone(),
+        };
+        let durable = Arc::new(DurableQueue::open(durable, keep_limits(&config, &plan))?);
+        let coordinator = Arc::new(Coordinator::new(CoordinatorParts {
+            registry: registry.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            publisher: publisher.clone(),
+            broker: broker.clone(),
+            store: store.clone(),
+            logs: logs.clone(),
+            secrets: secrets.clone(),
+            traces: traces.clone(),
+            isolates: isolates.clone(),
+            http: http.clone(),
+            drain: drain.clone(),
+            interests,
+            workers: workers.clone(),
+            clock,
+            limits: config.workflows.limits(plan.workflow_bytes),
+            durability: step_durability(&config),
+            node_id: store.node_id(),
+        }));
+        let callees: Arc<dyn Callees> = coordinator.clone();
+        invoker.set_callees(Arc::downgrade(&callees));
+        let targets = Arc::new(Targets {
+            registry: registry.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            coordinator: coordinator.clone(),
+            publisher,
+            drain: drain.clone(),
+        });
+        coordination.attach(&targets);
+        coordinator.recover_all()?;
+        let gateway = Arc::new(Gateway {
+            auth: GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?,
+            registry: registry.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            coordinator: coordinator.clone(),
+            bodies: BodyBudget::new(plan.body_bytes as usize),
+            replies: ReplyBudget::new(plan.reply_bytes as usize),
+        });
+        let gateway_connections = plan.gateway_connections as usize;
+        let websocket = WebSocketGateway::new(
+            broker.clone(),
+            &config.websocket,
+            addresses.http_tls,
+            config.tls.client_certificates == ClientCertificates::Required,
+        );
+        let bridges = Bridges::open(
+            &config.bridges,
+            broker.clone(),
+            &*storage,
+            store.node_id(),
+            config.broker.max_packet.as_u64() as u32,
+            platform.clock.clone(),
+        );
+        let bridges = Arc::new(bridges.map_err(BuildError::Broker)?);
+        let access = Arc::new(AccessControl::new(
+            access,
+            tls.clone(),
+            broker.clone(),
+            config.access.clone(),
+            config.data_dir.clone(),
+            addresses.control_tls.then_some(addresses.control),
+        ));
+        let control = Arc::new(ControlParts {
+            access: access.clone(),
+            invoker: invoker.clone(),
+            durable: durable.clone(),
+            coordinator: coordinator.clone(),
+            store: store.clone(),
+            isolates: isolates.clone(),
+            traces: traces.clone(),
+            drain: drain.clone(),
+            registry: registry.clone(),
+            workers: workers.clone(),
+            logs,
+            secrets,
+            metrics,
+            broker: broker.clone(),
+            bridges: bridges.clone(),
+            cluster: cluster.clone(),
+            memory: platform.memory.clone(),
+            facts: NodeFacts {
+                node_id: store.node_id(),
+                data_dir: config.data_dir.display().to_string(),
+                addresses,
+                started,
+                pool,
+                machine: platform.machine,
+                plan,
+            },
+            token,
+        });
+        cluster.start().await?;
+        let parts = Parts {
+            addresses,
+            drain_grace: config.drain_grace,
+            max_programs: config.isolates.programs,
+            isolates,
+            platform,
+            workers,
+            invoker,
+            durable,
+            coordinator,
+            _targets: targets,
+            traces,
+            http,
+            drain,
+            registry,
+            broker,
+            access,
+            gateway,
+            websocket: Arc::new(websocket),
+            gateway_connections,
+            otlp: config.traces.otlp,
+            bridges,
+            cluster,
+            tls,
+            control,
+            store,
+        };
+        Ok(Self { listeners, parts, _lock: lock })
+    }
+
+    /// Where it listens; the ports are the real ones even where 0 was configured.
+    pub fn addresses(&self) -> Addresses {
+        self.parts.addresses
+    }
+
+    /// What is deployed on it.
+    pub fn registry(&self) -> &Registry {
+        &self.parts.registry
+    }
+
+    /// The token of the control port.
+    pub fn token(&self) -> &str {
+        &self.parts.control.token
+    }
+
+    /// Users, rules and certificates, to be changed while the node runs.
+    pub fn access(&self) -> Arc<AccessControl> {
+        self.parts.access.clone()
+    }
+
+    /// The fingerprint of the certificate, if there is anything that speaks TLS.
+    pub fn fingerprint(&self) -> Option<String> {
+        self.parts.tls.as_ref().map(|tls| tls.fingerprint())
+    }
+
+    /// Serves until `shutdown` fires, then drains: closes the listeners, waits for running invocations within the grace period, closes
+    /// connections, writes everything to the disk.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
+        // Dropped last.
+        let Self { _lock, listeners, parts } = self;
+        let stages = Stages::default();
+        let mut tasks = JoinSet::new();
+        let mut control = JoinSet::new();
+        parts.serve_clients(&mut tasks, &stages, listeners.clients);
+        parts.spawn_background(&mut tasks, &stages);
+        control.spawn(parts.serve_control(listeners.control, &stages));
+        let failed = tokio::select! {
+            () = shutdown.cancelled() => None,
+            reason = parts.store.committer().failed() => Some(reason),
+        };
+        if let Some(reason) = failed {
+            // Nothing can be finished in order, nor acknowledged.
+            return Err(RunError::Store { reason });
+        }
+        tokio::join!(parts.drain(&stages), async { while control.join_next().await.is_some() {} });
+        parts.cluster.stop().await;
+        tasks.shutdown().await;
+        let Parts { workers, store, .. } = parts;
+        let closed = tokio::task::spawn_blocking(move || {
+            workers.stop();
+            store.close()
+        })
+        .await;
+        closed.map_err(RunError::Stop)?.map_err(RunError::Close)
+    }
+}
+
+impl Parts {
+    /// Closes the listeners, waits for what runs, then closes the connections.
+    async fn drain(&self, stages: &Stages) {
+        stages.listening.cancel();
+        self.coordinator.settled(self.drain_grace / 2).await;
+        if !self.drain.drain(self.drain_grace).await {
+            let left = self.drain.count();
+            tracing::warn!(left, grace = ?self.drain_grace, "invocations were cut off");
+        }
+        stages.connected.cancel();
+        // Clients that do not take their disconnect are cut off.
+        let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
+    }
+}

@@ -1,0 +1,147 @@
+//! Serving connections: HTTP, MQTT, MQTT over TLS and the control port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use edgefaas_broker::{Peer, Transport};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{CLOSE_GRACE, Parts};
+use crate::control;
+use crate::gateway::http;
+use crate::gateway::places::Places;
+use crate::gateway::socket::GatewaySocket;
+use crate::gateway::websocket::Upgrading;
+use crate::listeners::{ClientListeners, Slot, accept, connection_slots, handshake, on_this_runtime};
+use crate::shares::Shares;
+use crate::tls::{self, Service, Tls};
+
+/// What ends when a node stops, in this order.
+#[derive(Default)]
+pub(super) struct Stages {
+    /// Listeners and triggers.
+    pub listening: CancellationToken,
+    /// Connections of clients.
+    pub connected: CancellationToken,
+}
+
+impl Parts {
+    /// Serves clients; each listener is a task, each connection one of the workers.
+    pub(super) fn serve_clients(
+        &self,
+        tasks: &mut JoinSet<()>,
+        stages: &Stages,
+        listeners: ClientListeners,
+    ) {
+        let slots = Arc::new(Semaphore::new(connection_slots(control::MAX_CONNECTIONS)));
+        // One address does not take the places of all others, MQTT's included.
+        let shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 4).max(8));
+        // Many devices may have one address: theirs are more, and leave the gateway its own.
+        let mqtt_shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 2).max(8));
+        let listening = &stages.listening;
+        let ClientListeners { http, mqtt, mqtts } = listeners;
+        let serve = self.http_connections(stages);
+        tasks.spawn(accept(http, slots.clone(), shares, listening.clone(), serve));
+        let serve = self.mqtt_connections(stages);
+        tasks.spawn(accept(mqtt, slots.clone(), mqtt_shares.clone(), listening.clone(), serve));
+        if let (Some(mqtts), Some(tls)) = (mqtts, self.tls.clone()) {
+            let serve = self.mqtts_connections(tls, stages);
+            tasks.spawn(accept(mqtts, slots, mqtt_shares, listening.clone(), serve));
+        }
+    }
+
+    fn http_connections(
+        &self,
+        stages: &Stages,
+    ) -> impl Fn(std::net::TcpStream, SocketAddr, Slot) + Send + use<> {
+        let (workers, gateway) = (self.workers.clone(), self.gateway.clone());
+        let (websocket, open) = (self.websocket.clone(), stages.connected.clone());
+        let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
+        let places = Places::new(self.gateway_connections);
+        move |stream, peer, slot| {
+            workers.spawn_connection(on_this_runtime(stream, slot, {
+                let (gateway, open) = (gateway.clone(), open.clone());
+                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                let places = places.clone();
+                move |stream| async move {
+                    let _ = stream.set_nodelay(true);
+                    let place = tokio::select! {
+                        place = places.admit(peer.ip()) => place,
+                        () = open.cancelled() => return,
+                    };
+                    let Ok(place) = place else {
+                        // Boxed: few connections come here, and the others need no room for it.
+                        Box::pin(http::refuse(&stream, secure.is_some())).await;
+                        return;
+                    };
+                    let socket = GatewaySocket::new(stream);
+                    let stream = socket.clone();
+                    match secure {
+                        None => http::serve(stream, socket, place, gateway, upgrading, open).await,
+                        Some(tls) => {
+                            let shaken = tokio::select! {
+                                shaken = handshake(&tls, Service::Http, stream, peer, &open) => shaken,
+                                () = place.given_up() => None,
+                            };
+                            if let Some(stream) = shaken {
+                                http::serve(stream, socket, place, gateway, upgrading, open).await;
+                            }
+                        }
+                    }
+                }
+            }));
+        }
+    }
+
+    fn mqtt_connections(
+        &self,
+        stages: &Stages,
+    ) -> impl Fn(std::net::TcpStream, SocketAddr, Slot) + Send + use<> {
+        let (workers, broker) = (self.workers.clone(), self.broker.clone());
+        let open = stages.connected.clone();
+        move |stream, peer, slot| {
+            workers.spawn_connection(on_this_runtime(stream, slot, {
+                let (broker, open) = (broker.clone(), open.clone());
+                move |stream| async move {
+                    let _ = stream.set_nodelay(true);
+                    broker.serve(stream, Peer::tcp(peer), open).await;
+                }
+            }));
+        }
+    }
+
+    fn mqtts_connections(
+        &self,
+        tls: Arc<Tls>,
+        stages: &Stages,
+    ) -> impl Fn(std::net::TcpStream, SocketAddr, Slot) + Send + use<> {
+        let (workers, broker) = (self.workers.clone(), self.broker.clone());
+        let open = stages.connected.clone();
+        move |stream, address, slot| {
+            workers.spawn_connection(on_this_runtime(stream, slot, {
+                let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
+                move |stream| async move {
+                    let _ = stream.set_nodelay(true);
+                    let shaken = handshake(&tls, Service::Mqtt, stream, address, &open).await;
+                    let Some(stream) = shaken else { return };
+                    let certificate = tls::client_certificate(&stream);
+                    let peer = Peer { address, transport: Transport::Tls, certificate };
+                    broker.serve(stream, peer, open).await;
+                }
+            }));
+        }
+    }
+
+    /// Serves the control port until the connections of clients end.
+    pub(super) fn serve_control(
+        &self,
+        listener: TcpListener,
+        stages: &Stages,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let secure = self.tls.clone().filter(|_| self.addresses.control_tls);
+        control::serve(listener, secure, self.control.clone(), stages.connected.clone(), CLOSE_GRACE)
+    }
+}
