@@ -18,8 +18,9 @@ use tokio::sync::Notify;
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
-use super::instance::{Ended, Queued, StepEffects};
+use super::event_queue::{Queued, StepEffects};
 use super::instance::{Running, Start};
+use super::run_state::Ended;
 
 /// Something that an instance waits for.
 pub(super) struct Asked {

@@ -20,9 +20,11 @@ use tokio::sync::oneshot;
 
 use super::actions::Asked;
 use super::coordinator::Coordinator;
-use super::instance::{INSTANCE_BYTES, Queued, Running, Start, StepEffects};
+use super::event_queue::{Queued, StepEffects, Turns};
+use super::instance::{Running, Start};
 use super::messages;
-use super::run_state::{End, Refusal, RunState, Turns};
+use super::run_state::INSTANCE_BYTES;
+use super::run_state::{End, Refusal, RunState};
 use super::turn::{Paused, YieldTimer};
 
 /// How long a full disk is waited for.
@@ -250,7 +252,7 @@ impl Coordinator {
         let due_ms = state.instance.due_ms();
         self.timers.set(running.id, state.registered.due_ms, due_ms);
         state.registered.due_ms = due_ms;
-        let fits = state.charge_for(running, state.instance.bytes());
+        let fits = state.charge_for(running.input_bytes, state.instance.bytes());
         state.budget.refusal = match state.budget.refusal {
             Refusal::None if !fits => Refusal::Due,
             // The task that failed was caught, and the instance is too large still.

@@ -8,7 +8,7 @@ use edgefaas_workflow::{ErrorKind, Event, Status, WorkflowError};
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
-use super::instance::Queued;
+use super::event_queue::Queued;
 use super::instance::Running;
 use super::run_state::Refusal;
 

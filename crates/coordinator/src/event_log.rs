@@ -28,7 +28,7 @@ use ulid::Ulid;
 
 use super::actions::child_id;
 use super::coordinator::Coordinator;
-use super::instance::Queued;
+use super::event_queue::Queued;
 use super::instance::{Running, Start};
 use super::lanes::{Arrival, StartEvent, filter_of};
 use super::root::RootBudget;

@@ -14,12 +14,13 @@ use serde_json::{Map, Value};
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
+use super::event_queue::Queued;
 use super::inbox::NoRoomForEvent;
-use super::instance::Queued;
-use super::instance::{INSTANCE_BYTES, Running, Start};
+use super::instance::{Running, Start};
 use super::lanes::{Arrival, LaneRoom, StartEvent};
 use super::messages::CLOUD_EVENT;
 use super::root::{Charge, NodeBudget};
+use super::run_state::INSTANCE_BYTES;
 
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];

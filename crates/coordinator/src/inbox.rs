@@ -6,7 +6,7 @@
 
 use edgefaas_functions::invocation::OverBudget;
 
-use super::instance::Queued;
+use super::event_queue::Queued;
 
 /// The events of one instance, in their order.
 #[derive(Default)]

@@ -6,7 +6,8 @@ use edgefaas_workflow::{Event, Status};
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
-use super::instance::{Queued, Running};
+use super::event_queue::Queued;
+use super::instance::Running;
 use super::run_state::End;
 use super::views::InstanceView;
 

@@ -2,62 +2,16 @@
 
 use std::sync::Arc;
 
-use edgefaas_broker::{Message, Ticket};
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::registry::LiveWorkflow;
-use edgefaas_platform::Taken;
-use edgefaas_state::store::Batch;
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{Event, WorkflowError};
 use parking_lot::Mutex;
 use serde_json::Value;
 use ulid::Ulid;
 
 use super::inbox::Inbox;
-use super::root::{Charge, RootBudget};
+use super::root::RootBudget;
 use super::run_state::RunState;
-
-/// Bytes of an instance beside its data, everything included that the node keeps for it.
-pub(crate) const INSTANCE_BYTES: usize = 5120;
-
-/// The output of a workflow, or its error.
-pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
-
-/// An event in flight to an instance, with the effects that are committed with it.
-pub(crate) struct Queued {
-    pub(crate) event: Event,
-    pub(crate) effects: Option<StepEffects>,
-    /// It is in the inbox of the event log already, from this moment on.
-    pub(crate) inbox: Option<(u32, Option<Ticket>)>,
-    /// Its part of the root's budget, until what it led to is committed.
-    pub(crate) charge: Option<Charge>,
-}
-
-/// What a function has changed and published.
-pub(crate) struct StepEffects {
-    pub batch: Batch,
-    pub source: Arc<str>,
-    pub messages: Vec<Message>,
-    /// Of the budget of all that is not committed.
-    pub _taken: Taken,
-}
-
-impl Queued {
-    /// An event that nothing comes with.
-    pub fn now(event: Event) -> Self {
-        Self { event, effects: None, inbox: None, charge: None }
-    }
-
-    /// An event that is in the inbox of the event log since before the start.
-    pub fn from_inbox(event: Event, number: u32) -> Self {
-        Self { event, effects: None, inbox: Some((number, None)), charge: None }
-    }
-
-    /// An event that is on the disk, or will be at `ticket`.
-    pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
-        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None }
-    }
-}
 
 impl Running {
     /// Its timer has fired and is not set any more.
@@ -92,7 +46,7 @@ pub struct Running {
 impl Running {
     /// Charges what the instance holds.
     pub(crate) fn charge(&self, instance_bytes: usize) -> bool {
-        self.state.lock().charge_for(self, instance_bytes)
+        self.state.lock().charge_for(self.input_bytes, instance_bytes)
     }
 
     /// Others may compute where memory is short.

@@ -18,6 +18,7 @@ mod discard;
 mod drive;
 mod ending;
 mod event_log;
+mod event_queue;
 mod events;
 mod inbox;
 mod inspect;

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
-use super::instance::Ended;
 use super::instance::Running;
+use super::run_state::Ended;
 
 /// What CloudEvents in their JSON form are called (CloudEvents MQTT binding, section 3.2).
 pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";

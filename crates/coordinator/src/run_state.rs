@@ -5,14 +5,21 @@ use std::time::Instant;
 
 use edgefaas_broker::Ticket;
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{Event, Instance};
+use edgefaas_workflow::{Instance, WorkflowError};
+use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
 use super::compute::Computed;
-use super::instance::{Ended, INSTANCE_BYTES, Queued, Running};
+use super::event_queue::Turns;
 use super::root::Charge;
 use super::spans::OpenSpans;
+
+/// Bytes of an instance beside its data, everything included that the node keeps for it.
+pub(crate) const INSTANCE_BYTES: usize = 5120;
+
+/// The output of a workflow, or its error.
+pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
 
 /// The state of an instance while it runs.
 pub(crate) struct RunState {
@@ -28,16 +35,6 @@ pub(crate) struct RunState {
     /// When the last message that must be stored is on the disk; only of an instance that is not durable.
     pub(crate) published: Option<Ticket>,
     pub(crate) spans: OpenSpans,
-}
-
-/// Whether a task advances the instance. Events that come meanwhile wait for that task.
-#[derive(Default)]
-pub(crate) enum Turns {
-    #[default]
-    Idle,
-    Busy {
-        waiting: Vec<Queued>,
-    },
 }
 
 /// What the instance has begun and not ended.
@@ -133,60 +130,10 @@ impl RunState {
     }
 
     /// Charges the bytes of an instance; true if it may go on.
-    pub(crate) fn charge_for(&mut self, running: &Running, instance_bytes: usize) -> bool {
-        let data_bytes = running.input_bytes.max(instance_bytes);
+    pub(crate) fn charge_for(&mut self, input_bytes: usize, instance_bytes: usize) -> bool {
+        let data_bytes = input_bytes.max(instance_bytes);
         self.budget.charge.set_bytes(INSTANCE_BYTES.saturating_add(data_bytes))
     }
-}
-
-impl Turns {
-    /// A task has begun a turn that it cannot end immediately.
-    pub(crate) fn busy() -> Self {
-        Self::Busy { waiting: Vec::new() }
-    }
-
-    /// Returns the event if no task advances the instance; else it waits for that task.
-    pub(crate) fn offer(&mut self, queued: Queued) -> Option<Queued> {
-        match self {
-            Self::Idle => Some(queued),
-            Self::Busy { waiting } => {
-                add(waiting, queued);
-                None
-            }
-        }
-    }
-
-    /// Adds events; true if the caller has to advance the instance, by [`take`](Self::take) until that returns `None`.
-    pub(crate) fn begin(&mut self, queued: impl IntoIterator<Item = Queued>) -> bool {
-        let is_idle = matches!(self, Self::Idle);
-        if is_idle {
-            *self = Self::busy();
-        }
-        if let Self::Busy { waiting } = self {
-            queued.into_iter().for_each(|queued| add(waiting, queued));
-        }
-        is_idle
-    }
-
-    /// The events that wait; `None` if there are none: the instance is idle then.
-    pub(crate) fn take(&mut self) -> Option<Vec<Queued>> {
-        match self {
-            Self::Busy { waiting } if !waiting.is_empty() => Some(std::mem::take(waiting)),
-            _ => {
-                *self = Self::Idle;
-                None
-            }
-        }
-    }
-}
-
-/// Adds an event. Of the lengths of a queue only the last one counts.
-fn add(waiting: &mut Vec<Queued>, queued: Queued) {
-    if let Event::QueueLength { frame, .. } = queued.event {
-        let is_same = |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
-        waiting.retain(|waiting| !is_same(&waiting.event));
-    }
-    waiting.push(queued);
 }
 
 impl End {
@@ -202,28 +149,6 @@ impl End {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn length(frame: u32, length: u64) -> Queued {
-        Queued::now(Event::QueueLength { frame, length })
-    }
-
-    #[test]
-    fn one_task_advances_an_instance_and_takes_what_came_meanwhile() {
-        let mut turns = Turns::default();
-        assert!(turns.offer(Queued::now(Event::Start)).is_some());
-        assert!(turns.begin([Queued::now(Event::Start)]));
-        assert!(!turns.begin([length(1, 5)]));
-        assert!(turns.offer(length(2, 1)).is_none());
-        assert!(turns.offer(length(1, 6)).is_none());
-        let taken = turns.take().expect("three wait");
-        let events: Vec<_> = taken.iter().map(|queued| format!("{:?}", queued.event)).collect();
-        assert_eq!(events.len(), 3, "{events:?}");
-        assert!(events[2].contains('6'), "the last length of a queue counts: {events:?}");
-        assert!(turns.offer(Queued::now(Event::Retry)).is_none(), "it is busy until it takes nothing");
-        assert_eq!(turns.take().map(|taken| taken.len()), Some(1));
-        assert!(turns.take().is_none());
-        assert!(turns.offer(Queued::now(Event::Retry)).is_some());
-    }
 
     #[test]
     fn an_end_is_reported_once() {

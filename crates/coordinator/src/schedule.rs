@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
-use super::instance::Queued;
+use super::event_queue::Queued;
 use super::instance::Start;
 use super::start_rules::{OverShare, Watched, input_of_firing};
 

@@ -18,8 +18,8 @@ use edgefaas_workflow::{ErrorKind, WorkflowError};
 use serde_json::{Value, json};
 
 use super::coordinator::Coordinator;
-use super::instance::Ended;
 use super::instance::Running;
+use super::run_state::Ended;
 
 /// Runs any script: its text comes with the event.
 const RUNNER: &str = r#"

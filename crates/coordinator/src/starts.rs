@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use super::coordinator::Coordinator;
 use super::event_log::start_event_key;
-use super::instance::{Queued, Start};
+use super::event_queue::Queued;
+use super::instance::Start;
 use super::lanes::{Arrival, Lane, LaneRoom, StartEvent};
 use super::start_rules::{OverShare, StartRules, input_of_firing};
 

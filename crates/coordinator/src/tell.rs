@@ -10,8 +10,9 @@ use edgefaas_isolates::LogLevel;
 use edgefaas_platform::Taken;
 
 use super::coordinator::Coordinator;
+use super::event_queue::Queued;
 use super::inbox::NoRoomForEvent;
-use super::instance::{Queued, Running};
+use super::instance::Running;
 use super::root::Charge;
 use super::turn::YieldTimer;
 

@@ -145,7 +145,7 @@ impl Coordinator {
         let instance = std::mem::replace(&mut state.instance, stand_in);
         self.settle(running, state);
         // It is elsewhere, and counts as before.
-        state.charge_for(running, instance.bytes());
+        state.charge_for(running.input_bytes, instance.bytes());
         let runtime = runtime.clone();
         Err(Box::new(Paused {
             instance,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use edgefaas_workflow::Status;
 use ulid::Ulid;
 
-use super::instance::Ended as Outcome;
 use super::instance::Running;
+use super::run_state::Ended as Outcome;
 
 /// Ends that are remembered.
 const REMEMBERED: usize = 256;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::coordinator::Coordinator;
-use super::instance::Queued;
+use super::event_queue::Queued;
 
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_secs(60);
