@@ -25,6 +25,7 @@ use http_body_util::Either;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use self::auth::Guard;
@@ -42,8 +43,8 @@ const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
 /// The call that carries an app.
 const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
 
-/// Serves the control port, by TLS if there is any, until `cancel` fires; streams that are still open then
-/// are cut after `grace`.
+/// Serves the control port, by TLS if there is any, until `cancel` fires. Streams that are still open then are cut after `grace`;
+/// changes that go on without their client, a deploy for example, have as long again.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -51,14 +52,21 @@ pub async fn serve(
     cancel: CancellationToken,
     grace: Duration,
 ) {
-    let routes = service::routes(parts.clone(), cancel.clone()).await.merge(http::routes(parts.clone()));
+    let tasks = TaskTracker::new();
+    let routes = service::routes(parts.clone(), cancel.clone(), tasks.clone())
+        .await
+        .merge(http::routes(parts.clone()));
     let guard = Guard::new(&parts.token);
     let failed = FailedLogins::default();
     let token = parts.token.clone();
-    let objects = objects::service(parts, cancel.clone());
+    let objects = objects::service(parts, cancel.clone(), tasks.clone());
     let deploying = Arc::new(tokio::sync::Semaphore::new(1));
     let services = Services { guard, token, failed, objects, routes, deploying };
     connections::serve(listener, tls, Arc::new(services), cancel, grace).await;
+    tasks.close();
+    if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
+        tracing::warn!(left = tasks.len(), "changes over the control port were cut off");
+    }
 }
 
 /// Everything that answers on the port, for whoever has the token.

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::io::SyncIoBridge;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -43,9 +44,10 @@ const IMPORT_FIELDS: usize = 256;
 pub(super) fn service(
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
+    tasks: TaskTracker,
 ) -> ObjectsServer<ObjectsService> {
     let message_bytes = parts.facts.plan.message_bytes();
-    ObjectsServer::new(ObjectsService { parts, cancel })
+    ObjectsServer::new(ObjectsService { parts, cancel, tasks })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes)
 }
@@ -53,6 +55,8 @@ pub(super) fn service(
 pub(super) struct ObjectsService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
+    /// Owns the tasks that fill streams.
+    tasks: TaskTracker,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -128,7 +132,7 @@ impl Objects for ObjectsService {
         check_app(&app)?;
         let limit = if limit == 0 { LIST_OBJECTS } else { (limit as usize).min(LIST_OBJECTS) };
         let objects = self.parts.store.objects().clone();
-        let listed = tokio::task::spawn_blocking(move || {
+        let listed = self.tasks.spawn_blocking(move || {
             let is_first = after_app.is_empty() && after_object.is_empty();
             let after = (!is_first).then_some((after_app.as_str(), after_object.as_str()));
             objects.list((!app.is_empty()).then_some(app.as_str()), after, limit)
@@ -160,7 +164,7 @@ impl Objects for ObjectsService {
         let mut watch = self.parts.store.objects().watch(WatchScope { app, object, field });
         let (changes, stream) = mpsc::channel(STREAM_CHANGES);
         let cancel = self.cancel.clone();
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             loop {
                 let (notice, lost_before) = tokio::select! {
                     () = cancel.cancelled() => return,
@@ -190,7 +194,7 @@ impl Objects for ObjectsService {
         check_app(&app)?;
         let (chunks, stream) = mpsc::channel::<Result<proto::Chunk, Status>>(STREAM_CHUNKS);
         let objects = self.parts.store.objects().clone();
-        tokio::task::spawn_blocking(move || {
+        self.tasks.spawn_blocking(move || {
             let export = || -> Result<(), ArchiveError> {
                 let send = |bytes: Vec<u8>| {
                     let sent = chunks.blocking_send(Ok(proto::Chunk { data: bytes }));
@@ -230,7 +234,7 @@ impl Objects for ObjectsService {
         });
         let bytes = SyncIoBridge::new(tokio_util::io::StreamReader::new(chunks));
         let (fields, mut read) = mpsc::channel(IMPORT_FIELDS);
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = self.tasks.spawn_blocking(move || {
             let mut reader = ArchiveReader::new(std::io::BufReader::new(bytes.take(u64::MAX)))?;
             while let Some(field) = reader.next_field()? {
                 if fields.blocking_send(field).is_err() {

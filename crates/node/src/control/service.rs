@@ -20,6 +20,7 @@ use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
@@ -36,10 +37,14 @@ const STREAM_LINES: usize = 64;
 const DEFAULT_QUEUES: usize = 1000;
 
 /// The gRPC routes but those of objects: control, health and reflection.
-pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) -> Router {
+pub(super) async fn routes(
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+    tasks: TaskTracker,
+) -> Router {
     let (health, health_service) = tonic_health::server::health_reporter();
     let message_bytes = parts.facts.plan.message_bytes();
-    let service = ControlServer::new(ControlService { parts, cancel })
+    let service = ControlServer::new(ControlService { parts, cancel, tasks })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes);
     health.set_serving::<ControlServer<ControlService>>().await;
@@ -58,6 +63,8 @@ pub(super) async fn routes(parts: Arc<ControlParts>, cancel: CancellationToken) 
 struct ControlService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
+    /// Owns the tasks that go on when their client goes away.
+    tasks: TaskTracker,
 }
 
 impl ControlService {
@@ -83,7 +90,7 @@ impl Control for ControlService {
             request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
         let (manifest, strict) = (request.manifest, request.strict);
         let deploy = Deploy { manifest, sources, assets, workflows, strict };
-        let deploy = tokio::spawn(async move { registry.deploy(deploy).await });
+        let deploy = self.tasks.spawn(async move { registry.deploy(deploy).await });
         let deployed = deploy
             .await
             .map_err(|error| Status::internal(format!("the deploy ended early: {error}")))?
@@ -144,14 +151,14 @@ impl Control for ControlService {
         let live = follow.then(|| self.parts.logs.follow());
         let kept = self.parts.logs.kept(function.as_deref(), (tail > 0).then_some(tail as usize));
         let (lines, stream) = mpsc::channel(STREAM_LINES);
-        tokio::spawn(send_lines(kept, live, function, lines, self.cancel.clone()));
+        self.tasks.spawn(send_lines(kept, live, function, lines, self.cancel.clone()));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     async fn remove(&self, request: Request<proto::RemoveRequest>) -> Answer<proto::RemoveResponse> {
         let registry = self.parts.registry.clone();
         let app = request.into_inner().app;
-        let remove = tokio::spawn(async move { registry.remove(&app).await });
+        let remove = self.tasks.spawn(async move { registry.remove(&app).await });
         let functions = remove
             .await
             .map_err(|error| Status::internal(format!("the removal ended early: {error}")))?
@@ -162,7 +169,7 @@ impl Control for ControlService {
     async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Answer<proto::RollbackResponse> {
         let registry = self.parts.registry.clone();
         let proto::RollbackRequest { app, revision } = request.into_inner();
-        let rollback = tokio::spawn(async move { registry.rollback(&app, &revision).await });
+        let rollback = self.tasks.spawn(async move { registry.rollback(&app, &revision).await });
         let app = rollback
             .await
             .map_err(|error| Status::internal(format!("the rollback ended early: {error}")))?
@@ -265,7 +272,7 @@ impl Control for ControlService {
         let name = node_name(request.into_inner().name);
         let cluster = self.parts.cluster.clone();
         // On a task of its own: a client that goes away must not leave half a cluster.
-        let made = tokio::spawn(async move { cluster.init(&name).await }).await;
+        let made = self.tasks.spawn(async move { cluster.init(&name).await }).await;
         let made = made.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(convert::cluster(made.map_err(cluster_status)?)))
     }
@@ -283,7 +290,7 @@ impl Control for ControlService {
     async fn join_cluster(&self, request: Request<proto::JoinClusterRequest>) -> Answer<proto::Cluster> {
         let proto::JoinClusterRequest { token, name } = request.into_inner();
         let (cluster, name) = (self.parts.cluster.clone(), node_name(name));
-        let joined = tokio::spawn(async move { cluster.join(&token, &name).await }).await;
+        let joined = self.tasks.spawn(async move { cluster.join(&token, &name).await }).await;
         let joined = joined.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(convert::cluster(joined.map_err(cluster_status)?)))
     }
