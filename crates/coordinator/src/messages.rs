@@ -10,7 +10,9 @@ use edgefaas_functions::dead_letter::DeadLetter;
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::problem::Problem;
-use edgefaas_functions::topics::{EMITTED_EVENTS, LIFECYCLE_EVENTS, takes_from_functions};
+use edgefaas_functions::topics::{
+    EMITTED_EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, takes_from_functions,
+};
 use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
 use edgefaas_workflow::event::lifecycle;
@@ -91,7 +93,7 @@ impl Coordinator {
     /// Whether somebody subscribes to the lifecycle of a workflow.
     pub(super) fn lifecycle_is_wanted(&self, workflow: &str) -> bool {
         let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
-        self.broker.has_subscribers_below("$faas", "events")
+        self.broker.has_subscribers_below(NODE_LEVEL, EVENTS_LEVEL)
             && any.into_iter().any(|kind| {
                 let topic = |what: &str| format!("{LIFECYCLE_EVENTS}{workflow}/{what}/{}", kind.word());
                 self.broker.has_subscribers(&topic("workflow"))

@@ -3,7 +3,9 @@
 use edgefaas_broker::topic::TopicName;
 use edgefaas_manifest::NODE_TRIGGERS;
 
-pub use edgefaas_manifest::topics::{DEAD_LETTERS, EMITTED_EVENTS, EVENTS, LIFECYCLE_EVENTS, PREFIX};
+pub use edgefaas_manifest::topics::{
+    DEAD_LETTERS, EMITTED_EVENTS, EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, PREFIX,
+};
 
 /// What a call by topic is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

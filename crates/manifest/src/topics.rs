@@ -2,6 +2,10 @@
 
 /// What all of them start with.
 pub const PREFIX: &str = "$faas/";
+/// First level of all of them.
+pub const NODE_LEVEL: &str = "$faas";
+/// Second level of [`EVENTS`].
+pub const EVENTS_LEVEL: &str = "events";
 /// Dead letters: durable invocations and workflow instances that were given up; the name of the function comes after it.
 pub const DEAD_LETTERS: &str = "$faas/dead/";
 /// Events of workflows.

@@ -21,7 +21,7 @@ use super::object_values::{UsedKeys, at_path, operation};
 use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
-use crate::topics::takes_from_functions;
+use crate::topics::{PREFIX, call_topic, takes_from_functions};
 
 /// What a line of the log counts at least.
 const LINE_BYTES: usize = 16;
@@ -96,10 +96,10 @@ impl Host for InvocationHost {
         // Dead letters and events are believed, since they are the node's.
         if !takes_from_functions(topic.as_str()) {
             return Err(HostError::NotPermitted(format!(
-                "function `{}` may not publish to `{}`: under $faas/ functions publish calls alone \
-                 ($faas/fn/NAME/invoke)",
+                "function `{}` may not publish to `{}`: under {PREFIX} functions publish calls alone ({})",
                 self.function.name,
-                topic.as_str()
+                topic.as_str(),
+                call_topic("NAME")
             )));
         }
         let qos = match request.qos {

@@ -1,7 +1,8 @@
 //! JSON Web Tokens (RFC 7519) in compact form: who holds one is the user its `sub` names.
 //!
 //! The signature is checked by `ring`. Which algorithm is right is a property of the key and never of the
-//! token: HS256 for a secret, RS256 for an RSA key, EdDSA for an Ed25519 key (RFC 7518, RFC 8037).
+//! token: HS256 for a secret, RS256 for an RSA key, EdDSA for an Ed25519 key (RFC 7518, RFC 8037). ADR 22 says why no
+//! library reads tokens.
 
 use std::path::{Path, PathBuf};
 

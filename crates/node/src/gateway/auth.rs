@@ -15,6 +15,7 @@ use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
 use super::reply::{HttpReply, problem_reply};
+use super::websocket::Upgrading;
 use crate::access::{Access, Action, Who};
 use crate::access::{TokenError, bearer, token_in};
 
@@ -43,15 +44,41 @@ pub struct GatewayAuth {
     default: HttpAuth,
 }
 
-/// Who sends a request, as far as it has been proven.
+/// Sender of a request, as far as it is proven.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Nothing was asked for.
+    /// No proof was needed.
     Unknown,
-    /// Who has a token of the node.
+    /// Holder of a token of the node.
     Operator,
-    /// The user of a JSON Web Token.
+    /// User of a JSON Web Token.
     User(String),
+}
+
+/// The decision about a request that is allowed. It is made once, when the head has come, and travels with the request: a
+/// permission that is revoked later does not count for it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Authorised {
+    /// Sender.
+    pub caller: Caller,
+    /// Credential that the request needed.
+    pub needed: HttpAuth,
+    /// Readers of its answer.
+    pub audience: Audience,
+}
+
+impl Authorised {
+    /// Checks the page that sends the request, if the sender had to prove nothing: only this machine can send such a request,
+    /// but pages from anywhere are read on this machine.
+    ///
+    /// # Errors
+    /// 403.
+    pub fn check_page(&self, upgrading: &Upgrading, headers: &HeaderMap) -> Result<(), Problem> {
+        match self.caller {
+            Caller::Unknown => upgrading.check_page(headers),
+            Caller::Operator | Caller::User(_) => Ok(()),
+        }
+    }
 }
 
 /// A request that is not let through.
@@ -101,17 +128,6 @@ impl GatewayAuth {
         auth.unwrap_or(self.default)
     }
 
-    /// Who reads what is answered to this caller.
-    pub fn audience(&self, caller: &Caller) -> Audience {
-        match (caller, self.default) {
-            // Where nothing is needed by default, the gateway listens for this machine alone.
-            (Caller::Operator | Caller::User(_), _) | (Caller::Unknown, HttpAuth::None) => {
-                Audience::Trusted
-            }
-            (Caller::Unknown, _) => Audience::Public,
-        }
-    }
-
     /// What `/fn/NAME` needs: never less than any of the function's triggers, or it would be the way around.
     pub fn of_function(&self, function: &LiveFunction) -> HttpAuth {
         let triggers = function.spec.triggers.iter().filter_map(|trigger| match trigger {
@@ -131,7 +147,7 @@ impl GatewayAuth {
         wanted: HttpAuth,
         function: &str,
         headers: &mut HeaderMap,
-    ) -> Result<Caller, Refused> {
+    ) -> Result<Authorised, Refused> {
         let token = bearer(headers).map(str::to_owned);
         let values = headers.get_all(AUTHORIZATION);
         if values.iter().nth(1).is_some() {
@@ -142,30 +158,43 @@ impl GatewayAuth {
         if is_own || values.iter().any(|value| self.has_own(value)) {
             headers.remove(AUTHORIZATION);
         }
-        match (wanted, token) {
-            _ if is_own => Ok(Caller::Operator),
-            (HttpAuth::None, _) => Ok(Caller::Unknown),
-            (HttpAuth::Token, None) => Err(missing(NODE_TOKEN)),
-            (HttpAuth::Token, Some(_)) => Err(invalid("this is not the node's token")),
-            (HttpAuth::Jwt, None) => Err(missing("a JSON Web Token")),
-            (HttpAuth::Jwt, Some(token)) => self.check_jwt(&token, function).map(Caller::User),
-        }
+        let caller = match (wanted, token) {
+            _ if is_own => Caller::Operator,
+            (HttpAuth::None, _) => Caller::Unknown,
+            (HttpAuth::Token, None) => return Err(missing(NODE_TOKEN)),
+            (HttpAuth::Token, Some(_)) => return Err(invalid("this is not the node's token")),
+            (HttpAuth::Jwt, None) => return Err(missing("a JSON Web Token")),
+            (HttpAuth::Jwt, Some(token)) => Caller::User(self.check_jwt(&token, function)?),
+        };
+        Ok(self.authorised(caller, wanted))
     }
 
     /// Lets a request through that is for no function: it needs what is needed where nothing is said.
     ///
     /// # Errors
     /// 401 with the challenge.
-    pub fn check_default(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
-        match (self.default, bearer(headers)) {
-            (HttpAuth::None, _) => Ok(Caller::Unknown),
-            (_, Some(token)) if self.is_own(token) => Ok(Caller::Operator),
+    pub fn check_default(&self, headers: &HeaderMap) -> Result<Authorised, Refused> {
+        let caller = match (self.default, bearer(headers)) {
+            (HttpAuth::None, _) => Caller::Unknown,
+            (_, Some(token)) if self.is_own(token) => Caller::Operator,
             (_, Some(token)) => match self.access.check_token(token.as_bytes()) {
-                Ok(claims) => Ok(Caller::User(claims.subject)),
-                Err(_) => Err(invalid("this is not the node's token")),
+                Ok(claims) => Caller::User(claims.subject),
+                Err(_) => return Err(invalid("this is not the node's token")),
             },
-            (_, None) => Err(missing(NODE_TOKEN)),
-        }
+            (_, None) => return Err(missing(NODE_TOKEN)),
+        };
+        Ok(self.authorised(caller, self.default))
+    }
+
+    fn authorised(&self, caller: Caller, needed: HttpAuth) -> Authorised {
+        let audience = match (&caller, self.default) {
+            // Where nothing is needed by default, the gateway listens for this machine alone.
+            (Caller::Operator | Caller::User(_), _) | (Caller::Unknown, HttpAuth::None) => {
+                Audience::Trusted
+            }
+            (Caller::Unknown, _) => Audience::Public,
+        };
+        Authorised { caller, needed, audience }
     }
 
     fn is_own(&self, token: &str) -> bool {

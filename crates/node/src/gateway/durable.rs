@@ -16,7 +16,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use ulid::Ulid;
 
-use super::auth::Caller;
+use super::auth::{Authorised, Caller};
 use super::outflow::Outflow;
 use super::parts::Gateway;
 use super::reply::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
@@ -63,11 +63,11 @@ pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Problem> {
 
 /// Who reads a reply.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a> {
+struct Reader<'a> {
     /// The connection it goes to.
-    pub outflow: &'a Arc<Outflow>,
+    outflow: &'a Arc<Outflow>,
     /// What may be in it.
-    pub audience: Audience,
+    audience: Audience,
 }
 
 /// Accepts an invocation; then tells where its outcome will be, or waits for it.
@@ -76,15 +76,20 @@ pub(super) async fn accept(
     function: Arc<LiveFunction>,
     invocation: Invocation,
     wanted: Wanted,
-    auth: HttpAuth,
-    caller: &Caller,
-    reader: Reader<'_>,
+    authorised: &Authorised,
+    outflow: &Arc<Outflow>,
 ) -> HttpReply {
+    let reader = Reader { outflow, audience: authorised.audience };
     let key = wanted.key.map(|key| {
-        let key = digest(&[b"http", function.name.as_bytes(), &caller_digest(caller, &invocation), &key]);
+        let key = digest(&[
+            b"http",
+            function.name.as_bytes(),
+            &caller_digest(&authorised.caller, &invocation),
+            &key,
+        ]);
         (key, request_digest(&invocation))
     });
-    let auth = match auth {
+    let auth = match authorised.needed {
         HttpAuth::None => 0,
         HttpAuth::Jwt => 1,
         HttpAuth::Token => 2,
@@ -145,13 +150,11 @@ pub(super) async fn poll(
         }
         Lookup::Gone | Lookup::Unknown => gateway.auth.check_default(request.headers()),
     };
-    let caller = match checked {
+    let authorised = match checked {
         Err(refused) => return gateway.auth.refuse(refused, upgrading.address()).await,
-        Ok(caller) => caller,
+        Ok(authorised) => authorised,
     };
-    if caller == Caller::Unknown
-        && let Err(problem) = upgrading.check_page(request.headers())
-    {
+    if let Err(problem) = authorised.check_page(upgrading, request.headers()) {
         return problem_reply(&problem);
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
@@ -160,7 +163,7 @@ pub(super) async fn poll(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
-    lookup_reply(gateway, id, lookup, Reader { outflow, audience: gateway.auth.audience(&caller) })
+    lookup_reply(gateway, id, lookup, Reader { outflow, audience: authorised.audience })
 }
 
 async fn await_outcome(gateway: &Gateway, id: Ulid, wait: Duration, reader: Reader<'_>) -> HttpReply {

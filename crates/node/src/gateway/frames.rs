@@ -1,34 +1,24 @@
 //! The binary messages of a WebSocket as one stream of bytes (RFC 6455, the server's side, without extensions).
 //!
-//! Frames are passed on as they come, whatever their size: packets may span frames and messages and share them (MQTT 5,
-//! section 6.0, [MQTT-6.0.0-2]), and nothing of a frame has to be kept.
+//! Headers are read and written by `tungstenite`. Payloads pass through in pieces, whatever the size of their frame: packets may
+//! span frames and messages and share them (MQTT 5, section 6.0, [MQTT-6.0.0-2]), and no frame is kept until it is
+//! complete (ADR 22).
 
-use std::io;
+use std::io::{self, Cursor};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tungstenite::protocol::frame::FrameHeader;
+use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
 /// Most that is put into one frame.
-const SENT_BYTES: usize = 64 * 1024;
+const MAX_SENT_BYTES: usize = 64 * 1024;
 /// What is read at a time.
 const READ_BYTES: usize = 16 * 1024;
-/// What a control frame may carry (section 5.5).
-const CONTROL_BYTES: usize = 125;
-
-const CONTINUATION: u8 = 0;
-const TEXT: u8 = 1;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
-const FINAL: u8 = 0x80;
-
-const NORMAL: u16 = 1000;
-const PROTOCOL_ERROR: u16 = 1002;
-const UNSUPPORTED_DATA: u16 = 1003;
-const INVALID_PAYLOAD: u16 = 1007;
+/// Payload of a control frame (section 5.5).
+const MAX_CONTROL_BYTES: u64 = 125;
 
 /// What comes next in what a client sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,8 +33,8 @@ enum Step {
     Pong,
     /// The client closes, with what it says about that.
     Close(Bytes),
-    /// The client is to be sent away, with this status and reason.
-    Wrong(u16, &'static str),
+    /// The client is disconnected with this status and reason.
+    Wrong(CloseCode, &'static str),
 }
 
 /// Takes frames apart.
@@ -70,84 +60,68 @@ impl Decoder {
             self.left -= bytes as u64;
             return Step::Payload(bytes);
         }
-        let [first, second, ..] = input[..] else { return Step::Starved };
-        let (kind, is_final) = (first & 0x0f, first & FINAL != 0);
-        if first & 0x70 != 0 {
-            return Step::Wrong(PROTOCOL_ERROR, "reserved bits are set");
-        }
-        if second & 0x80 == 0 {
-            return Step::Wrong(PROTOCOL_ERROR, "a client masks its frames");
-        }
-        let extended = match second & 0x7f {
-            126 => 2,
-            127 => 8,
-            _ => 0,
+        let mut cursor = Cursor::new(&input[..]);
+        let (header, length) = match FrameHeader::parse(&mut cursor) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) => return Step::Starved,
+            Err(_) => return Step::Wrong(CloseCode::Protocol, "there is no such frame"),
         };
-        let head = 2 + extended + 4;
-        if input.len() < head {
-            return Step::Starved;
+        let header_bytes = cursor.position() as usize;
+        if header.rsv1 || header.rsv2 || header.rsv3 {
+            return Step::Wrong(CloseCode::Protocol, "reserved bits are set");
         }
-        let length = match extended {
-            0 => u64::from(second & 0x7f),
-            _ => input[2..2 + extended].iter().fold(0, |length, byte| length << 8 | u64::from(*byte)),
+        let Some(mask) = header.mask else {
+            return Step::Wrong(CloseCode::Protocol, "a client masks its frames");
         };
-        let mut mask = [0; 4];
-        mask.copy_from_slice(&input[head - 4..head]);
-        if kind >= CLOSE {
-            return self.control(input, kind, is_final, head, length, mask);
-        }
-        match (kind, self.in_message) {
-            (TEXT, false) => return Step::Wrong(UNSUPPORTED_DATA, "MQTT comes in binary messages"),
-            (BINARY, false) | (CONTINUATION, true) => {}
-            _ => return Step::Wrong(PROTOCOL_ERROR, "this frame does not follow the one before"),
+        match (header.opcode, self.in_message) {
+            (OpCode::Control(control), _) => {
+                if !header.is_final || length > MAX_CONTROL_BYTES {
+                    return Step::Wrong(CloseCode::Protocol, "control frames are short and whole");
+                }
+                let length = length as usize;
+                if input.len() < header_bytes + length {
+                    return Step::Starved;
+                }
+                input.advance(header_bytes);
+                let mut payload = input.split_to(length);
+                unmask(&mut payload, mask);
+                return control_step(control, payload.freeze());
+            }
+            (OpCode::Data(Data::Text), false) => {
+                return Step::Wrong(CloseCode::Unsupported, "MQTT comes in binary messages");
+            }
+            (OpCode::Data(Data::Binary), false) | (OpCode::Data(Data::Continue), true) => {}
+            _ => return Step::Wrong(CloseCode::Protocol, "this frame does not follow the one before"),
         }
         if length >> 63 != 0 {
-            return Step::Wrong(PROTOCOL_ERROR, "the length is none");
+            return Step::Wrong(CloseCode::Protocol, "the length is none");
         }
-        input.advance(head);
-        self.in_message = !is_final;
+        input.advance(header_bytes);
+        self.in_message = !header.is_final;
         (self.left, self.mask) = (length, mask);
         self.next(input)
     }
+}
 
-    fn control(
-        &self,
-        input: &mut BytesMut,
-        kind: u8,
-        is_final: bool,
-        head: usize,
-        length: u64,
-        mask: [u8; 4],
-    ) -> Step {
-        if !is_final || length > CONTROL_BYTES as u64 {
-            return Step::Wrong(PROTOCOL_ERROR, "control frames are short and whole");
-        }
-        let length = length as usize;
-        if input.len() < head + length {
-            return Step::Starved;
-        }
-        input.advance(head);
-        let mut payload = input.split_to(length);
-        unmask(&mut payload, mask);
-        match kind {
-            PING => Step::Ping(payload.freeze()),
-            PONG => Step::Pong,
-            CLOSE => match payload[..] {
-                [] => Step::Close(payload.freeze()),
-                [high, low, ref reason @ ..] if is_status(u16::from_be_bytes([high, low])) => {
-                    match std::str::from_utf8(reason) {
-                        Ok(_) => Step::Close(payload.freeze()),
-                        Err(_) => Step::Wrong(INVALID_PAYLOAD, "the reason is no UTF-8"),
-                    }
+fn control_step(control: Control, payload: Bytes) -> Step {
+    match control {
+        Control::Ping => Step::Ping(payload),
+        Control::Pong => Step::Pong,
+        Control::Close => match payload[..] {
+            [] => Step::Close(payload),
+            [high, low, ref reason @ ..] if is_status(u16::from_be_bytes([high, low])) => {
+                match std::str::from_utf8(reason) {
+                    Ok(_) => Step::Close(payload),
+                    Err(_) => Step::Wrong(CloseCode::Invalid, "the reason is no UTF-8"),
                 }
-                _ => Step::Wrong(PROTOCOL_ERROR, "there is no such status"),
-            },
-            _ => Step::Wrong(PROTOCOL_ERROR, "there is no such frame"),
-        }
+            }
+            _ => Step::Wrong(CloseCode::Protocol, "there is no such status"),
+        },
+        Control::Reserved(_) => Step::Wrong(CloseCode::Protocol, "there is no such frame"),
     }
 }
 
-/// Whether an endpoint may close with this status (section 7.4, and those registered since).
+/// Whether an endpoint may close with this status (section 7.4, and those registered since; [`CloseCode`] lacks 1014).
 fn is_status(status: u16) -> bool {
     matches!(status, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
@@ -165,22 +139,14 @@ fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
     }
 }
 
-/// Appends a frame as a server sends them.
-fn put_frame(out: &mut BytesMut, kind: u8, payload: &[u8]) {
-    out.reserve(payload.len() + 10);
-    out.put_u8(FINAL | kind);
-    match payload.len() {
-        length @ 0..126 => out.put_u8(length as u8),
-        length @ 126..65536 => {
-            out.put_u8(126);
-            out.put_u16(length as u16);
-        }
-        length => {
-            out.put_u8(127);
-            out.put_u64(length as u64);
-        }
-    }
-    out.put_slice(payload);
+/// Appends a frame of a server: final and without a mask.
+fn put_frame(output: &mut BytesMut, opcode: OpCode, payload: &[u8]) {
+    let header = FrameHeader { opcode, ..FrameHeader::default() };
+    let length = payload.len() as u64;
+    output.reserve(header.len(length) + payload.len());
+    // A buffer that grows takes all.
+    let _ = header.format(length, &mut (&mut *output).writer());
+    output.put_slice(payload);
 }
 
 /// The bytes in the binary messages of a WebSocket that a client has opened.
@@ -222,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
 
     fn close(&mut self, payload: &[u8]) {
         if !self.closed {
-            put_frame(&mut self.output, CLOSE, payload);
+            put_frame(&mut self.output, OpCode::Control(Control::Close), payload);
             self.closed = true;
         }
         self.ended = true;
@@ -246,14 +212,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
             Step::Payload(bytes) => self.readable = bytes,
             Step::Ping(payload) => {
                 if !self.closed {
-                    put_frame(&mut self.output, PONG, &payload);
+                    put_frame(&mut self.output, OpCode::Control(Control::Pong), &payload);
                     self.pong_due = true;
                 }
             }
             // The status goes back, the reason does not.
             Step::Close(payload) => self.close(&payload[..payload.len().min(2)]),
             Step::Wrong(status, reason) => {
-                self.close(&[&status.to_be_bytes(), reason.as_bytes()].concat());
+                self.close(&[&u16::from(status).to_be_bytes(), reason.as_bytes()].concat());
             }
         }
     }
@@ -299,9 +265,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
         if this.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        ready!(this.poll_drain(context, SENT_BYTES))?;
-        let bytes = &bytes[..bytes.len().min(SENT_BYTES)];
-        put_frame(&mut this.output, BINARY, bytes);
+        ready!(this.poll_drain(context, MAX_SENT_BYTES))?;
+        let bytes = &bytes[..bytes.len().min(MAX_SENT_BYTES)];
+        put_frame(&mut this.output, OpCode::Data(Data::Binary), bytes);
         // What can leave does; the rest does with the next call.
         if let Poll::Ready(Err(error)) = this.poll_drain(context, 0) {
             return Poll::Ready(Err(error));
@@ -318,110 +284,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
     /// Says goodbye, and that nothing follows.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        this.close(&NORMAL.to_be_bytes());
+        this.close(&u16::from(CloseCode::Normal).to_be_bytes());
         ready!(this.poll_drain(context, 0))?;
         Pin::new(&mut this.stream).poll_shutdown(context)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A frame as a client sends them.
-    fn frame(first: u8, mask: [u8; 4], payload: &[u8]) -> Vec<u8> {
-        let mut frame = BytesMut::new();
-        put_frame(&mut frame, 0, payload);
-        frame[0] = first;
-        frame[1] |= 0x80;
-        let mut masked = payload.to_vec();
-        masked.iter_mut().zip(mask.into_iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
-        let head = frame.len() - payload.len();
-        [&frame[..head], &mask, &masked].concat()
-    }
-
-    proptest! {
-        #[test]
-        fn payloads_come_out_as_they_went_in_however_they_are_cut(
-            messages in prop::collection::vec(
-                (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 4]>(), any::<bool>()), 0..8),
-            cuts in prop::collection::vec(1_usize..80, 1..20),
-        ) {
-            let (mut sent, mut expected, mut in_message) = (Vec::new(), Vec::new(), false);
-            for (payload, mask, is_final) in &messages {
-                let kind = if in_message { CONTINUATION } else { BINARY };
-                sent.extend(frame(kind | if *is_final { FINAL } else { 0 }, *mask, payload));
-                // Pings come in between, also inside of messages.
-                sent.extend(frame(FINAL | PING, *mask, b"p"));
-                expected.extend_from_slice(payload);
-                in_message = !is_final;
-            }
-            let (mut decoder, mut input, mut got, mut pings) = (Decoder::default(), BytesMut::new(), Vec::new(), 0);
-            let (mut rest, mut cuts) = (&sent[..], cuts.iter().cycle());
-            while !rest.is_empty() {
-                let cut = rest.len().min(*cuts.next().unwrap());
-                input.extend_from_slice(&rest[..cut]);
-                rest = &rest[cut..];
-                loop {
-                    match decoder.next(&mut input) {
-                        Step::Starved => break,
-                        Step::Payload(bytes) => got.extend_from_slice(&input.split_to(bytes)),
-                        Step::Ping(payload) => { prop_assert_eq!(&payload[..], b"p"); pings += 1; }
-                        other => prop_assert!(false, "{:?}", other),
-                    }
-                }
-            }
-            prop_assert_eq!(got, expected);
-            prop_assert_eq!(pings, messages.len());
-        }
-
-        #[test]
-        fn no_bytes_make_it_panic_or_loop(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let (mut decoder, mut input) = (Decoder::default(), BytesMut::from(&bytes[..]));
-            for _ in 0..=bytes.len() {
-                match decoder.next(&mut input) {
-                    Step::Payload(bytes) => input.advance(bytes),
-                    Step::Ping(_) | Step::Pong => {}
-                    Step::Starved | Step::Close(_) | Step::Wrong(..) => return Ok(()),
-                }
-            }
-            prop_assert!(false, "there is no end");
-        }
-    }
-
-    #[test]
-    fn what_a_client_may_close_with_goes_back() {
-        for status in [1000_u16, 1001, 1003, 1007, 1011, 3000, 4999] {
-            let close = frame(FINAL | CLOSE, [0; 4], &status.to_be_bytes());
-            let found = Decoder::default().next(&mut BytesMut::from(&close[..]));
-            assert_eq!(found, Step::Close(Bytes::copy_from_slice(&status.to_be_bytes())));
-        }
-    }
-
-    #[test]
-    fn what_is_against_the_protocol_is_told_apart() {
-        for (bytes, status) in [
-            (&b"\x82\x01x"[..], PROTOCOL_ERROR),
-            (b"\xc2\x80\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x80\x80\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x02\x80\0\0\0\0\x82\x80\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x09\x80\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x89\xfe\0\x7e\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x88\x81\0\0\0\0x", PROTOCOL_ERROR),
-            (b"\x83\x80\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x82\xff\x80\0\0\0\0\0\0\0\0\0\0\0", PROTOCOL_ERROR),
-            (b"\x81\x80\0\0\0\0", UNSUPPORTED_DATA),
-            (b"\x88\x82\0\0\0\0\x03\xe7", PROTOCOL_ERROR), // 999
-            (b"\x88\x82\0\0\0\0\x03\xec", PROTOCOL_ERROR), // 1004
-            (b"\x88\x82\0\0\0\0\x03\xed", PROTOCOL_ERROR), // 1005
-            (b"\x88\x82\0\0\0\0\x03\xee", PROTOCOL_ERROR), // 1006
-            (b"\x88\x82\0\0\0\0\x13\x88", PROTOCOL_ERROR), // 5000
-            (b"\x88\x83\0\0\0\0\x03\xe8\xff", INVALID_PAYLOAD),
-        ] {
-            let found = Decoder::default().next(&mut BytesMut::from(bytes));
-            assert!(matches!(found, Step::Wrong(found, _) if found == status), "{bytes:?}: {found:?}");
-        }
-    }
-}
+mod tests;

@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::Caller;
 use super::outflow::Outflow;
 use super::parts::Gateway;
 use super::places::Place;
@@ -174,15 +173,11 @@ async fn handle(
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
-    let caller = match gateway.auth.check(wanted, &function.name, &mut head.headers) {
-        Ok(caller) => caller,
+    let authorised = match gateway.auth.check(wanted, &function.name, &mut head.headers) {
+        Ok(authorised) => authorised,
         Err(refused) => return gateway.auth.refuse(refused, upgrading.address()).await,
     };
-    // It needs nothing since only this machine can send it; but pages from anywhere are read on this machine.
-    if caller == Caller::Unknown
-        && !open
-        && let Err(problem) = upgrading.check_page(&head.headers)
-    {
+    if !open && let Err(problem) = authorised.check_page(upgrading, &head.headers) {
         return problem_reply(&problem);
     }
     let read = gateway.bodies.read(&head.headers, body, upgrading.address(), limit_bytes).await;
@@ -206,11 +201,8 @@ async fn handle(
     };
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
-    let audience = gateway.auth.audience(&caller);
     if let Some(asked) = asked {
-        let reader = durable::Reader { outflow, audience };
-        let accepted = durable::accept(gateway, function, invocation, asked, wanted, &caller, reader);
-        return accepted.await;
+        return durable::accept(gateway, function, invocation, asked, &authorised, outflow).await;
     }
     let room = match reserve(gateway, outflow, &function, &invocation).await {
         Ok(room) => room,
@@ -231,7 +223,7 @@ async fn handle(
         Err(_) => {}
     }
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(room, &id, result, timing, audience)
+    result_reply(room, &id, result, timing, authorised.audience)
 }
 
 /// Room for the reply of a function that has not run. Its event counts while it waits.

@@ -9,7 +9,6 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request};
 use hyper::body::Incoming;
 
-use super::auth::Caller;
 use super::outflow::Outflow;
 use super::parts::Gateway;
 use super::reply::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
@@ -29,8 +28,8 @@ pub(super) async fn run(
     name: &str,
     request: Request<Incoming>,
 ) -> HttpReply {
-    let caller = match gateway.auth.check_default(request.headers()) {
-        Ok(caller) => caller,
+    let authorised = match gateway.auth.check_default(request.headers()) {
+        Ok(authorised) => authorised,
         Err(refused) => return gateway.auth.refuse(refused, upgrading.address()).await,
     };
     let routes = gateway.registry.routes();
@@ -46,10 +45,7 @@ pub(super) async fn run(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return reply;
     }
-    // What only this machine can send needs nothing; but pages from anywhere are read on this machine.
-    if caller == Caller::Unknown
-        && let Err(problem) = upgrading.check_page(request.headers())
-    {
+    if let Err(problem) = authorised.check_page(upgrading, request.headers()) {
         return problem_reply(&problem);
     }
     let (head, body) = request.into_parts();
@@ -67,5 +63,5 @@ pub(super) async fn run(
     start.trace_parent = header_text(&head.headers, "traceparent");
     let Outcome { id, result, timing } = gateway.coordinator.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(room, &id, result, timing, gateway.auth.audience(&caller))
+    result_reply(room, &id, result, timing, authorised.audience)
 }

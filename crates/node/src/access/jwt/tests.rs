@@ -23,8 +23,11 @@ fn hs256(change: impl FnOnce(&mut JwtSection)) -> Jwt {
 fn token(header: &serde_json::Value, claims: &serde_json::Value) -> String {
     let part = |value: &serde_json::Value| BASE64URL.encode(value.to_string());
     let signed = format!("{}.{}", part(header), part(claims));
-    let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET);
-    format!("{signed}.{}", BASE64URL.encode(hmac::sign(&key, signed.as_bytes())))
+    format!("{signed}.{}", hs256_signature(SECRET, &signed))
+}
+
+fn hs256_signature(secret: &[u8], signed: &str) -> String {
+    BASE64URL.encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), signed.as_bytes()))
 }
 
 fn checked(jwt: &Jwt, claims: &serde_json::Value) -> Result<Claims, JwtError> {
@@ -89,8 +92,63 @@ fn the_key_says_which_algorithm_is_right() {
         let error = jwt.check(token(&json!({"alg": alg}), &claims).as_bytes(), NOW);
         assert_eq!(error, Err(JwtError::Algorithm(alg.into())));
     }
-    let error = jwt.check(token(&json!({"alg": "HS256", "crit": ["x"]}), &claims).as_bytes(), NOW);
-    assert!(matches!(error, Err(JwtError::Malformed(_))));
+    for header in [json!({"alg": "HS256", "crit": ["x"]}), json!({}), json!({"alg": ["HS256"]})] {
+        let error = jwt.check(token(&header, &claims).as_bytes(), NOW);
+        assert!(matches!(error, Err(JwtError::Malformed(_))), "{header}");
+    }
+}
+
+/// The attack on libraries that go by the token's algorithm: a public key is known to everybody.
+#[test]
+fn a_public_key_is_never_a_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let (public, secret) = (folder.path().join("keys.pem"), folder.path().join("secret"));
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    std::fs::write(&public, key.public_key_pem()).unwrap();
+    std::fs::write(&secret, SECRET).unwrap();
+    let claims = BASE64URL.encode(json!({"sub": "root", "exp": NOW + 60}).to_string());
+    let of_public_key = JwtSection { public_key: Some(public), ..JwtSection::default() };
+    let of_both = JwtSection { secret: Some(secret), ..of_public_key.clone() };
+    let pem = key.public_key_pem();
+    let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).unwrap();
+    for known in [pem.as_bytes(), pem.trim_end().as_bytes(), &der, key.public_key_raw()] {
+        let signed = format!("{}.{claims}", BASE64URL.encode(r#"{"alg":"HS256"}"#));
+        let token = format!("{signed}.{}", hs256_signature(known, &signed));
+        let check = |section| jwt(section).check(token.as_bytes(), NOW);
+        assert_eq!(check(&of_public_key), Err(JwtError::Algorithm("HS256".into())));
+        assert_eq!(check(&of_both), Err(JwtError::Signature));
+    }
+    // Nor is a secret a public key.
+    let signed = format!("{}.{claims}", BASE64URL.encode(r#"{"alg":"EdDSA"}"#));
+    let token = format!("{signed}.{}", hs256_signature(SECRET, &signed));
+    assert_eq!(jwt(&of_both).check(token.as_bytes(), NOW), Err(JwtError::Signature));
+}
+
+#[test]
+fn a_token_without_a_signature_is_refused() {
+    let claims = BASE64URL.encode(json!({"sub": "root", "exp": NOW + 60}).to_string());
+    for algorithm in ["none", "None", "NONE", "HS256"] {
+        let header = BASE64URL.encode(json!({"alg": algorithm}).to_string());
+        let error = hs256(|_| {}).check(format!("{header}.{claims}.").as_bytes(), NOW).unwrap_err();
+        let expected = match algorithm {
+            "HS256" => JwtError::Signature,
+            _ => JwtError::Algorithm(algorithm.into()),
+        };
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn a_token_may_be_long_up_to_a_limit() {
+    let jwt = hs256(|_| {});
+    let of_length = |padding: usize| {
+        let claims = json!({"sub": "ada", "exp": NOW + 60, "padding": "x".repeat(padding)});
+        token(&json!({"alg": "HS256"}), &claims)
+    };
+    let (long, longer) = (of_length(12_000), of_length(12_500));
+    assert!(long.len() <= MAX_TOKEN_BYTES && longer.len() > MAX_TOKEN_BYTES);
+    assert!(jwt.check(long.as_bytes(), NOW).is_ok());
+    assert_eq!(jwt.check(longer.as_bytes(), NOW), Err(JwtError::Malformed("it is too long")));
 }
 
 #[test]
