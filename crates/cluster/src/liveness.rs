@@ -1,11 +1,11 @@
-//! When to say something to a peer, and when to give it up. No clock and no socket: time comes in as
+//! When to send a heartbeat, and when a peer is down. No clock and no socket: time comes in as
 //! milliseconds of any monotonic clock.
 
-/// A heartbeat goes out when nothing else did for so long.
+/// A heartbeat is sent after so long without another frame.
 pub(crate) const HEARTBEAT_MS: u64 = 1_000;
-/// A peer from which nothing came for so long is down.
+/// A peer is down after so long without a byte from it.
 pub(crate) const SILENCE_MS: u64 = 4_000;
-/// A busy channel is measured too, but not more often than this.
+/// The minimum between two heartbeats on a busy channel, which are for the round-trip time.
 const PROBE_MS: u64 = 5_000;
 
 /// One channel's clock.
@@ -17,7 +17,7 @@ pub(crate) struct Liveness {
     paused: bool,
 }
 
-/// What is to be done now.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Send a heartbeat; [`Liveness::probed`] says that it was.
@@ -32,7 +32,7 @@ pub(crate) enum Due {
 }
 
 impl Liveness {
-    /// A channel on which something has just been said both ways.
+    /// A channel on which both sides have just sent something.
     pub(crate) fn new(now_ms: u64) -> Self {
         Self { received_at_ms: now_ms, sent_at_ms: now_ms, probed_at_ms: 0, paused: false }
     }
@@ -47,12 +47,12 @@ impl Liveness {
         self.sent_at_ms = now_ms;
     }
 
-    /// A heartbeat is on its way.
+    /// A heartbeat is in flight.
     pub(crate) fn probed(&mut self, now_ms: u64) {
         (self.sent_at_ms, self.probed_at_ms) = (now_ms, now_ms);
     }
 
-    /// This node is slow and does not read for a while: the peer's silence means nothing.
+    /// This node does not read for a while: the peer does not count as silent.
     pub(crate) fn pause(&mut self) {
         self.paused = true;
     }
@@ -62,7 +62,7 @@ impl Liveness {
         (self.paused, self.received_at_ms) = (false, now_ms);
     }
 
-    /// What is to be done at this time.
+    /// The step that is due at this time.
     pub(crate) fn due(&self, now_ms: u64) -> Due {
         let down_at_ms =
             if self.paused { u64::MAX } else { self.received_at_ms.saturating_add(SILENCE_MS) };
@@ -131,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever sleeps until told to never sees the same moment twice, and never sleeps past a second.
+        /// A caller that sleeps until `until_ms` never sees the same moment twice, and never sleeps past a second.
         #[test]
         fn waiting_makes_progress(received in 0_u64..10_000, sent in 0_u64..10_000, now in 10_000_u64..20_000) {
             let mut channel = Liveness::new(0);

@@ -22,12 +22,12 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId, Stream};
 
-/// What a stream is for.
+/// The protocol of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The channel of two members.
     Cluster,
-    /// Trading a token for a certificate.
+    /// Exchange of a token for a certificate.
     Join,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Opened {
 pub(crate) enum NoStream {
     #[error("the other side does not speak the protocol")]
     Unsupported,
-    /// It may be there another time.
-    #[error("{0}")]
-    Failed(String),
+    /// A later attempt may succeed.
+    #[error(transparent)]
+    Failed(Box<StreamUpgradeError<Infallible>>),
 }
 
 /// Decides about a connection before anything is read from it.
@@ -188,7 +188,7 @@ impl ConnectionHandler for Handler {
         SubstreamProtocol::new(Protocols { purposes }, ())
     }
 
-    /// Who is idle for too long is told apart by the channel, not by libp2p.
+    /// Idle connections are detected by the channel, not by libp2p.
     fn connection_keep_alive(&self) -> bool {
         true
     }
@@ -229,7 +229,7 @@ impl ConnectionHandler for Handler {
             ConnectionEvent::DialUpgradeError(DialUpgradeError { error, .. }) => {
                 self.ready = Some(Err(match error {
                     StreamUpgradeError::NegotiationFailed => NoStream::Unsupported,
-                    other => NoStream::Failed(other.to_string()),
+                    other => NoStream::Failed(Box::new(other)),
                 }));
             }
             _ => {}
@@ -237,7 +237,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// The protocols that a stream may be opened for.
+/// The protocols that a stream may be opened with.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     purposes: Vec<Purpose>,

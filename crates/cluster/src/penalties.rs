@@ -1,31 +1,34 @@
-//! How long to leave a peer alone: longer each time, never the same for two.
+//! Pauses before a peer is dialled or accepted again, with exponential back-off and jitter. No clock and no socket.
+//!
+//! The only place that decides such a pause: after a refused handshake, after a forbidden frame, and after
+//! [`Output::Disconnect`](crate::replication::Output::Disconnect).
 
 use std::collections::HashMap;
-
-use libp2p::PeerId;
+use std::hash::Hash;
 
 const FIRST_MS: u64 = 500;
-/// A peer that cannot be reached is tried at least this often: it may just have been switched on.
+/// The longest pause before an unreachable peer is dialled again: it may just have been switched on.
 pub(crate) const UNREACHABLE_MAX_MS: u64 = 10_000;
-/// A peer that was refused is tried, and let in to be checked, at least this often.
+/// The longest pause before a refused peer is dialled, or its handshake is read, again.
 pub(crate) const REFUSED_MAX_MS: u64 = 60_000;
-/// After so long without a refusal the pauses begin anew. That it was let in is no merit: what it is refused for comes later.
+/// After so long without a refusal the pauses start from the shortest again. An accepted handshake does not reset them:
+/// forbidden frames come after it.
 const FORGIVEN_MS: u64 = 5 * 60_000;
-/// Peer ids cost nothing, so only so many that were refused are remembered.
+/// Penalties that are remembered; anybody can make any number of peer ids.
 const MAX_PENALTIES: usize = 1_024;
 
-/// The pause after so many failures in a row: it doubles up to a limit, and between a half and the whole of
-/// it is taken. `luck` is any number.
-pub(crate) fn pause_ms(failures: u32, max_ms: u64, luck: u64) -> u64 {
+/// The pause after `failures` in a row, in milliseconds. It doubles with each failure up to `max_ms`; `random` picks a
+/// value between half of that and all of it.
+pub(crate) fn pause_ms(failures: u32, max_ms: u64, random: u64) -> u64 {
     let whole = FIRST_MS.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max_ms);
     let half = whole / 2;
-    half + luck % (whole - half + 1)
+    half + random % (whole - half + 1)
 }
 
-/// Peers that were refused and have to wait.
-#[derive(Debug, Default)]
-pub(crate) struct Penalties {
-    peers: HashMap<PeerId, Penalty>,
+/// Refused peers and their pauses.
+#[derive(Debug)]
+pub(crate) struct Penalties<Id> {
+    peers: HashMap<Id, Penalty>,
 }
 
 #[derive(Debug)]
@@ -34,9 +37,15 @@ struct Penalty {
     until_ms: u64,
 }
 
-impl Penalties {
-    /// A peer was refused.
-    pub(crate) fn refuse(&mut self, peer: PeerId, now_ms: u64, luck: u64) {
+impl<Id> Default for Penalties<Id> {
+    fn default() -> Self {
+        Self { peers: HashMap::new() }
+    }
+}
+
+impl<Id: Copy + Eq + Hash> Penalties<Id> {
+    /// Starts or prolongs the pause of a refused peer, and returns its end.
+    pub(crate) fn refuse(&mut self, peer: Id, now_ms: u64, random: u64) -> u64 {
         if self.peers.len() >= MAX_PENALTIES && !self.peers.contains_key(&peer) {
             let soonest =
                 self.peers.iter().min_by_key(|(_, penalty)| penalty.until_ms).map(|(peer, _)| *peer);
@@ -47,22 +56,24 @@ impl Penalties {
             penalty.failures = 0;
         }
         penalty.failures = penalty.failures.saturating_add(1);
-        penalty.until_ms = now_ms.saturating_add(pause_ms(penalty.failures, REFUSED_MAX_MS, luck));
+        penalty.until_ms = now_ms.saturating_add(pause_ms(penalty.failures, REFUSED_MAX_MS, random));
+        penalty.until_ms
     }
 
-    /// Lets a peer come at once: it was let into the cluster anew.
-    pub(crate) fn forgive(&mut self, peer: &PeerId) {
+    /// Removes the penalty of a peer: it was admitted anew, or behaved well.
+    pub(crate) fn forgive(&mut self, peer: &Id) {
         self.peers.remove(peer);
     }
 
-    /// Until when a peer has to wait; none if it may come.
-    pub(crate) fn waits_until(&self, peer: &PeerId, now_ms: u64) -> Option<u64> {
+    /// The end of a peer's pause; `None` if it is over or there is none.
+    pub(crate) fn waits_until(&self, peer: &Id, now_ms: u64) -> Option<u64> {
         self.peers.get(peer).map(|penalty| penalty.until_ms).filter(|until_ms| *until_ms > now_ms)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use libp2p::PeerId;
     use proptest::prelude::*;
 
     use super::*;
@@ -98,8 +109,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pause_is_within_its_limits(failures in any::<u32>(), max_ms in 1_u64..100_000, luck in any::<u64>()) {
-            let pause = pause_ms(failures, max_ms, luck);
+        fn a_pause_is_within_its_limits(failures in any::<u32>(), max_ms in 1_u64..100_000, random in any::<u64>()) {
+            let pause = pause_ms(failures, max_ms, random);
             prop_assert!(pause <= max_ms && pause >= max_ms.min(FIRST_MS) / 2);
         }
     }
