@@ -273,7 +273,7 @@ impl Running {
                         }
                     }
                     Output::Synced { interest } => synced.push(interest),
-                    Output::Disconnect { node, reason, .. } => {
+                    Output::Disconnect { node, reason } => {
                         tracing::warn!(%node, %reason, "a member is disconnected");
                         self.handle.disconnect_with_penalty(node.0);
                     }
