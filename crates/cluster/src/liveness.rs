@@ -11,10 +11,18 @@ const PROBE_MS: u64 = 5_000;
 /// One channel's clock.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    received_at_ms: u64,
+    reading: Reading,
     sent_at_ms: u64,
     probed_at_ms: u64,
-    paused: bool,
+}
+
+/// Whether silence of the peer counts.
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    /// The last bytes came at this time.
+    Active { received_at_ms: u64 },
+    /// This node does not read.
+    Paused,
 }
 
 /// The next step.
@@ -34,12 +42,14 @@ pub(crate) enum Due {
 impl Liveness {
     /// A channel on which both sides have just sent something.
     pub(crate) fn new(now_ms: u64) -> Self {
-        Self { received_at_ms: now_ms, sent_at_ms: now_ms, probed_at_ms: 0, paused: false }
+        Self { reading: Reading::Active { received_at_ms: now_ms }, sent_at_ms: now_ms, probed_at_ms: 0 }
     }
 
     /// Something arrived, if only a part of a frame.
     pub(crate) fn received(&mut self, now_ms: u64) {
-        self.received_at_ms = now_ms;
+        if let Reading::Active { received_at_ms } = &mut self.reading {
+            *received_at_ms = now_ms;
+        }
     }
 
     /// Something was sent.
@@ -54,18 +64,20 @@ impl Liveness {
 
     /// This node does not read for a while: the peer does not count as silent.
     pub(crate) fn pause(&mut self) {
-        self.paused = true;
+        self.reading = Reading::Paused;
     }
 
     /// This node reads again.
     pub(crate) fn resume(&mut self, now_ms: u64) {
-        (self.paused, self.received_at_ms) = (false, now_ms);
+        self.reading = Reading::Active { received_at_ms: now_ms };
     }
 
     /// The step that is due at this time.
     pub(crate) fn due(&self, now_ms: u64) -> Due {
-        let down_at_ms =
-            if self.paused { u64::MAX } else { self.received_at_ms.saturating_add(SILENCE_MS) };
+        let down_at_ms = match self.reading {
+            Reading::Active { received_at_ms } => received_at_ms.saturating_add(SILENCE_MS),
+            Reading::Paused => u64::MAX,
+        };
         if now_ms >= down_at_ms {
             return Due::Down;
         }

@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-const FIRST_MS: u64 = 500;
+const FIRST_PAUSE_MS: u64 = 500;
 /// The longest pause before an unreachable peer is dialled again: it may just have been switched on.
-pub(crate) const UNREACHABLE_MAX_MS: u64 = 10_000;
+pub(crate) const MAX_UNREACHABLE_PAUSE_MS: u64 = 10_000;
 /// The longest pause before a refused peer is dialled, or its handshake is read, again.
-pub(crate) const REFUSED_MAX_MS: u64 = 60_000;
+pub(crate) const MAX_REFUSED_PAUSE_MS: u64 = 60_000;
 /// After so long without a refusal the pauses start from the shortest again. An accepted handshake does not reset them:
 /// forbidden frames come after it.
 const FORGIVEN_MS: u64 = 5 * 60_000;
@@ -20,7 +20,7 @@ const MAX_PENALTIES: usize = 1_024;
 /// The pause after `failures` in a row, in milliseconds. It doubles with each failure up to `max_ms`; `random` picks a
 /// value between half of that and all of it.
 pub(crate) fn pause_ms(failures: u32, max_ms: u64, random: u64) -> u64 {
-    let whole = FIRST_MS.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max_ms);
+    let whole = FIRST_PAUSE_MS.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max_ms);
     let half = whole / 2;
     half + random % (whole - half + 1)
 }
@@ -56,7 +56,7 @@ impl<Id: Copy + Eq + Hash> Penalties<Id> {
             penalty.failures = 0;
         }
         penalty.failures = penalty.failures.saturating_add(1);
-        penalty.until_ms = now_ms.saturating_add(pause_ms(penalty.failures, REFUSED_MAX_MS, random));
+        penalty.until_ms = now_ms.saturating_add(pause_ms(penalty.failures, MAX_REFUSED_PAUSE_MS, random));
         penalty.until_ms
     }
 
@@ -111,7 +111,7 @@ mod tests {
         #[test]
         fn a_pause_is_within_its_limits(failures in any::<u32>(), max_ms in 1_u64..100_000, random in any::<u64>()) {
             let pause = pause_ms(failures, max_ms, random);
-            prop_assert!(pause <= max_ms && pause >= max_ms.min(FIRST_MS) / 2);
+            prop_assert!(pause <= max_ms && pause >= max_ms.min(FIRST_PAUSE_MS) / 2);
         }
     }
 }

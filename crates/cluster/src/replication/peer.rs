@@ -12,11 +12,11 @@ use crate::replication::round::{Entry, Tally};
 use crate::replication::{Delta, ObjectKey};
 
 /// How many bytes of keys are remembered that a peer keeps without interest. More are found anew each round.
-const KEPT_BYTES: usize = 32 * 1024 * 1024;
+const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
 /// What an entry takes beside its names, about, in bytes.
-const KEPT_ENTRY_BYTES: usize = 96;
+const KEPT_ENTRY_OVERHEAD_BYTES: usize = 96;
 /// How many bytes of refused frames are kept.
-const UNSENT_BYTES: usize = 2 * 1024 * 1024;
+const MAX_UNSENT_BYTES: usize = 2 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Peer<D> {
@@ -181,8 +181,8 @@ impl<D: Delta> Peer<D> {
 
     /// Remembers that it holds an object although it is not interested.
     pub(crate) fn holds(&mut self, object: &ObjectKey) {
-        let bytes = object.app.len() + object.object.len() + KEPT_ENTRY_BYTES;
-        let fits = self.kept_bytes + bytes <= KEPT_BYTES;
+        let bytes = object.app.len() + object.object.len() + KEPT_ENTRY_OVERHEAD_BYTES;
+        let fits = self.kept_bytes + bytes <= MAX_KEPT_BYTES;
         if fits && !self.is_interested(object) && !self.kept.contains(object) {
             self.kept_bytes += bytes;
             self.kept.insert(object.clone());
@@ -263,7 +263,7 @@ impl<D: Delta> Peer<D> {
 
     /// If too much waits, all that is under way is forgotten and compared anew.
     fn bound_unsent(&mut self) {
-        if self.unsent_bytes <= UNSENT_BYTES {
+        if self.unsent_bytes <= MAX_UNSENT_BYTES {
             return;
         }
         self.unsent.clear();

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use libp2p::PeerId;
 
 use crate::network::address::Bootstrap;
-use crate::penalties::{REFUSED_MAX_MS, UNREACHABLE_MAX_MS, pause_ms};
+use crate::penalties::{MAX_REFUSED_PAUSE_MS, MAX_UNREACHABLE_PAUSE_MS, pause_ms};
 
 /// How long the side with the higher peer id leaves dialling to the other.
 const HIGHER_WAITS_MS: u64 = 5_000;
@@ -144,7 +144,8 @@ impl DialBook {
         if let Some(attempts) = self.attempts(target) {
             attempts.dialing = false;
             attempts.failures = attempts.failures.saturating_add(1);
-            attempts.next_ms = now_ms.saturating_add(pause_ms(attempts.failures, UNREACHABLE_MAX_MS, luck));
+            attempts.next_ms =
+                now_ms.saturating_add(pause_ms(attempts.failures, MAX_UNREACHABLE_PAUSE_MS, luck));
         }
     }
 
@@ -152,7 +153,7 @@ impl DialBook {
     pub(crate) fn failed_for_long(&mut self, target: Target, now_ms: u64) {
         if let Some(attempts) = self.attempts(target) {
             attempts.dialing = false;
-            attempts.next_ms = now_ms.saturating_add(REFUSED_MAX_MS);
+            attempts.next_ms = now_ms.saturating_add(MAX_REFUSED_PAUSE_MS);
         }
     }
 
