@@ -33,7 +33,7 @@ pub struct Certificate {
 /// What a certificate is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCertificate {
-    /// The peer that is let in.
+    /// The admitted peer.
     pub peer_id: PeerId,
     /// The node's number, never 0 and no other node's.
     pub node_id: u64,
@@ -135,7 +135,7 @@ impl ClusterKey {
 }
 
 impl Certificate {
-    /// The peer that is let in.
+    /// The admitted peer.
     pub fn peer_id(&self) -> PeerId {
         self.fields.peer_id
     }

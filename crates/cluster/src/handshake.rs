@@ -1,6 +1,6 @@
-//! What two nodes say before anything else on `/edgefaas/cluster/1`, and who is refused. No sockets.
+//! The first messages of two nodes on `/edgefaas/cluster/1`, and the reasons for a refusal. No sockets.
 //!
-//! Both send a Hello at once. Each checks the other's and answers with a verdict; the side with the lower
+//! Both send a Hello immediately. Each checks the other's and answers with a verdict; the side with the lower
 //! peer id answers last, and it alone decides which of several connections to the same peer is kept. So the
 //! two never disagree about that.
 
@@ -15,11 +15,11 @@ use crate::{Certificate, CertificateError, Membership};
 /// The versions of the protocol inside the channel that this edgefaas speaks.
 pub const PROTOCOL_VERSIONS: RangeInclusive<u32> = 1..=1;
 
-/// The largest Hello and verdict.
+/// Limit of a Hello and of a verdict.
 pub(crate) const MAX_HELLO_BYTES: usize = 4 * 1_024;
 const MAX_TEXT_BYTES: usize = 200;
 
-/// Why a peer is not served. What is refused is counted by these.
+/// Why a peer is not served. Refused peers are counted by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -31,13 +31,13 @@ pub enum Refusal {
     Forged,
     /// Its certificate is another peer's.
     WrongPeer,
-    /// Its certificate was taken back.
+    /// Its certificate was revoked.
     Revoked,
-    /// It sent what is no Hello, no certificate or no frame.
+    /// It sent an invalid Hello, certificate or frame.
     Malformed,
     /// It sent a frame over the limit.
     TooLarge,
-    /// It connected and did not say who it is in time.
+    /// It connected and sent no Hello in time.
     Silent,
     /// There is a connection to it already.
     Duplicate,
@@ -47,7 +47,7 @@ pub enum Refusal {
     BackingOff,
     /// Its certificate was replaced by a newer one.
     Superseded,
-    /// Its address has too many connections that have not shown who they are.
+    /// Its address has too many connections without a verified certificate.
     Crowded,
     /// Another node with its identity is running, or its data directory is an older copy.
     Cloned,
@@ -55,7 +55,7 @@ pub enum Refusal {
     Other,
 }
 
-/// A refusal and its particulars.
+/// A refusal and its details, as text for the peer and the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub(crate) struct Refused {
@@ -63,7 +63,7 @@ pub(crate) struct Refused {
     pub(crate) detail: String,
 }
 
-/// What a node says first.
+/// The first message of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) versions: RangeInclusive<u32>,
@@ -194,7 +194,7 @@ impl Hello {
         })
     }
 
-    /// Whether a peer may be served: `remote` is who it proved to be, `now_unix_ms` this node's own clock.
+    /// Decides whether a peer may be served. `remote` is the peer id that it has proved, `now_unix_ms` this node's clock.
     pub(crate) fn check(
         &self,
         remote: PeerId,

@@ -1,4 +1,4 @@
-//! Who a node is: an ed25519 key pair, and the peer id that follows from it.
+//! The identity of a node: an ed25519 key pair, and the peer id that follows from it.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ impl Identity {
     }
 
     /// Reads the identity from a file, or makes one and writes it there: whole or not at all, readable by
-    /// the owner only. Of two processes that do so at once both get the same identity. The caller checks that no other user can
+    /// the owner only. Two processes that do so at the same time get the same identity. The caller checks that no other user can
     /// read a file that is there already.
     pub fn load_or_create(path: &Path) -> Result<Self, IdentityError> {
         if let Some(identity) = load(path)? {

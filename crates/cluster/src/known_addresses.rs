@@ -62,7 +62,7 @@ impl KnownAddresses {
         addresses
     }
 
-    /// What to tell other members: first-hand addresses, and hearsay only if there are none.
+    /// Addresses for other members: first-hand addresses, and hearsay only if there are none.
     pub(crate) fn to_tell(&self) -> Vec<Multiaddr> {
         let first_hand = self.first_hand();
         if first_hand.is_empty() { self.hearsay() } else { first_hand }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is told, and however often.
+        /// For any addresses, sent any number of times.
         #[test]
         fn hearsay_displaces_nothing(told in prop::collection::vec((0_usize..20, 1_u16..60), 0..100)) {
             let mut known = KnownAddresses::default();

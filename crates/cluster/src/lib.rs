@@ -1,11 +1,11 @@
 //! Nodes of one cluster find each other and have one authenticated, ordered and bounded channel of byte
-//! frames per pair. What is in the frames is no matter of this crate's [`transport`](Transport).
+//! frames per pair. The [`Transport`] does not read the content of the frames.
 //!
-//! Who belongs to a cluster is decided by its key ([`ClusterKey`]): it signs a [`Certificate`] over the peer
+//! The cluster's key ([`ClusterKey`]) decides the membership: it signs a [`Certificate`] over the peer
 //! id of every node. There is no server and nothing expires, since a small node has no clock that could be
 //! trusted; a node is removed by a [`Revocation`] that the cluster key signs.
 //!
-//! Which node sends which object to whom, and when, is decided by [`replication`], a machine without I/O.
+//! [`replication`], a machine without I/O, decides which node sends which object to which peer, and when.
 //! It knows neither the transport nor what an object is made of; [`simulation`] runs many of it in virtual
 //! time.
 //!
@@ -45,6 +45,8 @@ mod join;
 mod known_addresses;
 mod liveness;
 mod membership;
+mod network;
+mod penalties;
 pub mod replication;
 mod revocation;
 pub mod simulation;
@@ -55,12 +57,15 @@ pub use certificate::{Certificate, CertificateError, NewCertificate};
 pub use cluster_key::{ClusterId, ClusterKey, ClusterKeyError, ClusterPublicKey};
 pub use handshake::{PROTOCOL_VERSIONS, Refusal};
 pub use identity::{Identity, IdentityError};
-pub use join::{JoinError, JoinRequest, Token, TokenError, join};
+pub use join::{JoinError, JoinRequest, NoAnswer, Token, TokenError, WrongReply, join};
 pub use known_addresses::KnownAddresses;
 pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
+pub use network::address::{BootstrapError, TransportKind};
+pub use network::busy::{Busy, Work};
+pub use network::frame::ReadError;
+pub use network::swarm::{ListenFailure, SetupError};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
-    Busy, Copy, Counters, DownReason, Event, Handle, Options, PeerInfo, SendError, StartError, Transport,
-    TransportKind, Work,
+    Copy, Counters, DownReason, Event, Events, Handle, Options, PeerInfo, SendError, StartError, Transport,
 };

@@ -1,23 +1,31 @@
-//! When to say something to a peer, and when to give it up. No clock and no socket: time comes in as
+//! When to send a heartbeat, and when a peer is down. No clock and no socket: time comes in as
 //! milliseconds of any monotonic clock.
 
-/// A heartbeat goes out when nothing else did for so long.
+/// A heartbeat is sent after so long without another frame.
 pub(crate) const HEARTBEAT_MS: u64 = 1_000;
-/// A peer from which nothing came for so long is down.
+/// A peer is down after so long without a byte from it.
 pub(crate) const SILENCE_MS: u64 = 4_000;
-/// A busy channel is measured too, but not more often than this.
+/// The minimum between two heartbeats on a busy channel, which are for the round-trip time.
 const PROBE_MS: u64 = 5_000;
 
 /// One channel's clock.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    received_at_ms: u64,
+    reading: Reading,
     sent_at_ms: u64,
     probed_at_ms: u64,
-    paused: bool,
 }
 
-/// What is to be done now.
+/// Whether silence of the peer counts.
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    /// The last bytes came at this time.
+    Active { received_at_ms: u64 },
+    /// This node does not read.
+    Paused,
+}
+
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Send a heartbeat; [`Liveness::probed`] says that it was.
@@ -32,14 +40,16 @@ pub(crate) enum Due {
 }
 
 impl Liveness {
-    /// A channel on which something has just been said both ways.
+    /// A channel on which both sides have just sent something.
     pub(crate) fn new(now_ms: u64) -> Self {
-        Self { received_at_ms: now_ms, sent_at_ms: now_ms, probed_at_ms: 0, paused: false }
+        Self { reading: Reading::Active { received_at_ms: now_ms }, sent_at_ms: now_ms, probed_at_ms: 0 }
     }
 
     /// Something arrived, if only a part of a frame.
     pub(crate) fn received(&mut self, now_ms: u64) {
-        self.received_at_ms = now_ms;
+        if let Reading::Active { received_at_ms } = &mut self.reading {
+            *received_at_ms = now_ms;
+        }
     }
 
     /// Something was sent.
@@ -47,25 +57,27 @@ impl Liveness {
         self.sent_at_ms = now_ms;
     }
 
-    /// A heartbeat is on its way.
+    /// A heartbeat is in flight.
     pub(crate) fn probed(&mut self, now_ms: u64) {
         (self.sent_at_ms, self.probed_at_ms) = (now_ms, now_ms);
     }
 
-    /// This node is slow and does not read for a while: the peer's silence means nothing.
+    /// This node does not read for a while: the peer does not count as silent.
     pub(crate) fn pause(&mut self) {
-        self.paused = true;
+        self.reading = Reading::Paused;
     }
 
     /// This node reads again.
     pub(crate) fn resume(&mut self, now_ms: u64) {
-        (self.paused, self.received_at_ms) = (false, now_ms);
+        self.reading = Reading::Active { received_at_ms: now_ms };
     }
 
-    /// What is to be done at this time.
+    /// The step that is due at this time.
     pub(crate) fn due(&self, now_ms: u64) -> Due {
-        let down_at_ms =
-            if self.paused { u64::MAX } else { self.received_at_ms.saturating_add(SILENCE_MS) };
+        let down_at_ms = match self.reading {
+            Reading::Active { received_at_ms } => received_at_ms.saturating_add(SILENCE_MS),
+            Reading::Paused => u64::MAX,
+        };
         if now_ms >= down_at_ms {
             return Due::Down;
         }
@@ -131,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever sleeps until told to never sees the same moment twice, and never sleeps past a second.
+        /// A caller that sleeps until `until_ms` never sees the same moment twice, and never sleeps past a second.
         #[test]
         fn waiting_makes_progress(received in 0_u64..10_000, sent in 0_u64..10_000, now in 10_000_u64..20_000) {
             let mut channel = Liveness::new(0);

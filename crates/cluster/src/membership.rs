@@ -1,4 +1,4 @@
-//! What a node knows of its cluster: plain data that the caller keeps on disk.
+//! The cluster as one node knows it: plain data that the caller keeps on disk.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     RevocationList, Revocations,
 };
 
-/// The most members that a node remembers.
+/// Members that a node remembers.
 pub(crate) const MAX_MEMBERS: usize = 1_024;
 const FORMAT: u32 = 1;
 
@@ -34,10 +34,10 @@ pub struct Member {
     pub addresses: KnownAddresses,
 }
 
-/// Bytes that are no membership.
+/// Bytes that are not a membership.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// The bytes end early or hold what they may not.
+    /// The bytes are truncated or invalid.
     #[error("the cluster's member list is damaged; restore it from a backup or join again")]
     Malformed,
     /// Written by a version of edgefaas that this one does not know.
@@ -48,7 +48,7 @@ pub enum MembershipError {
         /// The format that it claims.
         found: u32,
     },
-    /// A certificate or list in it is not this cluster's.
+    /// A certificate or list in it is that of another cluster.
     #[error("the cluster's member list is wrong: {0}")]
     Certificate(#[from] CertificateError),
 }
@@ -85,7 +85,7 @@ impl Membership {
         self.members.values().filter(|member| !self.is_revoked(&member.certificate))
     }
 
-    /// Another member, unless it was put out.
+    /// Another member, unless it was revoked.
     pub fn member(&self, peer_id: &PeerId) -> Option<&Member> {
         self.members.get(peer_id).filter(|member| !self.is_revoked(&member.certificate))
     }
@@ -111,7 +111,7 @@ impl Membership {
         latest.replaces(certificate).then_some(latest)
     }
 
-    /// Takes in a member, or a newer certificate of one; true if that changed anything. This node itself,
+    /// Adds a member, or a newer certificate of one; true if that changed anything. This node itself,
     /// revoked certificates and members beyond the 1,024th are left out.
     pub fn learn(&mut self, certificate: Certificate) -> Result<bool, CertificateError> {
         if certificate.peer_id() == self.own.peer_id() {
@@ -205,7 +205,7 @@ impl Membership {
         Ok(changed)
     }
 
-    /// Takes in all that another view of the same cluster knows, except which node it is of; true if that
+    /// Adds everything from another view of the same cluster, except the own certificate; true if that
     /// changed anything.
     pub fn merge(&mut self, other: Self) -> Result<bool, CertificateError> {
         let (expected, found) = (self.cluster_id(), other.cluster_id());
@@ -261,7 +261,7 @@ impl Membership {
         Ok(read)
     }
 
-    /// Takes in a member that another one told of.
+    /// Adds a member that another one sent.
     pub(crate) fn take_in(
         &mut self,
         teller: PeerId,
@@ -282,10 +282,10 @@ impl Membership {
     }
 }
 
-/// What changed by a member that another one told of.
+/// The change by a member that another one sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TakenIn {
-    /// A member, its certificate or its own addresses. Hearsay about addresses is not worth a write.
+    /// A member, its certificate or its own addresses. Hearsay about addresses is not written to disk.
     pub(crate) to_keep: bool,
     /// Hearsay about addresses.
     pub(crate) to_dial: bool,
@@ -301,14 +301,14 @@ impl Member {
     }
 }
 
-/// A member as it is told of and kept.
+/// A member on the wire and on disk.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct MemberWire {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) certificate: Vec<u8>,
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub(crate) addresses: Vec<Vec<u8>>,
-    /// The teller has them from others.
+    /// The sender has them from others.
     #[prost(bool, tag = "3")]
     pub(crate) is_hearsay: bool,
 }

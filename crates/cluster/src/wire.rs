@@ -17,7 +17,7 @@ pub const MESSAGE_LIMIT_BYTES: usize = 320 * 1024;
 pub const APP_BYTES: usize = 255;
 /// How long the name of an object, or a pattern for it, can be, in bytes.
 pub const OBJECT_BYTES: usize = 1024;
-/// How many interests a node can tell.
+/// Interests of one node.
 pub const INTERESTS: usize = 4096;
 /// Into how many buckets objects fall, by the first byte of the hash of their key.
 pub const BUCKETS: usize = 256;

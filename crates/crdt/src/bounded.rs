@@ -7,7 +7,7 @@ use postcard::Error;
 
 use crate::wire::{Reader, Wire};
 
-/// Who may take how much, and who took it. Keyed by node, without the incarnation: a share outlives a restart, so a node
+/// Shares and withdrawals by node. Keyed by node, without the incarnation: a share outlives a restart, so a node
 /// must have stored each of its operations before anybody else sees its delta.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BoundedCounter {
@@ -92,7 +92,7 @@ impl BoundedCounter {
             }
             let used = self.used.entry(node).or_default();
             *used = used.checked_add(amount).ok_or(overflow)?;
-            // Served: nobody should keep on giving.
+            // Served: other nodes should stop giving.
             self.wish(node, 0);
         } else {
             value.checked_add(amount).ok_or(overflow)?;
@@ -110,7 +110,7 @@ impl BoundedCounter {
     }
 
     /// Gives each node that wants something at most half of what this one has left, and no more than it wants.
-    /// Nothing happens where nobody wants or nothing is left.
+    /// Nothing happens if no node wants a share or none is left.
     pub fn grant(&mut self, node: u64) -> Self {
         let wishes: Vec<(u64, u64)> = self.wishes(node).collect();
         let mut granted = false;
@@ -141,7 +141,7 @@ impl BoundedCounter {
         self.rights.len() * 24 + self.used.len() * 16 + self.wanted.len() * 24
     }
 
-    /// Who wants how much more than it has, other than the node.
+    /// The other nodes that want more than they have, and how much more.
     fn wishes(&self, node: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.wanted.iter().filter(move |(other, _)| **other != node).filter_map(|(other, want)| {
             let lacking = want.share.saturating_sub(self.share(*other));
@@ -160,7 +160,7 @@ impl BoundedCounter {
         }
     }
 
-    /// All that only this node writes. What it gave and took arrive together, so that nobody sees a share twice.
+    /// All that only this node writes. Gifts and withdrawals arrive together, so that no replica sees a share twice.
     fn row(&self, node: u64) -> Self {
         let rights = self.rights.range((node, 0)..=(node, u64::MAX));
         Self {

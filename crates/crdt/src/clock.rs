@@ -37,7 +37,7 @@ pub struct Timestamp {
 /// A replica's clock. It holds no time source: the wall clock's reading is passed in.
 ///
 /// A wall clock that jumps back (a Pi starts without one) makes it count logically from where it was.
-/// A remote write far in the future drags it along; whoever takes writes from outside decides how
+/// A remote write far in the future drags it along; the caller that accepts remote writes decides how
 /// far ahead is believable before it calls [`observe`](Self::observe).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HybridClock {

@@ -9,7 +9,7 @@ use crate::wire::{Reader, Wire};
 /// For each replica what it added and what it subtracted in total.
 ///
 /// Overflow: a local [`add`](Self::add) whose result does not fit an `i64` is refused. A merge cannot
-/// be refused without the replicas parting for good, so [`value`](Self::value) stops at the ends of
+/// be refused without the replicas diverging permanently, so [`value`](Self::value) stops at the ends of
 /// `i64` when concurrent additions went beyond; the state keeps the true totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counter {

@@ -106,7 +106,7 @@ pub enum ApplyError {
         /// What it may take.
         limit_bytes: usize,
     },
-    /// A replica that was folded, so gone for good, still writes.
+    /// A replica that was folded, which is permanent, still writes.
     #[error(
         "field `{field}`: replica {replica} was folded with all up to incarnation {up_to} of its node; \
          it must start again with a higher one"
@@ -114,7 +114,7 @@ pub enum ApplyError {
     Folded {
         /// The field's name.
         field: String,
-        /// Who wrote.
+        /// The writer.
         replica: ReplicaId,
         /// What was folded.
         up_to: u32,
@@ -124,7 +124,7 @@ pub enum ApplyError {
     Exhausted {
         /// The field's name.
         field: String,
-        /// Who wrote.
+        /// The writer.
         replica: ReplicaId,
     },
     /// The document engine refused an edit.

@@ -1,15 +1,11 @@
 //! A field of an object: one of the types, by name.
 
 use bytes::Bytes;
-use std::collections::BTreeSet;
 
 use crate::causal::{Flag, GSet, Map, MvRegister, Set};
 use crate::document::Document;
 use crate::dotted::{Dotted, Payload};
-use crate::{
-    ApplyError, BoundedCounter, Counter, FieldDelta, FieldType, GCounter, Hlc, Merged, Operation, Register,
-    ReplicaId, Value, WrongType, update,
-};
+use crate::{BoundedCounter, Counter, FieldType, GCounter, Hlc, Register, Value, WrongType};
 
 /// The state of one field at one replica.
 ///
@@ -46,7 +42,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// A field that nobody has written to.
+    /// A field without writes.
     pub fn empty(field_type: FieldType) -> Self {
         match field_type {
             FieldType::Counter => Self::Counter(Counter::default()),
@@ -65,7 +61,7 @@ impl Field {
         }
     }
 
-    /// Which type it is.
+    /// Its type.
     pub fn field_type(&self) -> FieldType {
         match self {
             Self::Counter(_) => FieldType::Counter,
@@ -108,7 +104,7 @@ impl Field {
         }
     }
 
-    /// What it holds. Large sets, maps and documents are copied.
+    /// Its value. Large sets, maps and documents are copied.
     pub fn value(&self) -> Value {
         match self {
             Self::Counter(counter) => Value::Integer(counter.value()),
@@ -131,12 +127,12 @@ impl Field {
         }
     }
 
-    /// The value at the end of the keys, through nested maps; none if a key is not there. It is for reading only: what
-    /// makes it merge stands with the map.
+    /// The value at the end of the keys, through nested maps; `None` if a key does not exist. For reading only: the
+    /// dots of nested values are in the map.
     ///
     /// # Errors
     ///
-    /// A key leads into what is no map; the error's `field` is the keys up to there.
+    /// A key leads into a field that is not a map; the error's `field` is the keys up to there.
     pub fn at_path(&self, path: &[String]) -> Result<Option<&Self>, WrongType> {
         let mut at = self;
         for (depth, key) in path.iter().enumerate() {
@@ -155,7 +151,7 @@ impl Field {
     ///
     /// # Errors
     ///
-    /// It is no set; the error's `field` is empty, since a field does not know its name.
+    /// It is not a set; the error's `field` is empty, since a field does not know its name.
     pub fn contains(&self, element: &[u8]) -> Result<bool, WrongType> {
         match self {
             Self::GSet(set) => Ok(set.contains(element)),
@@ -185,7 +181,7 @@ impl Field {
         size_of::<Self>() + inner
     }
 
-    /// The latest time in it; zero if there is none. A clock that reads the field back should observe it.
+    /// The latest time in it; zero without one. A clock that reads the field back should observe it.
     pub fn latest(&self) -> Hlc {
         match self {
             Self::Register(register) => register.written_at().map(|at| at.hlc).unwrap_or_default(),
@@ -213,84 +209,6 @@ impl Field {
         }
     }
 
-    /// Carries out an operation of this replica and gives what changed. `now` comes from the replica's
-    /// [`HybridClock`](crate::HybridClock); `name` is for the error.
-    pub fn apply_local(
-        &mut self,
-        name: &str,
-        operation: Operation,
-        replica: ReplicaId,
-        now: Hlc,
-    ) -> Result<FieldDelta, ApplyError> {
-        if operation.field_type() != self.field_type() {
-            return Err(self.wrong_type(name, operation.field_type()).into());
-        }
-        if let Some(up_to) = self.folded_up_to(replica.node).filter(|up_to| replica.incarnation <= *up_to) {
-            return Err(ApplyError::Folded { field: name.to_owned(), replica, up_to });
-        }
-        match (self, operation) {
-            (Self::Counter(counter), Operation::CounterAdd(amount)) => {
-                let delta = counter.add(amount, replica);
-                delta
-                    .map(|delta| FieldDelta(Self::Counter(delta)))
-                    .map_err(|overflow| ApplyError::CounterOverflow { field: name.to_owned(), overflow })
-            }
-            (Self::Register(register), Operation::RegisterSet(value)) => {
-                Ok(FieldDelta(Self::Register(register.set(value, replica, now))))
-            }
-            (Self::GCounter(counter), Operation::GCounterAdd(amount)) => {
-                let delta = counter.add(amount, replica);
-                delta
-                    .map(|delta| FieldDelta(Self::GCounter(delta)))
-                    .map_err(|overflow| ApplyError::GCounterOverflow { field: name.to_owned(), overflow })
-            }
-            (Self::BoundedCounter(counter), operation) => {
-                let delta = update::apply_bounded(counter, name, &operation, replica)?;
-                Ok(FieldDelta(Self::BoundedCounter(delta)))
-            }
-            (Self::GSet(set), Operation::GSetAdd(element)) => {
-                let mut delta = GSet::default();
-                if set.elements.insert(element.clone()) {
-                    delta.elements.insert(element);
-                }
-                Ok(FieldDelta(Self::GSet(delta)))
-            }
-            (Self::List(document), operation) => update::edit(document, name, operation, replica, 0)
-                .map(|delta| FieldDelta(Self::List(delta))),
-            (Self::Text(document), operation) => update::edit(document, name, operation, replica, 0)
-                .map(|delta| FieldDelta(Self::Text(delta))),
-            (Self::Json(document), operation) => update::edit(document, name, operation, replica, 0)
-                .map(|delta| FieldDelta(Self::Json(delta))),
-            (field, operation) => update::apply(field, name, operation, replica, now),
-        }
-    }
-
-    /// Takes in a delta of any replica.
-    ///
-    /// If the types differ, the one that comes first in [`FieldType`] is kept, here as everywhere else:
-    /// a merge that failed would leave the replicas apart for good.
-    pub fn merge(&mut self, delta: FieldDelta) -> Merged {
-        let (ours, theirs) = (self.field_type(), delta.0.field_type());
-        let changed = match (&mut *self, delta.0) {
-            (Self::Counter(ours), Self::Counter(theirs)) => ours.merge(&theirs),
-            (Self::Register(ours), Self::Register(theirs)) => ours.merge(theirs),
-            (Self::GCounter(ours), Self::GCounter(theirs)) => ours.merge(&theirs),
-            (Self::BoundedCounter(ours), Self::BoundedCounter(theirs)) => ours.merge(&theirs),
-            (Self::GSet(ours), Self::GSet(theirs)) => ours.merge(theirs),
-            (Self::List(ours), Self::List(theirs))
-            | (Self::Text(ours), Self::Text(theirs))
-            | (Self::Json(ours), Self::Json(theirs)) => ours.merge(theirs),
-            (_, other) if ours == theirs => self.merge_dotted(other),
-            (ours_field, other) => {
-                if theirs < ours {
-                    *ours_field = FieldDelta(other).into();
-                }
-                return Merged::TypeConflict { kept: ours.min(theirs), lost: ours.max(theirs) };
-            }
-        };
-        if changed { Merged::Changed } else { Merged::Unchanged }
-    }
-
     pub(crate) fn wrong_type(&self, name: &str, wanted: FieldType) -> WrongType {
         WrongType { field: name.to_owned(), actual: self.field_type(), wanted }
     }
@@ -316,88 +234,5 @@ impl Field {
             | Self::DwFlag(Flag { dotted, .. }) => Some(dotted),
             _ => None,
         }
-    }
-
-    fn merge_dotted(&mut self, mut other: Self) -> bool {
-        let mut changed = false;
-        let mut touched = BTreeSet::new();
-        if let (Self::Map(ours), Self::Map(theirs)) = (&mut *self, &mut other) {
-            for (path, counter) in std::mem::take(&mut theirs.bounded) {
-                if ours.bounded.entry(path.clone()).or_default().merge(&counter) {
-                    touched.insert(path);
-                    changed = true;
-                }
-            }
-        }
-        let theirs = other.dotted_mut().map(std::mem::take).unwrap_or_default();
-        let Some(ours) = self.dotted_mut() else { return changed };
-        let (difference, news) = ours.merge(theirs);
-        self.show(&difference);
-        if let Self::Map(map) = self {
-            touched.iter().for_each(|path| map.rebuild(path));
-        }
-        changed | news
-    }
-
-    fn folded_up_to(&self, node: u64) -> Option<u32> {
-        match self {
-            Self::Counter(counter) => counter.tally.folded_up_to(node),
-            Self::GCounter(counter) => counter.tally.folded_up_to(node),
-            other => other.dotted().and_then(|dotted| dotted.context.folded_up_to(node)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: ReplicaId = ReplicaId::new(1, 0);
-    const NOW: Hlc = Hlc { wall_ms: 1, logical: 0 };
-
-    #[test]
-    fn a_field_used_as_another_type_says_what_it_is() {
-        let mut field = Field::empty(FieldType::Counter);
-        let error = field.apply_local("x", Operation::RegisterSet("v".into()), A, NOW).unwrap_err();
-        assert_eq!(error.to_string(), "field `x` is a counter, not a register");
-        assert_eq!(field.register("x").unwrap_err().to_string(), error.to_string());
-        let register = Field::empty(FieldType::Register);
-        assert_eq!(
-            register.counter("y").unwrap_err().to_string(),
-            "field `y` is a register, not a counter"
-        );
-    }
-
-    #[test]
-    fn an_overflow_names_the_field() {
-        let mut field = Field::empty(FieldType::Counter);
-        field.apply_local("hits", Operation::CounterAdd(i64::MAX), A, NOW).unwrap();
-        let error = field.apply_local("hits", Operation::CounterAdd(1), A, NOW).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "field `hits`: adding 1 to a counter of 9223372036854775807 leaves the range of a 64-bit integer"
-        );
-    }
-
-    #[test]
-    fn merges_tell_whether_there_was_news() {
-        let mut there = Field::empty(FieldType::Counter);
-        let delta = there.apply_local("x", Operation::CounterAdd(1), A, NOW).unwrap();
-        let mut here = Field::empty(FieldType::Counter);
-        assert_eq!(here.merge(delta.clone()), Merged::Changed);
-        assert_eq!(here.merge(delta), Merged::Unchanged);
-    }
-
-    #[test]
-    fn fields_made_with_different_types_agree_on_the_first() {
-        let mut counter = Field::empty(FieldType::Counter);
-        let mut register = Field::empty(FieldType::Register);
-        let added = counter.apply_local("x", Operation::CounterAdd(1), A, NOW).unwrap();
-        let set = register.apply_local("x", Operation::RegisterSet("v".into()), A, NOW).unwrap();
-        let conflict = Merged::TypeConflict { kept: FieldType::Counter, lost: FieldType::Register };
-        assert_eq!(counter.merge(set), conflict);
-        assert_eq!(register.merge(added), conflict);
-        assert_eq!(counter, register);
-        assert_eq!(counter.counter("x").unwrap().value(), 1);
     }
 }

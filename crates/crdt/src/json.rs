@@ -39,7 +39,7 @@ pub(crate) fn set(doc: &mut Transaction<'_>, pointer: &str, value: &str) -> Resu
     }
 }
 
-/// Takes the value at a pointer away; nothing happens if there is none. Without the whole, null is left.
+/// Removes the value at a pointer; nothing happens if it does not exist. Without the whole, null is left.
 pub(crate) fn remove(doc: &mut Transaction<'_>, pointer: &str) -> Result<(), EditError> {
     let tokens = parse(pointer)?;
     let Some((last, parents)) = tokens.split_last() else {

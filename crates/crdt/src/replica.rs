@@ -1,4 +1,4 @@
-//! Who wrote something.
+//! The identity of a writer.
 
 use std::fmt;
 

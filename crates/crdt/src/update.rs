@@ -1,7 +1,8 @@
-//! Local operations on dotted values: what they take away and what they write.
+//! Local operations: checks and changes of this replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::causal::GSet;
 use crate::context::Dot;
 use crate::counter::Totals;
 use crate::document::{Document, EditError, MAX_DOCUMENT_BYTES, actor};
@@ -14,10 +15,10 @@ use crate::{
     ReplicaId, Timestamp, json,
 };
 
-/// How many amounts of one replica a counter in a map keeps apart.
+/// Amounts of one replica that a counter in a map keeps separate.
 const MAX_AMOUNTS: usize = 32;
 
-/// What an operation does.
+/// The effect of an operation on dotted values.
 #[derive(Debug, Default)]
 struct Plan {
     remove: Vec<Dot>,
@@ -26,7 +27,7 @@ struct Plan {
     bounded: Option<BoundedCounter>,
 }
 
-/// Who asks, and for what.
+/// The replica that operates, and the field that it operates on.
 struct Request<'a> {
     name: String,
     dotted: &'a Dotted,
@@ -38,7 +39,72 @@ struct Request<'a> {
     number: u64,
 }
 
-/// Carries out an operation on a field that stands on dotted values.
+impl Field {
+    /// Applies an operation of this replica and gives the change. `now` comes from the replica's
+    /// [`HybridClock`](crate::HybridClock); `name` is for the error.
+    pub fn apply_local(
+        &mut self,
+        name: &str,
+        operation: Operation,
+        replica: ReplicaId,
+        now: Hlc,
+    ) -> Result<FieldDelta, ApplyError> {
+        if operation.field_type() != self.field_type() {
+            return Err(self.wrong_type(name, operation.field_type()).into());
+        }
+        if let Some(up_to) = self.folded_up_to(replica.node).filter(|up_to| replica.incarnation <= *up_to) {
+            return Err(ApplyError::Folded { field: name.to_owned(), replica, up_to });
+        }
+        match (self, operation) {
+            (Self::Counter(counter), Operation::CounterAdd(amount)) => {
+                let delta = counter.add(amount, replica);
+                delta
+                    .map(|delta| FieldDelta(Self::Counter(delta)))
+                    .map_err(|overflow| ApplyError::CounterOverflow { field: name.to_owned(), overflow })
+            }
+            (Self::Register(register), Operation::RegisterSet(value)) => {
+                Ok(FieldDelta(Self::Register(register.set(value, replica, now))))
+            }
+            (Self::GCounter(counter), Operation::GCounterAdd(amount)) => {
+                let delta = counter.add(amount, replica);
+                delta
+                    .map(|delta| FieldDelta(Self::GCounter(delta)))
+                    .map_err(|overflow| ApplyError::GCounterOverflow { field: name.to_owned(), overflow })
+            }
+            (Self::BoundedCounter(counter), operation) => {
+                let delta = apply_bounded(counter, name, &operation, replica)?;
+                Ok(FieldDelta(Self::BoundedCounter(delta)))
+            }
+            (Self::GSet(set), Operation::GSetAdd(element)) => {
+                let mut delta = GSet::default();
+                if set.elements.insert(element.clone()) {
+                    delta.elements.insert(element);
+                }
+                Ok(FieldDelta(Self::GSet(delta)))
+            }
+            (Self::List(document), operation) => {
+                edit(document, name, operation, replica, 0).map(|delta| FieldDelta(Self::List(delta)))
+            }
+            (Self::Text(document), operation) => {
+                edit(document, name, operation, replica, 0).map(|delta| FieldDelta(Self::Text(delta)))
+            }
+            (Self::Json(document), operation) => {
+                edit(document, name, operation, replica, 0).map(|delta| FieldDelta(Self::Json(delta)))
+            }
+            (field, operation) => apply(field, name, operation, replica, now),
+        }
+    }
+
+    fn folded_up_to(&self, node: u64) -> Option<u32> {
+        match self {
+            Self::Counter(counter) => counter.tally.folded_up_to(node),
+            Self::GCounter(counter) => counter.tally.folded_up_to(node),
+            other => other.dotted().and_then(|dotted| dotted.context.folded_up_to(node)),
+        }
+    }
+}
+
+/// Applies an operation on a field that stands on dotted values.
 pub(crate) fn apply(
     field: &mut Field,
     name: &str,
@@ -148,7 +214,7 @@ fn plan(
                 return Err(overflow);
             };
             let own = own_dots(dots, request.replica);
-            // Its own amounts are nobody else's to write: taken together they are the replica's total.
+            // Only this replica writes its amounts: their sum is the replica's total.
             let amount = if own.len() < MAX_AMOUNTS { new } else { all };
             let remove = if own.len() < MAX_AMOUNTS { Vec::new() } else { own };
             write(remove, path, Payload::Amount(amount))
@@ -212,7 +278,7 @@ fn plan(
     })
 }
 
-/// Carries out an operation on a document; `number` is its actor's.
+/// Applies an operation on a document; `number` is its actor's.
 pub(crate) fn edit(
     document: &mut Document,
     name: &str,
@@ -256,7 +322,7 @@ pub(crate) fn edit(
     })
 }
 
-/// Carries out an operation on a bounded counter.
+/// Applies an operation on a bounded counter.
 pub(crate) fn apply_bounded(
     counter: &mut BoundedCounter,
     name: &str,
@@ -275,4 +341,36 @@ pub(crate) fn apply_bounded(
 
 fn own_dots(dots: &BTreeSet<Dot>, replica: ReplicaId) -> Vec<Dot> {
     dots.range(Dot { replica, number: 0 }..=Dot { replica, number: u64::MAX }).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ReplicaId = ReplicaId::new(1, 0);
+    const NOW: Hlc = Hlc { wall_ms: 1, logical: 0 };
+
+    #[test]
+    fn a_field_used_as_another_type_says_what_it_is() {
+        let mut field = Field::empty(FieldType::Counter);
+        let error = field.apply_local("x", Operation::RegisterSet("v".into()), A, NOW).unwrap_err();
+        assert_eq!(error.to_string(), "field `x` is a counter, not a register");
+        assert_eq!(field.register("x").unwrap_err().to_string(), error.to_string());
+        let register = Field::empty(FieldType::Register);
+        assert_eq!(
+            register.counter("y").unwrap_err().to_string(),
+            "field `y` is a register, not a counter"
+        );
+    }
+
+    #[test]
+    fn an_overflow_names_the_field() {
+        let mut field = Field::empty(FieldType::Counter);
+        field.apply_local("hits", Operation::CounterAdd(i64::MAX), A, NOW).unwrap();
+        let error = field.apply_local("hits", Operation::CounterAdd(1), A, NOW).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "field `hits`: adding 1 to a counter of 9223372036854775807 leaves the range of a 64-bit integer"
+        );
+    }
 }

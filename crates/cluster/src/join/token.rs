@@ -1,4 +1,4 @@
-//! The one line of text that lets a node in.
+//! Join tokens: one line of text that admits one node.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,10 +26,10 @@ pub struct Token {
     addresses: Vec<Multiaddr>,
 }
 
-/// Text that is no token.
+/// Text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It begins otherwise.
+    /// The prefix is missing.
     #[error("a join token begins with `{PREFIX}`; copy the whole line again")]
     NotAToken,
     /// A character was lost or changed.
@@ -49,7 +49,7 @@ impl Token {
         Self { secret, cluster, issuer, addresses }
     }
 
-    /// The cluster that it leads to.
+    /// The cluster that it is for.
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }

@@ -28,7 +28,7 @@ pub struct Counters {
     /// The time from the first change to its flush, summed over the flushes; by their number, it is the
     /// effective interval.
     pub flush_delay: Duration,
-    /// The longest of these.
+    /// The maximum of these.
     pub flush_delay_max: Duration,
     /// Deltas that waited for a peer without room.
     pub lagged: u64,
@@ -42,7 +42,7 @@ pub struct Counters {
     pub rounds_equal: u64,
     /// Rounds that ended after an exchange.
     pub rounds_exchanged: u64,
-    /// Objects that nobody uses here and whose sender had used up its budget: not kept.
+    /// Objects that no function on this node uses and whose sender had used up its budget: not kept.
     pub keep_refused: u64,
     /// Messages of a kind that this version does not know.
     pub unknown_messages: u64,
@@ -52,7 +52,7 @@ pub struct Counters {
     pub unknown_keys: u64,
     /// Frames and payloads that were garbage.
     pub bad_messages: u64,
-    /// Peers disconnected for what they did.
+    /// Peers that were disconnected for a fault of theirs.
     pub disconnects: u64,
     /// Local changes and states that were not sent since they or their keys are over the limits.
     pub payloads_too_long: u64,

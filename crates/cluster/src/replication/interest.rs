@@ -1,4 +1,4 @@
-//! Who wants to hear of which objects.
+//! Interests: the objects that a node wants to receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub struct Interest {
     pub pattern: String,
 }
 
-/// About how long the message that tells of interests may get, in bytes.
+/// Approximate limit of the message with interests, in bytes.
 const TOLD_BYTES: usize = 200 * 1024;
 
 /// All interests of a node, sorted by app.
@@ -22,7 +22,7 @@ const TOLD_BYTES: usize = 200 * 1024;
 pub(crate) struct InterestSet(Vec<Interest>);
 
 impl InterestSet {
-    /// Drops what cannot match or be told. A set too large to tell becomes wider: all objects of its apps.
+    /// Drops interests that cannot match or be sent. A set that is too large to send becomes wider: all objects of its apps.
     pub(crate) fn new(interests: Vec<Interest>) -> Self {
         let mut by_app: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for Interest { app, pattern } in interests {

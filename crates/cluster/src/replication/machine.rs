@@ -1,4 +1,4 @@
-//! The machine: events in, outputs out.
+//! The replication machine: events in, outputs out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,12 +15,10 @@ use crate::replication::{
 };
 use crate::wire::{self, Kind, Message};
 
-/// The longest back-off.
-const BACK_OFF_MAX: Duration = Duration::from_secs(60);
-/// The least time between rounds that a peer asks for or that interests call for.
+/// The minimum between rounds that a peer requests or that changed interests require.
 pub(super) const ROUND_GAP: Duration = Duration::from_secs(1);
 
-/// Which node sends which object to whom and when; see the [module](crate::replication).
+/// Decides which node sends which object to which peer, and when; see the [module](crate::replication).
 ///
 /// Times are durations since the start of the node; they never go back.
 #[derive(Debug)]
@@ -40,7 +38,6 @@ pub struct Replication<D> {
     members: BTreeSet<NodeId>,
     /// When a member was last found to have the same as this node.
     pub(super) confirmed: BTreeMap<NodeId, Duration>,
-    strikes: BTreeMap<NodeId, u32>,
     pub(super) pending: Pending<D>,
     timers: BTreeSet<(Duration, NodeId)>,
     pub(super) counters: Counters,
@@ -71,15 +68,14 @@ impl<D: Delta> Replication<D> {
             absent: BTreeMap::new(),
             members: BTreeSet::new(),
             confirmed: BTreeMap::new(),
-            strikes: BTreeMap::new(),
             pending: Pending::default(),
             timers: BTreeSet::new(),
             counters: Counters::default(),
         }
     }
 
-    /// Takes an event in. `now` is the time since the start; the outputs are for the driver to carry out in
-    /// their order before the next call.
+    /// Handles an event. `now` is the time since the start. The driver carries the outputs out in their order before
+    /// the next call.
     pub fn handle<R>(&mut self, event: Event<D>, now: Duration, replica: &R) -> Vec<Output>
     where
         R: Replica<Delta = D>,
@@ -101,7 +97,6 @@ impl<D: Delta> Replication<D> {
             Event::Members(members) => {
                 self.members = members.into_iter().filter(|node| *node != self.me).collect();
                 self.confirmed.retain(|node, _| self.members.contains(node));
-                self.strikes.retain(|node, _| self.members.contains(node));
             }
             Event::LocalInterests(interests) => self.local_interests(interests, replica, &mut out),
             Event::Changed { object, delta, policy } => {
@@ -151,7 +146,7 @@ impl<D: Delta> Replication<D> {
         self.pending.weight_bytes() + self.peers.values().map(Peer::waiting_bytes).sum::<usize>()
     }
 
-    /// What it has done since the start.
+    /// Figures since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -211,7 +206,7 @@ impl<D: Delta> Replication<D> {
         }
     }
 
-    /// Does what is due of all.
+    /// Handles all due timers.
     fn run_due<R>(&mut self, replica: &R, out: &mut Vec<Output>)
     where
         R: Replica<Delta = D>,
@@ -293,10 +288,7 @@ impl<D: Delta> Replication<D> {
         if reason != DisconnectReason::Stalled {
             self.counters.bad_messages += 1;
         }
-        let strikes = self.strikes.entry(node).or_default();
-        let back_off = Duration::from_secs(1 << (*strikes).min(6)).min(BACK_OFF_MAX);
-        *strikes = strikes.saturating_add(1);
-        out.push(Output::Disconnect { node, reason, back_off });
+        out.push(Output::Disconnect { node, reason });
     }
 
     pub(super) fn send(&mut self, node: NodeId, kind: impl Into<Message>, out: &mut Vec<Output>) {

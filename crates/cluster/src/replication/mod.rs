@@ -1,10 +1,10 @@
-//! Which node sends which object to whom and when.
+//! Decides which node sends which object to which peer, and when.
 //!
 //! [`Replication`] is a machine without I/O: [`handle`](Replication::handle) takes an [`Event`] and the time
 //! and gives [`Output`]s. It knows neither the objects' types nor sockets nor a clock, so that the same code
 //! runs on a node and in a seeded simulation.
 //!
-//! **Deltas.** A local change waits for the object's interval, merged with those that follow, and then goes to
+//! **Deltas.** A local change waits for the object's interval, merged with later ones, and is then sent to
 //! the connected nodes that are interested in the object or keep a copy of it. What cannot be sent merges
 //! while it waits; past a bound, only "this object is stale there" is kept, and past another only "something
 //! is". Received changes are not passed on: the writer sends to all.
@@ -98,24 +98,24 @@ impl Default for Policy {
     }
 }
 
-/// What happened. `D` is the delta of an object.
+/// Input of the machine. `D` is the delta of an object.
 #[derive(Debug, Clone)]
 pub enum Event<D> {
     /// A connection is up, after [`PeerDown`](Self::PeerDown) if there was one before.
     PeerUp {
         /// The node at the other end.
         node: NodeId,
-        /// What was negotiated.
+        /// The negotiated version.
         protocol_version: u32,
     },
-    /// The connection is gone. What was under way is lost.
+    /// The connection is gone. Frames in flight are lost.
     PeerDown {
         /// The node at the other end.
         node: NodeId,
     },
     /// All members of the cluster, connected or not; with or without this one.
     Members(Vec<NodeId>),
-    /// What functions on this node use; replaces what was said before.
+    /// The interests of the functions on this node; replaces the previous ones.
     LocalInterests(Vec<Interest>),
     /// The node itself changed an object. Not for changes that came from others.
     Changed {
@@ -149,27 +149,27 @@ pub enum Event<D> {
     },
     /// The payload of an [`Output::Merge`] was garbage.
     BadPayload {
-        /// Who sent it.
+        /// The sender.
         node: NodeId,
     },
-    /// Time went by; at the latest at [`Replication::next_deadline`].
+    /// Time has passed; at the latest at [`Replication::next_deadline`].
     Tick,
 }
 
-/// What the driver has to do, in this order and before it handles the next event.
+/// Output of the machine: the driver carries it out, in order, before it handles the next event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Give a frame to the transport; if that has no room, [`Event::Refused`]. An empty outbox takes a frame
     /// of any length up to [`MESSAGE_LIMIT_BYTES`](crate::wire::MESSAGE_LIMIT_BYTES).
     Send {
-        /// To whom.
+        /// The receiver.
         node: NodeId,
         /// The frame.
         frame: Bytes,
     },
     /// Merge a delta into the replica; if it is garbage, [`Event::BadPayload`].
     Merge {
-        /// Who sent it.
+        /// The sender.
         node: NodeId,
         /// The object, which may be new here.
         object: ObjectKey,
@@ -183,41 +183,40 @@ pub enum Output {
         /// As it was told.
         interest: Interest,
     },
-    /// Close the connection. The machine forgets the peer at once.
+    /// Close the connection, and leave the peer alone for a pause that the transport decides. The machine forgets the
+    /// peer immediately.
     Disconnect {
         /// The peer.
         node: NodeId,
-        /// What it did.
+        /// The cause.
         reason: DisconnectReason,
-        /// How long not to connect again; longer each time, up to a minute.
-        back_off: Duration,
     },
 }
 
-/// Why a peer is to be disconnected.
+/// Why a peer is disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DisconnectReason {
-    /// It sent a frame that is no message.
+    /// It sent an invalid frame.
     #[error("it sent a frame that is no message, or is over its limits")]
     BadMessage,
     /// It sent a payload that no object understands.
     #[error("it sent a change that no object understands")]
     BadPayload,
-    /// It let a round hang.
+    /// It did not finish a round.
     #[error("it does not answer")]
     Stalled,
 }
 
-/// The machine's measures. The defaults are for nodes.
+/// Settings of the machine. The defaults are for nodes.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Of the randomness of the time between rounds.
+    /// Seed of the jitter between rounds.
     pub seed: u64,
-    /// The least time between two rounds with a peer.
+    /// The minimum between two rounds with a peer.
     pub round_min: Duration,
-    /// The most.
+    /// The maximum between two rounds with a peer.
     pub round_max: Duration,
-    /// How long a new interest waits for a first peer.
+    /// The time that a new interest waits for a first peer.
     pub grace: Duration,
     /// How long a node must have been here before it is chosen to keep objects, or away before others are
     /// chosen in its place.
@@ -233,9 +232,9 @@ pub struct Settings {
     /// How many bytes of changes wait for their interval; with more, the first go early.
     pub pending_bytes: usize,
     /// How many objects a round compares one by one; at most
-    /// [`ROUND_OBJECTS`](crate::wire::ROUND_OBJECTS). If more differ, another round follows at once.
+    /// [`ROUND_OBJECTS`](crate::wire::ROUND_OBJECTS). If more differ, another round follows immediately.
     pub round_objects: usize,
-    /// How many bytes of objects that nobody uses here a peer may send at once …
+    /// Bytes of objects that no function on this node uses, which a peer may send in one burst …
     pub keep_bytes: u64,
     /// … and per second after that.
     pub keep_bytes_per_second: u64,

@@ -1,4 +1,4 @@
-//! What goes to a peer: changes at once where there is room, the rest piece by piece.
+//! Sending to a peer: changes immediately where there is room, the rest in pieces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::wire::{Chunk, Deltas, Differences, Finished, Kind, ObjectDelta, Objec
 
 /// About how many bytes one call sends; what is left goes in the next.
 pub(super) const OUTPUT_BYTES: usize = 1024 * 1024;
-/// What an entry of a message takes beside its fields, in bytes, at most.
+/// Overhead of an entry of a message beside its fields, in bytes, at most.
 const ENTRY_BYTES: usize = 24;
 /// Fields are compared one by one if their names and digests take at most so many bytes.
 const FIELDS_BYTES: usize = 64 * 1024;
@@ -28,7 +28,7 @@ struct Growing {
 }
 
 impl<D: Delta> Replication<D> {
-    /// Sends the changes that are due to whom they concern.
+    /// Sends the due changes to the peers that they concern.
     pub(super) fn flush(&mut self, out: &mut Vec<Output>) {
         let mut growing: BTreeMap<NodeId, Growing> = BTreeMap::new();
         let mut lagging: BTreeSet<NodeId> = BTreeSet::new();
@@ -71,7 +71,7 @@ impl<D: Delta> Replication<D> {
         lagging.into_iter().for_each(|node| self.set_timer(node));
     }
 
-    /// The connected nodes that shall get a change of an object.
+    /// The connected nodes that get a change of an object.
     fn targets(&self, object: &ObjectKey, copies: u8) -> Vec<NodeId> {
         let hash = object.hash64();
         let gets = |(node, interested): &(NodeId, bool)| {

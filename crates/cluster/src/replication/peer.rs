@@ -1,4 +1,4 @@
-//! What the machine remembers of a connected peer. All of it is bounded and goes with the connection.
+//! State of a connected peer. Bounded, and dropped with the connection.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::replication::round::{Entry, Tally};
 use crate::replication::{Delta, ObjectKey};
 
 /// How many bytes of keys are remembered that a peer keeps without interest. More are found anew each round.
-const KEPT_BYTES: usize = 32 * 1024 * 1024;
+const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
 /// What an entry takes beside its names, about, in bytes.
-const KEPT_ENTRY_BYTES: usize = 96;
+const KEPT_ENTRY_OVERHEAD_BYTES: usize = 96;
 /// How many bytes of refused frames are kept.
-const UNSENT_BYTES: usize = 2 * 1024 * 1024;
+const MAX_UNSENT_BYTES: usize = 2 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Peer<D> {
-    /// What it wants to hear of; none until it has said so.
+    /// Its interests; `None` until it has sent them.
     pub(crate) interests: Option<InterestSet>,
     /// The version of these.
     pub(crate) interests_version: u32,
-    /// It has not been told the current local interests.
+    /// The current local interests were not sent to it yet.
     pub(crate) untold: bool,
     /// The transport has no room.
     pub(crate) blocked: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Peer<D> {
     /// How many of these were given back since a frame last went out.
     given_back: usize,
     pub(crate) lag: Lag<D>,
-    /// A long payload on its way.
+    /// A long payload in flight.
     pub(crate) long: Option<LongPayload>,
     /// What the current round has yet to send.
     pub(crate) work: VecDeque<Work>,
@@ -61,7 +61,7 @@ pub(crate) struct Peer<D> {
     pub(crate) keys_in: KeysIn,
     /// A long payload that arrives in pieces.
     pub(crate) assembly: Option<Box<Assembly>>,
-    /// What it may send of objects that nobody uses here.
+    /// Budget for objects that no function on this node uses.
     pub(crate) keep_budget: Budget,
     /// How many rounds it may begin.
     pub(crate) round_budget: Budget,
@@ -181,8 +181,8 @@ impl<D: Delta> Peer<D> {
 
     /// Remembers that it holds an object although it is not interested.
     pub(crate) fn holds(&mut self, object: &ObjectKey) {
-        let bytes = object.app.len() + object.object.len() + KEPT_ENTRY_BYTES;
-        let fits = self.kept_bytes + bytes <= KEPT_BYTES;
+        let bytes = object.app.len() + object.object.len() + KEPT_ENTRY_OVERHEAD_BYTES;
+        let fits = self.kept_bytes + bytes <= MAX_KEPT_BYTES;
         if fits && !self.is_interested(object) && !self.kept.contains(object) {
             self.kept_bytes += bytes;
             self.kept.insert(object.clone());
@@ -263,7 +263,7 @@ impl<D: Delta> Peer<D> {
 
     /// If too much waits, all that is under way is forgotten and compared anew.
     fn bound_unsent(&mut self) {
-        if self.unsent_bytes <= UNSENT_BYTES {
+        if self.unsent_bytes <= MAX_UNSENT_BYTES {
             return;
         }
         self.unsent.clear();
@@ -280,7 +280,7 @@ impl<D: Delta> Peer<D> {
 }
 
 impl Budget {
-    /// Takes so many, if they are there: at most `limit` at once and so many a second after that.
+    /// Takes `amount` from the bucket of `limit`, which refills by `per_second`; false if it has less.
     pub(crate) fn take(&mut self, amount: u64, limit: u64, per_second: u64, now: Duration) -> bool {
         let passed_ms = now.saturating_sub(self.at).as_millis().min(u128::from(u32::MAX)) as u64;
         let refilled = per_second.saturating_mul(passed_ms) / 1000;

@@ -1,4 +1,4 @@
-//! What comes from a peer.
+//! Receiving from a peer.
 
 use bytes::Bytes;
 
@@ -117,7 +117,7 @@ impl<D: Delta> Replication<D> {
         }
     }
 
-    /// Hands a delta on, if this node uses or holds the object or has room to keep it.
+    /// Outputs a delta, if this node uses or holds the object, or its budget has room for it.
     fn merge<R>(
         &mut self,
         node: NodeId,

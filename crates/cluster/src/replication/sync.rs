@@ -11,7 +11,7 @@ use crate::replication::round::{
 use crate::replication::{Delta, NodeId, ObjectKey, Output, Replica, Replication};
 use crate::wire::{self, Kind, ROUND_OBJECTS};
 
-/// How many rounds a peer may begin at once …
+/// Rounds that a peer may begin in one burst …
 const ROUNDS: u64 = 256;
 /// … and per second after that.
 const ROUNDS_PER_SECOND: u64 = 2;
@@ -23,7 +23,7 @@ impl<D: Delta> Replication<D> {
     /// not, the round finds it out and they do in the next.
     ///
     /// It is if the peer is interested, or holds the object as far as is known, or shall keep it and it is on
-    /// this node to see to that: because it is interested, or because nobody is.
+    /// this node to do that: because it is interested, or because no node is.
     fn shares<R>(&self, node: NodeId, peer: &Peer<D>, object: &ObjectKey, hash: u64, replica: &R) -> bool
     where
         R: Replica<Delta = D>,

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::penalties::Penalties;
 use crate::replication::{
     Counters, DisconnectReason, Event, Interest, NodeId, ObjectKey, Output, Policy, Replica, Replication,
     Settings,
@@ -44,7 +45,7 @@ pub struct Simulation<R: SimulatedReplica> {
     links: Links,
     agenda: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     sequence: u64,
-    /// Who disconnected whom, and why.
+    /// Disconnects: the node, the disconnected peer, and the reason.
     disconnects: Vec<(NodeId, NodeId, DisconnectReason)>,
 }
 
@@ -52,6 +53,7 @@ struct Node<R: SimulatedReplica> {
     machine: Replication<R::Delta>,
     replica: R,
     started: Duration,
+    penalties: Penalties<NodeId>,
     tick: Option<Duration>,
     synced: Vec<(Interest, Duration)>,
 }
@@ -85,7 +87,17 @@ impl<R: SimulatedReplica> Simulation<R> {
         let settings = Settings { seed: self.random.next(), ..self.settings.clone() };
         let machine = Replication::new(node, settings);
         let started = self.now;
-        self.nodes.insert(node, Node { machine, replica, started, tick: None, synced: Vec::new() });
+        self.nodes.insert(
+            node,
+            Node {
+                machine,
+                replica,
+                started,
+                penalties: Penalties::default(),
+                tick: None,
+                synced: Vec::new(),
+            },
+        );
         self.handle(node, Event::LocalInterests(interests));
         let others: Vec<NodeId> = self.nodes.keys().copied().filter(|other| *other != node).collect();
         others.into_iter().for_each(|other| self.connect_after(node, other, Duration::ZERO));
@@ -99,12 +111,12 @@ impl<R: SimulatedReplica> Simulation<R> {
         Some(stopped.replica)
     }
 
-    /// Tells a node what its functions use now.
+    /// Sets the interests of a node.
     pub fn set_interests(&mut self, node: NodeId, interests: Vec<Interest>) {
         self.handle(node, Event::LocalInterests(interests));
     }
 
-    /// Tells all nodes which members there are.
+    /// Sets the members of all nodes.
     pub fn set_members(&mut self, members: &[NodeId]) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.handle(node, Event::Members(members.to_vec())));
@@ -237,7 +249,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         self.nodes.get(&node).map_or(&[], |node| &node.synced)
     }
 
-    /// Who disconnected whom, and why.
+    /// Disconnects: the node, the disconnected peer, and the reason.
     pub fn disconnects(&self) -> &[(NodeId, NodeId, DisconnectReason)] {
         &self.disconnects
     }
@@ -339,15 +351,24 @@ impl<R: SimulatedReplica> Simulation<R> {
                         at.synced.push((interest, now));
                     }
                 }
-                Output::Disconnect { node: other, reason, back_off } => {
+                Output::Disconnect { node: other, reason } => {
                     self.disconnects.push((node, other, reason));
+                    let pause = self.penalise(node, other);
                     if self.links.disconnect(node, other) {
                         self.handle(other, Event::PeerDown { node });
                     }
-                    self.connect_after(node, other, back_off);
+                    self.connect_after(node, other, pause);
                 }
             }
         }
+    }
+
+    /// The pause before a node connects again with a peer that it has disconnected, as the transport decides it.
+    fn penalise(&mut self, node: NodeId, peer: NodeId) -> Duration {
+        let now_ms = u64::try_from(self.now.as_millis()).unwrap_or(u64::MAX);
+        let random = self.random.next();
+        let Some(at) = self.nodes.get_mut(&node) else { return Duration::ZERO };
+        Duration::from_millis(at.penalties.refuse(peer, now_ms, random).saturating_sub(now_ms))
     }
 
     /// Gives back a frame for which the sender's outbox has no room.

@@ -8,7 +8,7 @@ use crate::replication::NodeId;
 /// How the network is.
 #[derive(Debug, Clone)]
 pub struct Network {
-    /// The least time that a frame is on its way.
+    /// The minimum latency of a frame.
     pub latency_min: Duration,
     /// The most. Frames of a connection stay in order all the same, unless they are reordered.
     pub latency_max: Duration,

@@ -1,5 +1,6 @@
-//! One member's channel: frames both ways until the end.
+//! One member's channel: frames both ways until its end.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,170 +13,125 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::frame::{self, Kind, ReadError};
-use super::greeting::{self, Link};
-use super::shared::{Peer, Shared};
-use super::{DownReason, Event, address};
+use super::dial_signal::DialSignal;
+use super::event::{DownReason, Event};
+use super::greeting::Greeter;
+use super::link::{Link, Outcome};
+use super::peer::Peer;
 use crate::handshake::{Hello, Refusal};
 use crate::known_addresses::{decode_addresses, encode_addresses};
 use crate::liveness::{Due, Liveness};
-use crate::membership::{Member, decode_members, encode_members};
-use crate::revocation::{RevocationFrame, encode_revocation};
+use crate::membership::{Member, decode_members};
+use crate::network::address;
+use crate::network::frame::{self, Kind, ReadError};
+use crate::revocation::RevocationFrame;
 use crate::{CertificateError, RevocationList};
 
-/// Frames of the channel's own may be as large as this, whatever the limit for the node's.
+/// Limit of a control frame, whatever the limit of the node's frames.
 const MAX_CONTROL_BYTES: usize = 128 * 1_024;
 const READ_BUFFER_BYTES: usize = 16 * 1_024;
-/// How long a farewell may take to get through.
-const FAREWELL: Duration = Duration::from_millis(300);
+/// The time that a goodbye has to get through.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How a channel ended.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// This node refused the peer.
-    Refused(Refusal),
-    /// The peer refused this node.
-    RefusedByPeer(Refusal),
-    /// The connection broke before the peer was known.
-    Lost,
-    /// The channel stood for so long.
-    Down { up: Duration, reason: DownReason },
+/// Serves the streams of all members. Each takes one task, which the driver owns.
+pub(super) struct ChannelServer {
+    pub(super) greeter: Greeter,
+    pub(super) dial_signal: DialSignal,
+    /// The node's events end with the last copy of this.
+    pub(super) events: mpsc::Sender<Event>,
 }
 
-/// Runs a channel to its end.
-pub(crate) async fn run(
-    shared: Arc<Shared>,
-    events: mpsc::Sender<Event>,
-    link: Link,
-    mut stream: Stream,
-) -> Outcome {
-    let opened = greeting::open(&shared, &link, &mut stream).await;
-    // A member that does not let this node in may have said that it was put out, or another one.
-    let has_learnt = shared.has_learnt.swap(false, std::sync::atomic::Ordering::AcqRel);
-    let is_out = opened.is_err() && shared.membership.lock().is_own_revoked();
-    if (has_learnt || is_out) && !shared.cancel.is_cancelled() {
-        tokio::select! {
-            _ = events.send(Event::MembershipChanged) => {}
-            () = shared.cancel.cancelled() => {}
+impl ChannelServer {
+    /// Runs the handshake and then the channel to its end.
+    pub(super) async fn run(&self, link: Link, mut stream: Stream) -> Outcome {
+        let (greeter, gossip) = (&self.greeter, &self.greeter.gossip);
+        let opened = greeter.open(&link, &mut stream).await;
+        // A member that refuses this node may have sent a revocation, of this node or of another one.
+        let has_learnt = gossip.take_unreported();
+        let is_revoked = opened.is_err() && gossip.membership.lock().is_own_revoked();
+        if (has_learnt || is_revoked) && !greeter.cancel.is_cancelled() {
+            self.emit_until_cancelled(Event::MembershipChanged).await;
         }
-    }
-    match opened {
-        Ok((peer, hello)) => {
-            shared.member_came_from(link.peer, &link.address);
-            if let Some(life) = peer.life() {
-                shared.lives.lock().accept(link.peer, life);
+        match opened {
+            Ok((peer, hello)) => {
+                greeter.admission.member_connected(link.peer, &link.address);
+                if let Some(start) = peer.node_start() {
+                    greeter.copies.accept(link.peer, start);
+                }
+                self.serve(&peer, &hello, stream).await
             }
-            serve(&shared, &events, &peer, &hello, stream).await
+            Err(failure) => greeter.give_up(&link, stream, failure).await,
         }
-        Err(failure) => greeting::give_up(&shared, &link, stream, failure).await,
     }
-}
 
-/// A member's channel, from its up to its down.
-async fn serve(
-    shared: &Arc<Shared>,
-    events: &mpsc::Sender<Event>,
-    peer: &Arc<Peer>,
-    hello: &Hello,
-    stream: Stream,
-) -> Outcome {
-    let (reader, mut writer) = stream.split();
-    let channel = Channel {
-        shared,
-        events,
-        peer,
-        liveness: Mutex::new(Liveness::new(shared.now_ms())),
-        announced: AtomicBool::new(false),
-        writing: AtomicBool::new(false),
-    };
-    channel.introduce(hello);
-    let reason = tokio::select! {
-        reason = channel.read(reader, hello) => reason,
-        reason = channel.write(&mut writer) => reason,
-        reason = channel.watch() => reason,
-        never = channel.tell_when_writable() => match never {},
-        () = peer.close.cancelled() => {
-            // Half a frame cannot be followed by another.
-            if !channel.writing.load(Ordering::Relaxed) {
-                let is_put_out = peer.close_reason() == DownReason::Refused(Refusal::Revoked);
-                let peer_id = peer.certificate.peer_id();
-                let proof = greeting::proof_of_revocation(shared, &peer_id).filter(|_| is_put_out);
-                let goodbye = async {
-                    // So that it knows, and works alone from now on.
-                    if let Some((kind, body)) = proof {
-                        frame::write(&mut writer, kind, &body).await?;
-                    }
-                    frame::write(&mut writer, Kind::Goodbye, &[]).await?;
-                    writer.close().await
-                };
-                let _ = tokio::time::timeout(FAREWELL, goodbye).await;
+    /// A member's channel, from its up to its down.
+    async fn serve(&self, peer: &Arc<Peer>, hello: &Hello, stream: Stream) -> Outcome {
+        let (reader, mut writer) = stream.split();
+        let channel = Channel {
+            server: self,
+            peer,
+            liveness: Mutex::new(Liveness::new(self.now_ms())),
+            announced: AtomicBool::new(false),
+            writing: AtomicBool::new(false),
+        };
+        self.greeter.gossip.introduce(peer, hello);
+        let reason = tokio::select! {
+            reason = channel.read(reader, hello) => reason,
+            reason = channel.write(&mut writer) => reason,
+            reason = channel.watch() => reason,
+            never = channel.report_writable() => match never {},
+            () = peer.closing.cancelled() => {
+                channel.say_goodbye(&mut writer).await;
+                peer.close_reason()
             }
-            peer.close_reason()
+        };
+        if channel.announced.load(Ordering::Relaxed) {
+            self.emit_until_cancelled(Event::PeerDown { node_id: peer.node_id(), reason }).await;
         }
-    };
-    if channel.announced.load(Ordering::Relaxed) {
-        let down = Event::PeerDown { node_id: peer.certificate.node_id(), reason };
+        self.greeter.peers.release(peer);
+        // Revoked members were counted when their revocation came.
+        if let DownReason::Refused(refusal) = reason
+            && refusal != Refusal::Revoked
+        {
+            self.greeter.counters.refuse(refusal);
+        }
+        tracing::info!(node = peer.certificate.name(), %reason, "a member is down");
+        Outcome::Down { up: peer.since.elapsed(), reason }
+    }
+
+    /// Hands an event to the node, unless it is stopping.
+    async fn emit_until_cancelled(&self, event: Event) {
         tokio::select! {
-            // The node that does not listen any more is stopping.
-            _ = events.send(down) => {}
-            () = shared.cancel.cancelled() => {}
+            // A node that takes no more events is stopping.
+            _ = self.events.send(event) => {}
+            () = self.greeter.cancel.cancelled() => {}
         }
     }
-    shared.release(peer);
-    // Those whose certificate was taken back were counted when it was.
-    if let DownReason::Refused(refusal) = reason
-        && refusal != Refusal::Revoked
-    {
-        shared.counters.refuse(refusal);
+
+    fn now_ms(&self) -> u64 {
+        self.greeter.local.clock.now_ms()
     }
-    tracing::info!(node = peer.certificate.name(), %reason, "a member is down");
-    Outcome::Down { up: peer.since.elapsed(), reason }
 }
 
 struct Channel<'a> {
-    shared: &'a Arc<Shared>,
-    events: &'a mpsc::Sender<Event>,
+    server: &'a ChannelServer,
     peer: &'a Arc<Peer>,
     liveness: Mutex<Liveness>,
-    /// Whether the node was told that the peer is up.
+    /// The node was notified that the peer is up.
     announced: AtomicBool,
-    /// Whether a part of a batch may have been written.
+    /// A part of a batch may have been written.
     writing: AtomicBool,
 }
 
 impl Channel<'_> {
-    /// What the peer is told first: members, and revocations if it knows other ones.
-    fn introduce(&self, hello: &Hello) {
-        let (shared, peer) = (self.shared, self.peer);
-        for body in shared.members_frames(peer.certificate.peer_id()) {
-            peer.outbox.control(Kind::Members, body);
-        }
-        let membership = shared.membership.lock();
-        let revocations = membership.revocations();
-        match hello.revocations_digest {
-            Some(digest) if digest == revocations.digest() => {}
-            Some(_) => {
-                for body in revocations.frames() {
-                    peer.outbox.control(Kind::RevocationSet, body);
-                }
-            }
-            // A version up to 0.1 reads nothing else, and keeps the list with the highest number.
-            None => {
-                for list in revocations.lists() {
-                    peer.outbox.control(Kind::Revocations, list.encode());
-                }
-            }
-        }
-    }
-
     async fn read(&self, reader: ReadHalf<Stream>, hello: &Hello) -> DownReason {
         let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
         self.announce(hello).await;
-        let limit_bytes = self.shared.limits.max_frame_bytes.max(MAX_CONTROL_BYTES);
+        let limit_bytes = self.server.greeter.local.limits.max_frame_bytes.max(MAX_CONTROL_BYTES);
         loop {
             let progress = |count| {
                 self.peer.bytes_in.fetch_add(count as u64, Ordering::Relaxed);
-                self.liveness.lock().received(self.shared.now_ms());
+                self.liveness.lock().received(self.server.now_ms());
             };
             let (kind, body) = match frame::read(&mut reader, limit_bytes, progress).await {
                 Ok(frame) => frame,
@@ -189,10 +145,10 @@ impl Channel<'_> {
         }
     }
 
-    /// Tells the node of the peer, and the peer's whereabouts to others.
+    /// Reports the peer to the node, and its addresses to other members.
     async fn announce(&self, hello: &Hello) {
-        let (shared, peer) = (self.shared, self.peer);
-        let (peer_id, node_id) = (peer.certificate.peer_id(), peer.certificate.node_id());
+        let (gossip, peer) = (&self.server.greeter.gossip, self.peer);
+        let (peer_id, node_id) = (peer.peer_id(), peer.node_id());
         let up = Event::PeerUp {
             node_id,
             name: peer.certificate.name().to_owned(),
@@ -207,18 +163,15 @@ impl Channel<'_> {
         self.announced.store(true, Ordering::Relaxed);
         let heard = self.credible(hello.addresses.clone());
         let (changed, member) = {
-            let mut membership = shared.membership.lock();
+            let mut membership = gossip.membership.lock();
             // It was verified a moment ago.
             let learnt = membership.learn(peer.certificate.clone()).unwrap_or(false);
-            let reached = match &peer.dialed {
-                Some(address) => membership.reach(&peer_id, address),
-                None => false,
-            };
+            let reached = peer.is_dialed && membership.reach(&peer_id, &peer.address);
             let moved = membership.announce(&peer_id, &heard) | reached;
             (learnt | moved, membership.member(&peer_id).map(Member::to_wire))
         };
         if let Some(member) = member.filter(|_| changed) {
-            shared.tell_others(node_id, Kind::Members, &encode_members(&[member]));
+            gossip.announce(member, node_id);
             self.membership_changed().await;
         }
     }
@@ -227,9 +180,9 @@ impl Channel<'_> {
         let malformed = DownReason::Refused(Refusal::Malformed);
         let too_large = DownReason::Refused(Refusal::TooLarge);
         match kind {
-            Kind::Data if body.len() > self.shared.limits.max_frame_bytes => Err(too_large),
+            Kind::Data if body.len() > self.server.greeter.local.limits.max_frame_bytes => Err(too_large),
             Kind::Data => {
-                self.emit(Event::Frame { node_id: self.peer.certificate.node_id(), bytes: body }).await;
+                self.emit(Event::Frame { node_id: self.peer.node_id(), bytes: body }).await;
                 Ok(())
             }
             _ if body.len() > MAX_CONTROL_BYTES => Err(too_large),
@@ -239,9 +192,9 @@ impl Channel<'_> {
             }
             Kind::Pong => {
                 let sent_us = token(&body).ok_or(malformed)?;
-                let rtt_us = self.shared.now_us().checked_sub(sent_us).ok_or(malformed)?;
-                self.peer.rtt_us.store(rtt_us.max(1), Ordering::Relaxed);
-                self.peer.has_answered(sent_us);
+                let rtt_us =
+                    self.server.greeter.local.clock.now_us().checked_sub(sent_us).ok_or(malformed)?;
+                self.peer.heartbeat_answered(sent_us, rtt_us);
                 Ok(())
             }
             Kind::Members => self.take_members(&body).await,
@@ -256,7 +209,8 @@ impl Channel<'_> {
             Kind::Copied => {
                 let text = std::str::from_utf8(&body).map_err(|_| malformed)?;
                 let address: Multiaddr = text.parse().map_err(|_| malformed)?;
-                self.shared.is_copied(format!("at {address}, says `{}`", self.peer.certificate.name()));
+                let report = format!("at {address}, says `{}`", self.peer.certificate.name());
+                self.server.greeter.copies.own_copy_reported(report);
                 Ok(())
             }
             Kind::Hello | Kind::Verdict => Err(malformed),
@@ -267,12 +221,12 @@ impl Channel<'_> {
     async fn take_members(&self, body: &[u8]) -> Result<(), DownReason> {
         let malformed = DownReason::Refused(Refusal::Malformed);
         let members = decode_members(body).ok_or(malformed)?;
-        let teller = self.peer.certificate.peer_id();
+        let teller = self.peer.peer_id();
         let (mut to_keep, mut to_dial) = (false, false);
         for mut member in members {
             let heard = self.credible(decode_addresses(&member.addresses));
             member.addresses = encode_addresses(&heard);
-            match self.shared.membership.lock().take_in(teller, &member) {
+            match self.server.greeter.gossip.membership.lock().take_in(teller, &member) {
                 Ok(taken) => {
                     to_keep |= taken.to_keep;
                     to_dial |= taken.to_dial;
@@ -285,44 +239,20 @@ impl Channel<'_> {
         if to_keep {
             self.membership_changed().await;
         } else if to_dial {
-            self.shared.wake();
+            self.server.dial_signal.notify();
         }
         Ok(())
     }
 
-    /// Adds revocations, and passes on those that are new here.
     async fn take_revocations(&self, frame: RevocationFrame) -> Result<(), DownReason> {
-        let mut new = Vec::new();
-        let mut all_signed = true;
-        {
-            let mut membership = self.shared.membership.lock();
-            for revocation in frame.peers {
-                match membership.learn_revocation(revocation.clone()) {
-                    Ok(true) => new.push((Kind::RevocationSet, encode_revocation(&revocation))),
-                    Ok(false) => {}
-                    Err(_) => all_signed = false,
-                }
-            }
-            for list in frame.lists {
-                let body = list.encode();
-                match membership.learn_revocation_list(list) {
-                    Ok(true) => new.push((Kind::Revocations, body)),
-                    Ok(false) => {}
-                    Err(_) => all_signed = false,
-                }
-            }
-        }
-        for (kind, body) in &new {
-            self.shared.tell_others(self.peer.certificate.node_id(), *kind, body);
-        }
-        if !new.is_empty() {
-            self.shared.drop_revoked();
+        let taken = self.server.greeter.gossip.take_revocations(frame, self.peer.node_id());
+        if taken.is_changed {
             self.membership_changed().await;
         }
-        if all_signed { Ok(()) } else { Err(DownReason::Refused(Refusal::Malformed)) }
+        if taken.is_signed { Ok(()) } else { Err(DownReason::Refused(Refusal::Malformed)) }
     }
 
-    /// A peer on another machine knows nothing of this one's loopback.
+    /// Drops loopback addresses that came from another machine.
     fn credible(&self, mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
         if !address::is_loopback(&self.peer.address) {
             addresses.retain(|address| !address::is_loopback(address));
@@ -332,21 +262,41 @@ impl Channel<'_> {
 
     async fn membership_changed(&self) {
         self.emit(Event::MembershipChanged).await;
-        self.shared.wake();
+        self.server.dial_signal.notify();
     }
 
-    /// Hands an event to the node. While the node is slow nothing is read, and the peer is not to blame.
+    /// Hands an event to the node. While the node is slow nothing is read, and the peer does not count as silent.
     async fn emit(&self, event: Event) {
-        match self.events.try_send(event) {
+        match self.server.events.try_send(event) {
             Ok(()) => {}
             Err(TrySendError::Full(event)) => {
                 self.liveness.lock().pause();
-                // The node that does not listen any more is stopping.
-                let _ = self.events.send(event).await;
-                self.liveness.lock().resume(self.shared.now_ms());
+                // A node that takes no more events is stopping.
+                let _ = self.server.events.send(event).await;
+                self.liveness.lock().resume(self.server.now_ms());
             }
-            Err(TrySendError::Closed(_)) => self.shared.cancel.cancel(),
+            Err(TrySendError::Closed(_)) => self.server.greeter.cancel.cancel(),
         }
+    }
+
+    /// Says goodbye in order, unless a part of a batch was written: half a frame cannot be followed by another.
+    async fn say_goodbye(&self, writer: &mut WriteHalf<Stream>) {
+        if self.writing.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_revoked = self.peer.close_reason() == DownReason::Refused(Refusal::Revoked);
+        let gossip = &self.server.greeter.gossip;
+        let proof = gossip.proof_of_revocation(&self.peer.peer_id()).filter(|_| is_revoked);
+        let goodbye = async {
+            // A revoked node that has the proof works alone from then on.
+            if let Some((kind, body)) = proof {
+                frame::write(writer, kind, &body).await?;
+            }
+            frame::write(writer, Kind::Goodbye, &[]).await?;
+            writer.close().await
+        };
+        // The peer notices the end of the connection in any case.
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
     }
 
     async fn write(&self, writer: &mut WriteHalf<Stream>) -> DownReason {
@@ -363,18 +313,18 @@ impl Channel<'_> {
             self.writing.store(false, Ordering::Relaxed);
             self.peer.bytes_out.fetch_add(batch.bytes.len() as u64, Ordering::Relaxed);
             self.peer.outbox.written(&batch);
-            self.liveness.lock().sent(self.shared.now_ms());
+            self.liveness.lock().sent(self.server.now_ms());
         }
     }
 
     async fn watch(&self) -> DownReason {
         loop {
-            let now_ms = self.shared.now_ms();
+            let now_ms = self.server.now_ms();
             let due = self.liveness.lock().due(now_ms);
             match due {
                 Due::Down => return DownReason::Silent,
                 Due::Heartbeat => {
-                    self.peer.outbox.ping(self.shared.now_us());
+                    self.peer.outbox.ping(self.server.greeter.local.clock.now_us());
                     self.liveness.lock().probed(now_ms);
                 }
                 Due::Nothing { until_ms } => {
@@ -384,12 +334,12 @@ impl Channel<'_> {
         }
     }
 
-    async fn tell_when_writable(&self) -> std::convert::Infallible {
+    async fn report_writable(&self) -> Infallible {
         loop {
             self.peer.outbox.writable().await;
-            let event = Event::Writable { node_id: self.peer.certificate.node_id() };
-            // The node that does not listen any more is stopping.
-            let _ = self.events.send(event).await;
+            let event = Event::Writable { node_id: self.peer.node_id() };
+            // A node that takes no more events is stopping.
+            let _ = self.server.events.send(event).await;
         }
     }
 }

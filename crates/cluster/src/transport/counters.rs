@@ -1,4 +1,4 @@
-//! What happened on the transport so far.
+//! Figures of the transport since its start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::Refusal;
 /// Figures since the start; they only grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counters {
-    /// Peers that this node refused, by reason; reasons that did not occur are there with 0.
+    /// Peers that this node refused, by reason; every reason has an entry.
     pub refused: Vec<(Refusal, u64)>,
     /// How often a peer refused this node, by the reason it gave.
     pub refused_by_peers: Vec<(Refusal, u64)>,
@@ -33,7 +33,7 @@ impl Counters {
     }
 }
 
-/// The counters as they are counted.
+/// The counters themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
     refused: [AtomicU64; Refusal::ALL.len()],

@@ -1,21 +1,21 @@
-//! Whom to dial, and when. No clock and no socket.
+//! Which peers to dial, and when. No clock and no socket.
 //!
 //! Of two members the one with the lower peer id dials; the other waits a while before it tries, for the
-//! case that only it can reach the first. A bootstrap address is dialled until a connection to whoever is
-//! there stands, and again whenever there is none.
+//! case that only it can reach the first. A bootstrap address is dialled until the peer there is connected,
+//! and again whenever it is not.
 
 use std::collections::{HashMap, HashSet};
 
 use libp2p::PeerId;
 
-use super::address::Bootstrap;
-use super::back_off::{REFUSED_MAX_MS, UNREACHABLE_MAX_MS, pause_ms};
+use crate::network::address::Bootstrap;
+use crate::penalties::{MAX_REFUSED_PAUSE_MS, MAX_UNREACHABLE_PAUSE_MS, pause_ms};
 
 /// How long the side with the higher peer id leaves dialling to the other.
 const HIGHER_WAITS_MS: u64 = 5_000;
-/// How soon a lost connection is dialled again, at most.
+/// The longest delay before a lost connection is dialled again.
 const AGAIN_MS: u64 = 100;
-/// So many dials are under way at once.
+/// Dials that are in progress at the same time.
 const MAX_DIALS: usize = 16;
 
 /// What is dialled.
@@ -27,14 +27,14 @@ pub(crate) enum Target {
     Peer(PeerId),
 }
 
-/// Whom to dial now, and when to look again.
+/// Targets to dial now, and when to plan again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) dial: Vec<Target>,
     pub(crate) again_at_ms: Option<u64>,
 }
 
-/// What is known of earlier attempts.
+/// Earlier attempts by target.
 pub(crate) struct DialBook {
     own: PeerId,
     bootstrap: Vec<Entry>,
@@ -43,7 +43,7 @@ pub(crate) struct DialBook {
 
 struct Entry {
     at: Bootstrap,
-    /// Who was there the last time.
+    /// The peer that answered the last time.
     peer: Option<PeerId>,
     attempts: Attempts,
 }
@@ -73,8 +73,8 @@ impl DialBook {
         self.bootstrap.get(index).map(|entry| &entry.at)
     }
 
-    /// What is due, marked as being dialled. `known` are peers with an address, `connected` those with any
-    /// connection, `waits_until` tells who has to be left alone.
+    /// The due targets, marked as being dialled. `known` are peers with an address, `connected` those with any
+    /// connection, `waits_until` gives the end of a peer's penalty.
     pub(crate) fn plan(
         &mut self,
         now_ms: u64,
@@ -114,7 +114,7 @@ impl DialBook {
         plan
     }
 
-    /// Someone answered. Whether it is a member is not known yet.
+    /// A peer answered. Whether it is a member is not known yet.
     pub(crate) fn reached(&mut self, target: Target, peer: PeerId) {
         if let Some(attempts) = self.attempts(target) {
             attempts.dialing = false;
@@ -126,7 +126,7 @@ impl DialBook {
         }
     }
 
-    /// A member's channel stood for a while, or another one to it stands.
+    /// A member's channel was open for a while, or another one to it is.
     pub(crate) fn succeeded(&mut self, peer: PeerId, now_ms: u64, luck: u64) {
         let of_peer = self.peers.get_mut(&peer).into_iter();
         let of_bootstrap = self
@@ -139,20 +139,21 @@ impl DialBook {
         }
     }
 
-    /// Nobody answered, or not for long.
+    /// Nothing answered, or the channel was too short.
     pub(crate) fn failed(&mut self, target: Target, now_ms: u64, luck: u64) {
         if let Some(attempts) = self.attempts(target) {
             attempts.dialing = false;
             attempts.failures = attempts.failures.saturating_add(1);
-            attempts.next_ms = now_ms.saturating_add(pause_ms(attempts.failures, UNREACHABLE_MAX_MS, luck));
+            attempts.next_ms =
+                now_ms.saturating_add(pause_ms(attempts.failures, MAX_UNREACHABLE_PAUSE_MS, luck));
         }
     }
 
-    /// It is no use to try again soon.
+    /// Another attempt would fail as well for now.
     pub(crate) fn failed_for_long(&mut self, target: Target, now_ms: u64) {
         if let Some(attempts) = self.attempts(target) {
             attempts.dialing = false;
-            attempts.next_ms = now_ms.saturating_add(REFUSED_MAX_MS);
+            attempts.next_ms = now_ms.saturating_add(MAX_REFUSED_PAUSE_MS);
         }
     }
 

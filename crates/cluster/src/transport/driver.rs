@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -11,33 +10,33 @@ use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, ListenError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm, connection_limits, mdns};
-use tokio::sync::mpsc;
-use tokio_util::task::TaskTracker;
+use tokio::task::{Id as TaskId, JoinError, JoinSet};
 
-use super::Event;
-use super::address::{self, Bootstrap};
-use super::behaviour::{Channels, GateClosed, Opened, Purpose};
-use super::channel::{self, Outcome};
+use super::channel::ChannelServer;
+use super::clock::millis;
 use super::counters::add;
 use super::dial_book::{DialBook, Target};
-use super::greeting::Link;
-use super::shared::{Shared, millis};
-use crate::{KnownAddresses, Refusal, join};
+use super::discovered::DiscoveredPeers;
+use super::event::DownReason;
+use super::join_service::JoinService;
+use super::link::{Link, Outcome};
+use crate::network::address::{self, Bootstrap};
+use crate::network::behaviour::{Channels, GateClosed, Opened, Purpose};
+use crate::network::busy::Busy;
+use crate::{KnownAddresses, Refusal};
 
-/// A channel that stood for less counts as a failed attempt, so that nothing flaps at full speed.
+/// A channel that was open for less counts as a failed attempt, so that nothing flaps at full speed.
 const STEADY: Duration = Duration::from_secs(3);
-/// A member that behaved for so long is as good as one that was never refused.
+/// A member that behaved for so long has its penalty removed.
 const PROVEN: Duration = Duration::from_secs(60);
-/// How long the channels may take to say goodbye.
-const FAREWELL: Duration = Duration::from_millis(500);
-/// A name may lead to several addresses; so many are tried.
+/// The time that all channels have to say goodbye.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Addresses of one bootstrap name that are tried.
 const MAX_RESOLVED: usize = 4;
-/// Peers seen by mDNS that are remembered; anybody on the link can announce any number.
-const MAX_SEEN: usize = 256;
-/// Addresses of one peer seen by mDNS.
-const MAX_SEEN_ADDRESSES: usize = 8;
+/// The longest sleep between two looks for what is due.
+const MAX_SLEEP_MS: u64 = 60_000;
 
-/// What libp2p runs on a node.
+/// The libp2p behaviour of a node.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
     pub(crate) channels: Channels,
@@ -45,31 +44,21 @@ pub(crate) struct Behaviour {
     pub(crate) limits: connection_limits::Behaviour,
 }
 
-/// What the driver is asked to do.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Look whom to dial.
-    Look,
-    /// A connection's channel has ended.
-    Ended { connection: ConnectionId, outcome: Outcome },
-    /// What a bootstrap address's name leads to.
-    Resolved { index: usize, sockets: Vec<SocketAddr> },
-}
-
+/// The task that owns libp2p. Dropping it aborts the tasks of all streams.
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
-    /// With the last copy of it the node's events end; the handle has none.
-    events: mpsc::Sender<Event>,
+    channels: Arc<ChannelServer>,
+    joins: Arc<JoinService>,
+    busy: Arc<Busy>,
     swarm: Swarm<Behaviour>,
-    commands: mpsc::UnboundedReceiver<Command>,
     book: DialBook,
     /// Addresses of a bootstrap name that are still to be tried in this round.
     round: HashMap<usize, VecDeque<Multiaddr>>,
     dials: HashMap<ConnectionId, Target>,
     connections: HashMap<ConnectionId, Connection>,
-    /// Who announces itself on the link. Nobody vouches for that, so it is good for dialling only.
-    seen: HashMap<PeerId, Vec<Multiaddr>>,
-    tasks: TaskTracker,
+    discovered: DiscoveredPeers,
+    tasks: JoinSet<TaskEnd>,
+    /// The subject of each task, for the case that it panics.
+    subjects: HashMap<TaskId, TaskSubject>,
 }
 
 struct Connection {
@@ -77,9 +66,33 @@ struct Connection {
     address: Multiaddr,
     target: Option<Target>,
     is_dialed: bool,
-    /// Until when a stream has to be open; none once it is, or once the connection is being closed.
-    deadline_ms: Option<u64>,
-    has_channel: bool,
+    stage: Stage,
+}
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No stream is open yet.
+    AwaitingStream { deadline_ms: u64 },
+    /// A task serves its stream, or its stream could not be opened.
+    Serving,
+    /// It is being closed: its peer opened no stream in time.
+    Closing,
+}
+
+/// The result of a task of the driver.
+enum TaskEnd {
+    /// A connection's stream has ended.
+    Stream { connection: ConnectionId, outcome: Outcome },
+    /// A bootstrap name was resolved; without addresses if that failed.
+    Resolved { index: usize, sockets: Vec<SocketAddr> },
+}
+
+/// What a task of the driver works on.
+#[derive(Debug, Clone, Copy)]
+enum TaskSubject {
+    Stream(ConnectionId),
+    Bootstrap(usize),
 }
 
 /// Addresses to dial: what this node has seen itself, what is announced on the link, and then hearsay.
@@ -95,106 +108,113 @@ fn in_order(known: &KnownAddresses, on_the_link: &[Multiaddr]) -> Vec<Multiaddr>
 
 impl Driver {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        events: mpsc::Sender<Event>,
+        channels: ChannelServer,
+        joins: Arc<JoinService>,
+        busy: Arc<Busy>,
         swarm: Swarm<Behaviour>,
-        commands: mpsc::UnboundedReceiver<Command>,
         bootstrap: Vec<Bootstrap>,
     ) -> Self {
-        let book = DialBook::new(shared.own, bootstrap);
+        let book = DialBook::new(channels.greeter.local.peer_id, bootstrap);
         Self {
-            shared,
-            events,
+            channels: Arc::new(channels),
+            joins,
+            busy,
             swarm,
-            commands,
             book,
             round: HashMap::new(),
             dials: HashMap::new(),
             connections: HashMap::new(),
-            seen: HashMap::new(),
-            tasks: TaskTracker::new(),
+            discovered: DiscoveredPeers::default(),
+            tasks: JoinSet::new(),
+            subjects: HashMap::new(),
         }
     }
 
-    /// Runs until the transport is cancelled.
+    /// Runs until the transport is cancelled, and then up to 0.5 s for goodbyes.
     pub(crate) async fn run(mut self) {
-        self.shared.keep_places();
+        let channels = self.channels.clone();
+        let (cancel, dial_signal) = (&channels.greeter.cancel, &channels.dial_signal);
+        self.reserve_places();
         loop {
-            let look_ms = self.look().min(self.expire());
-            let wait = Duration::from_millis(look_ms.saturating_sub(self.shared.now_ms()).min(60_000));
+            let next_ms = self.dial_due().min(self.expire());
+            let wait = Duration::from_millis(next_ms.saturating_sub(self.now_ms()).min(MAX_SLEEP_MS));
             tokio::select! {
-                () = self.shared.cancel.cancelled() => break,
+                () = cancel.cancelled() => break,
                 event = self.swarm.select_next_some() => self.on_swarm(event),
-                Some(command) = self.commands.recv() => self.on_command(command),
+                Some(ended) = self.tasks.join_next_with_id() => self.on_task_ended(ended),
+                () = dial_signal.notified() => self.reserve_places(),
                 () = tokio::time::sleep(wait) => {}
             }
         }
-        self.tasks.close();
-        let farewell = async {
+        let goodbyes = async {
             loop {
                 tokio::select! {
-                    () = self.tasks.wait() => break,
+                    ended = self.tasks.join_next() => match ended {
+                        Some(Err(error)) => tracing::error!(%error, "the task of a cluster stream failed"),
+                        Some(Ok(_)) => {}
+                        None => break,
+                    },
                     _ = self.swarm.select_next_some() => {}
                 }
             }
         };
-        // Those that are slower than this notice soon enough.
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        // Members notice the end of slower channels by their connections.
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, goodbyes).await;
     }
 
-    /// Dials who is due, and gives the time of the next look.
-    fn look(&mut self) -> u64 {
-        let now_ms = self.shared.now_ms();
-        let mut known: HashSet<PeerId> = self.seen.keys().copied().collect();
+    fn now_ms(&self) -> u64 {
+        self.channels.greeter.local.clock.now_ms()
+    }
+
+    /// Brings everything that is kept per member up to date with the membership.
+    fn reserve_places(&self) {
+        let greeter = &self.channels.greeter;
+        greeter.admission.reserve_places();
+        greeter.copies.retain_members(&greeter.gossip.membership.lock());
+    }
+
+    /// Dials the targets that are due, and gives the time when the next one is.
+    fn dial_due(&mut self) -> u64 {
+        let now_ms = self.now_ms();
+        let mut known: HashSet<PeerId> = self.discovered.peers().collect();
         known.extend(
-            (self.shared.membership.lock().members())
+            (self.channels.greeter.gossip.membership.lock().members())
                 .filter(|member| !member.addresses.is_empty())
                 .map(|member| member.certificate.peer_id()),
         );
         let connected: HashSet<PeerId> =
             self.connections.values().map(|connection| connection.peer).collect();
-        let plan = {
-            let penalties = self.shared.penalties.lock();
-            self.book.plan(
-                now_ms,
-                &known,
-                |peer| connected.contains(peer),
-                |peer| penalties.waits_until(peer, now_ms),
-            )
-        };
+        let admission = &self.channels.greeter.admission;
+        let plan = self.book.plan(
+            now_ms,
+            &known,
+            |peer| connected.contains(peer),
+            |peer| admission.penalised_until_ms(peer, now_ms),
+        );
         for target in plan.dial {
             self.dial(target);
         }
         plan.again_at_ms.unwrap_or(u64::MAX)
     }
 
-    /// Ends what has had its time: connections on which nobody said what they are for, and tokens. Gives the
-    /// time of the next look.
+    /// Closes connections without a stream after their deadline, and forgets expired tokens. Gives the time when the
+    /// next of them is due.
     fn expire(&mut self) -> u64 {
-        let now_ms = self.shared.now_ms();
-        let mut next_ms = {
-            let mut desk = self.shared.joins.lock();
-            desk.forget(now_ms);
-            let until_ms = desk.open_until_ms();
-            self.shared.serves_joins.store(until_ms.is_some(), Ordering::Relaxed);
-            until_ms.unwrap_or(u64::MAX)
-        };
-        let mut silent = Vec::new();
-        for (id, connection) in &self.connections {
-            match connection.deadline_ms {
-                Some(deadline_ms) if deadline_ms <= now_ms => silent.push(*id),
-                Some(deadline_ms) => next_ms = next_ms.min(deadline_ms),
-                None => {}
+        let now_ms = self.now_ms();
+        let mut next_ms = self.joins.expire(now_ms).unwrap_or(u64::MAX);
+        let greeter = &self.channels.greeter;
+        for (id, connection) in &mut self.connections {
+            let Stage::AwaitingStream { deadline_ms } = connection.stage else { continue };
+            if deadline_ms > now_ms {
+                next_ms = next_ms.min(deadline_ms);
+                continue;
             }
-        }
-        for id in silent {
-            if let Some(connection) = self.connections.get_mut(&id) {
-                tracing::warn!(peer = %connection.peer, address = %connection.address, "a peer connected and said nothing");
-                connection.deadline_ms = None;
-                self.shared.counters.refuse(Refusal::Silent);
-                self.shared.penalise(connection.peer);
-            }
-            self.swarm.close_connection(id);
+            let (peer, address) = (connection.peer, &connection.address);
+            tracing::warn!(%peer, %address, "a peer connected and opened no stream");
+            connection.stage = Stage::Closing;
+            greeter.counters.refuse(Refusal::Silent);
+            greeter.admission.penalise(peer);
+            self.swarm.close_connection(*id);
         }
         next_ms
     }
@@ -207,24 +227,18 @@ impl Driver {
                     self.dial_address(target, address, peer);
                 }
                 Some(Bootstrap::Host { text }) => {
-                    let (text, commands) = (text.clone(), self.shared.commands.clone());
-                    self.tasks.spawn(self.shared.cancel.clone().run_until_cancelled_owned(async move {
-                        let sockets = match tokio::net::lookup_host(&text).await {
-                            Ok(sockets) => sockets.take(MAX_RESOLVED).collect(),
-                            Err(error) => {
-                                tracing::debug!(name = text, %error, "a bootstrap name leads nowhere");
-                                Vec::new()
-                            }
-                        };
-                        // The driver is gone only when all is at its end.
-                        let _ = commands.send(Command::Resolved { index, sockets });
-                    }));
+                    let text = text.clone();
+                    let cancel = self.channels.greeter.cancel.clone();
+                    self.spawn(TaskSubject::Bootstrap(index), async move {
+                        let sockets = cancel.run_until_cancelled(resolve(&text)).await.unwrap_or_default();
+                        TaskEnd::Resolved { index, sockets }
+                    });
                 }
                 None => self.fail(target),
             },
             Target::Peer(peer) => {
-                let announced = self.seen.get(&peer).map(Vec::as_slice).unwrap_or_default();
-                let addresses = match self.shared.membership.lock().member(&peer) {
+                let announced = self.discovered.addresses(&peer);
+                let addresses = match self.channels.greeter.gossip.membership.lock().member(&peer) {
                     Some(member) => in_order(&member.addresses, announced),
                     None => announced.to_vec(),
                 };
@@ -263,11 +277,11 @@ impl Driver {
     fn dial_failed(&mut self, target: Target, error: &DialError) {
         tracing::debug!(?target, %error, "dialling failed");
         if let (DialError::LocalPeerId { .. }, Target::Bootstrap(_)) = (error, target) {
-            // One list of addresses for all nodes is fine: this one is at one of them.
+            // All nodes may have the same list of addresses, and this node is at one of them.
             self.round.retain(|index, _| Target::Bootstrap(*index) != target);
-            return self.book.failed_for_long(target, self.shared.now_ms());
+            return self.book.failed_for_long(target, self.now_ms());
         }
-        add(&self.shared.counters.dials_failed);
+        add(&self.channels.greeter.counters.dials_failed);
         if let Target::Bootstrap(index) = target
             && let Some(address) = self.round.get_mut(&index).and_then(VecDeque::pop_front)
         {
@@ -277,16 +291,34 @@ impl Driver {
     }
 
     fn fail(&mut self, target: Target) {
-        self.book.failed(target, self.shared.now_ms(), rand::random());
+        self.book.failed(target, self.now_ms(), rand::random());
     }
 
-    fn on_command(&mut self, command: Command) {
-        match command {
-            Command::Look => {
-                self.shared.looks();
-                self.shared.keep_places();
+    fn spawn(&mut self, subject: TaskSubject, task: impl Future<Output = TaskEnd> + Send + 'static) {
+        let id = self.tasks.spawn(task).id();
+        self.subjects.insert(id, subject);
+    }
+
+    fn on_task_ended(&mut self, ended: Result<(TaskId, TaskEnd), JoinError>) {
+        let end = match ended {
+            Ok((id, end)) => {
+                self.subjects.remove(&id);
+                end
             }
-            Command::Resolved { index, sockets } => {
+            Err(error) => {
+                tracing::error!(%error, "the task of a cluster stream failed");
+                match self.subjects.remove(&error.id()) {
+                    Some(TaskSubject::Stream(connection)) => {
+                        TaskEnd::Stream { connection, outcome: Outcome::Lost }
+                    }
+                    Some(TaskSubject::Bootstrap(index)) => TaskEnd::Resolved { index, sockets: Vec::new() },
+                    None => return,
+                }
+            }
+        };
+        match end {
+            TaskEnd::Stream { connection, outcome } => self.on_stream_ended(connection, outcome),
+            TaskEnd::Resolved { index, sockets } => {
                 let mut round: VecDeque<Multiaddr> = sockets.into_iter().flat_map(address::both).collect();
                 let first = round.pop_front();
                 self.round.insert(index, round);
@@ -295,23 +327,23 @@ impl Driver {
                     None => self.fail(Target::Bootstrap(index)),
                 }
             }
-            Command::Ended { connection, outcome } => {
-                self.shared.is_proven(connection);
-                self.swarm.close_connection(connection);
-                let Some(Connection { peer, target, .. }) = self.connections.remove(&connection) else {
-                    return;
-                };
-                self.settle(peer, target, outcome);
-            }
         }
     }
 
-    /// What a channel's end means for the next attempt.
+    fn on_stream_ended(&mut self, connection: ConnectionId, outcome: Outcome) {
+        self.channels.greeter.admission.release(connection);
+        self.swarm.close_connection(connection);
+        if let Some(Connection { peer, target, .. }) = self.connections.remove(&connection) {
+            self.settle(peer, target, outcome);
+        }
+    }
+
+    /// Plans the next dial after a channel's end.
     fn settle(&mut self, peer: PeerId, target: Option<Target>, outcome: Outcome) {
-        let now_ms = self.shared.now_ms();
+        let now_ms = self.now_ms();
         match outcome {
             Outcome::Refused(reason) | Outcome::RefusedByPeer(reason) if reason.is_penalised() => {
-                self.shared.penalise(peer);
+                self.channels.greeter.admission.penalise(peer);
             }
             // Of two connections the other one stands.
             Outcome::Refused(_) | Outcome::RefusedByPeer(_)
@@ -319,20 +351,19 @@ impl Driver {
             {
                 self.book.succeeded(peer, now_ms, rand::random());
             }
-            // The peer does not know yet that the connection before has ended, or the way was lost.
+            // The peer has not seen the end of an older connection yet, or the connection broke.
             Outcome::Refused(_) | Outcome::RefusedByPeer(_) | Outcome::Lost => {
                 target.into_iter().for_each(|target| self.fail(target));
             }
             Outcome::Down { up, reason } => {
-                if let super::DownReason::Refused(refusal) = reason
+                if let DownReason::Refused(refusal) = reason
                     && refusal.is_penalised()
                 {
-                    self.shared.penalise(peer);
+                    self.channels.greeter.admission.penalise(peer);
                 }
-                let is_blamed =
-                    matches!(reason, super::DownReason::Refused(_) | super::DownReason::Disconnected);
+                let is_blamed = matches!(reason, DownReason::Refused(_) | DownReason::Disconnected);
                 if up > PROVEN && !is_blamed {
-                    self.shared.penalties.lock().forgive(&peer);
+                    self.channels.greeter.admission.forgive(&peer);
                 }
                 match target {
                     Some(target) if up < STEADY => self.fail(target),
@@ -345,28 +376,30 @@ impl Driver {
     fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(BehaviourEvent::Channels(opened)) => self.on_opened(opened),
-            SwarmEvent::Behaviour(BehaviourEvent::Mdns(event)) => self.on_mdns(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Mdns(event)) => {
+                self.discovered.take(event, self.channels.greeter.local.peer_id);
+            }
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 let target = self.dials.remove(&connection_id);
                 if let Some(target) = target {
                     self.book.reached(target, peer_id);
                 }
-                let deadline_ms = self.shared.now_ms() + millis(self.shared.limits.handshake_timeout);
+                let limit_ms = millis(self.channels.greeter.local.limits.handshake_timeout);
+                let stage = Stage::AwaitingStream { deadline_ms: self.now_ms() + limit_ms };
                 let connection = Connection {
                     peer: peer_id,
                     address: endpoint.get_remote_address().clone(),
                     target,
                     is_dialed: endpoint.is_dialer(),
-                    deadline_ms: Some(deadline_ms),
-                    has_channel: false,
+                    stage,
                 };
                 self.connections.insert(connection_id, connection);
             }
             SwarmEvent::ConnectionClosed { connection_id, .. } => {
-                self.shared.is_proven(connection_id);
-                // A channel's task tells itself how it ended.
+                self.channels.greeter.admission.release(connection_id);
                 let Some(connection) = self.connections.get(&connection_id) else { return };
-                if connection.has_channel {
+                // The result of the stream's task has the cause.
+                if connection.stage == Stage::Serving {
                     return;
                 }
                 if let Some(target) = connection.target {
@@ -384,19 +417,20 @@ impl Driver {
                 error: ListenError::Denied { cause },
                 ..
             } => {
-                self.shared.is_proven(connection_id);
+                self.channels.greeter.admission.release(connection_id);
+                let counters = &self.channels.greeter.counters;
                 match cause.downcast_ref::<GateClosed>() {
-                    Some(GateClosed::BackingOff) => self.shared.counters.refuse(Refusal::BackingOff),
-                    Some(GateClosed::Crowded) => self.shared.counters.refuse(Refusal::Crowded),
+                    Some(GateClosed::BackingOff) => counters.refuse(Refusal::BackingOff),
+                    Some(GateClosed::Crowded) => counters.refuse(Refusal::Crowded),
                     None => {}
                 }
             }
             SwarmEvent::IncomingConnectionError { error: ListenError::Transport(_), .. } => {
-                add(&self.shared.counters.strangers);
+                add(&self.channels.greeter.counters.strangers);
             }
-            SwarmEvent::NewListenAddr { address, .. } => self.shared.listening.lock().push(address),
+            SwarmEvent::NewListenAddr { address, .. } => self.channels.greeter.local.listens_on(address),
             SwarmEvent::ExpiredListenAddr { address, .. } => {
-                self.shared.listening.lock().retain(|known| *known != address);
+                self.channels.greeter.local.listens_no_more_on(&address);
             }
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
                 tracing::error!(?addresses, ?reason, "a cluster listener has closed");
@@ -408,58 +442,39 @@ impl Driver {
     fn on_opened(&mut self, opened: Opened) {
         let Opened { connection, peer, stream } = opened;
         let Some(known) = self.connections.get_mut(&connection) else { return };
-        (known.deadline_ms, known.has_channel) = (None, true);
-        let is_dialed = known.is_dialed;
-        let link = Link { peer, address: known.address.clone(), connection, is_dialed };
-        let (shared, commands) = (self.shared.clone(), self.shared.commands.clone());
-        let events = self.events.clone();
+        known.stage = Stage::Serving;
+        let link = Link { peer, address: known.address.clone(), connection, is_dialed: known.is_dialed };
+        let channels = self.channels.clone();
         match stream {
             Ok((Purpose::Cluster, stream)) => {
-                self.tasks.spawn(self.shared.busy.clone().time(async move {
-                    let outcome = channel::run(shared, events, link, stream).await;
-                    // The driver is gone only when all is at its end.
-                    let _ = commands.send(Command::Ended { connection, outcome });
-                }));
+                let task = async move {
+                    let outcome = channels.run(link, stream).await;
+                    TaskEnd::Stream { connection, outcome }
+                };
+                self.spawn(TaskSubject::Stream(connection), self.busy.clone().time(task));
             }
             Ok((Purpose::Join, stream)) => {
-                self.tasks.spawn(async move {
-                    join::serve(&shared, &events, peer, stream).await;
-                    let _ = commands.send(Command::Ended { connection, outcome: Outcome::Lost });
+                let joins = self.joins.clone();
+                self.spawn(TaskSubject::Stream(connection), async move {
+                    joins.serve(&channels.events, peer, stream).await;
+                    TaskEnd::Stream { connection, outcome: Outcome::Lost }
                 });
             }
             Err(error) => {
                 tracing::debug!(%peer, %error, "a connection has no stream");
-                let _ = commands.send(Command::Ended { connection, outcome: Outcome::Lost });
+                self.on_stream_ended(connection, Outcome::Lost);
             }
         }
     }
+}
 
-    fn on_mdns(&mut self, event: mdns::Event) {
-        match event {
-            mdns::Event::Discovered(found) => {
-                for (peer, address) in found {
-                    if peer == self.shared.own || address::kind(&address).is_none() {
-                        continue;
-                    }
-                    if self.seen.len() >= MAX_SEEN && !self.seen.contains_key(&peer) {
-                        continue;
-                    }
-                    let addresses = self.seen.entry(peer).or_default();
-                    if !addresses.contains(&address) && addresses.len() < MAX_SEEN_ADDRESSES {
-                        addresses.push(address);
-                    }
-                }
-            }
-            mdns::Event::Expired(gone) => {
-                for (peer, address) in gone {
-                    if let Some(addresses) = self.seen.get_mut(&peer) {
-                        addresses.retain(|known| *known != address);
-                        if addresses.is_empty() {
-                            self.seen.remove(&peer);
-                        }
-                    }
-                }
-            }
+/// Up to 4 addresses of a bootstrap name; none if it cannot be resolved.
+async fn resolve(name: &str) -> Vec<SocketAddr> {
+    match tokio::net::lookup_host(name).await {
+        Ok(sockets) => sockets.take(MAX_RESOLVED).collect(),
+        Err(error) => {
+            tracing::debug!(name, %error, "a bootstrap name cannot be resolved");
+            Vec::new()
         }
     }
 }

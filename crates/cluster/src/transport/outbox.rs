@@ -1,4 +1,4 @@
-//! What waits to be sent to one peer. Bounded by bytes, and putting something in never waits.
+//! Frames that wait to be sent to one peer. Bounded by bytes; adding one never waits.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::frame::{self, Kind};
+use crate::network::frame::{self, Kind};
 
-/// So much is handed to the stream at once.
+/// Size of one write to the stream, about.
 const BATCH_BYTES: usize = 64 * 1_024;
-/// Members and revocations that may wait; what is beyond is told at the next connection.
+/// Control frames that may wait; the others are sent at the next connection.
 const MAX_CONTROL_FRAMES: usize = 128;
 
-/// What a frame costs in memory beyond its bytes; else empty frames would be without bound.
+/// Memory overhead of a frame; without it, empty frames would be unbounded.
 const FRAME_OVERHEAD_BYTES: usize = 32;
 
 /// Frames that wait for the peer's writer.
@@ -35,7 +35,7 @@ struct Waiting {
     someone_was_refused: bool,
 }
 
-/// What is to be written now.
+/// The next bytes to write.
 pub(crate) struct Batch {
     pub(crate) bytes: BytesMut,
     data_bytes: usize,
@@ -46,8 +46,7 @@ impl Outbox {
         Self { limit_bytes, waiting: Mutex::default(), ready: Notify::new(), writable: Notify::new() }
     }
 
-    /// Takes a frame of the node's in; false if it is full. A frame larger than the whole fits if nothing
-    /// else waits.
+    /// Adds a frame of the node; false if the outbox is full. A frame larger than the limit fits if nothing else waits.
     pub(crate) fn try_send(&self, frame: Bytes) -> bool {
         let mut waiting = self.waiting.lock();
         let bytes = waiting.bytes.saturating_add(cost_bytes(&frame));
@@ -62,7 +61,7 @@ impl Outbox {
         true
     }
 
-    /// Takes a frame of the channel's own in.
+    /// Adds a control frame.
     pub(crate) fn control(&self, kind: Kind, body: Vec<u8>) {
         let mut waiting = self.waiting.lock();
         if waiting.control.len() < MAX_CONTROL_FRAMES {
@@ -72,19 +71,19 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// A heartbeat; of several that wait the last one goes.
+    /// Adds a heartbeat; it replaces one that waits.
     pub(crate) fn ping(&self, token: u64) {
         self.waiting.lock().ping = Some(token);
         self.ready.notify_one();
     }
 
-    /// The answer to a heartbeat; of several that wait the last one goes.
+    /// Adds the answer to a heartbeat; it replaces one that waits.
     pub(crate) fn pong(&self, token: u64) {
         self.waiting.lock().pong = Some(token);
         self.ready.notify_one();
     }
 
-    /// Waits for something to write. For one writer only.
+    /// Waits for something to write. For one writer only. Cancel-safe.
     pub(crate) async fn next(&self) -> Batch {
         loop {
             if let Some(batch) = self.take() {
@@ -94,7 +93,7 @@ impl Outbox {
         }
     }
 
-    /// The batch has left: its room is free again.
+    /// The batch was written: its room is free again.
     pub(crate) fn written(&self, batch: &Batch) {
         let mut waiting = self.waiting.lock();
         waiting.bytes = waiting.bytes.saturating_sub(batch.data_bytes);

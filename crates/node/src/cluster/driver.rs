@@ -8,13 +8,12 @@ use bytes::Bytes;
 use edgefaas_cluster::replication::{
     Counters, Event, Interest, NodeId, ObjectKey, Output, Policy, Replication, Settings,
 };
-use edgefaas_cluster::{Busy, Event as TransportEvent, Handle, Membership, SendError, Work};
+use edgefaas_cluster::{Busy, Event as TransportEvent, Events, Handle, Membership, SendError, Work};
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
 use edgefaas_functions::registry::{Registry, Routes};
 use edgefaas_state::objects::{FieldKey, FoldScope, Recoveries, own_object};
 use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::PUT_OUT;
@@ -40,7 +39,7 @@ pub(super) struct Driver {
     pub membership: Arc<Mutex<Membership>>,
     pub files: Arc<ClusterFiles>,
     pub handle: Handle,
-    pub events: mpsc::Receiver<TransportEvent>,
+    pub events: Events,
     pub counters: Arc<Mutex<Counters>>,
 }
 
@@ -274,9 +273,9 @@ impl Running {
                         }
                     }
                     Output::Synced { interest } => synced.push(interest),
-                    Output::Disconnect { node, reason, back_off } => {
-                        tracing::warn!(%node, %reason, ?back_off, "a member is disconnected");
-                        self.handle.disconnect(node.0, true);
+                    Output::Disconnect { node, reason } => {
+                        tracing::warn!(%node, %reason, "a member is disconnected");
+                        self.handle.disconnect_with_penalty(node.0);
                     }
                 }
             }

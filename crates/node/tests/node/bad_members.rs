@@ -13,13 +13,12 @@ use edgefaas_cluster::wire::{
     ObjectDelta, ObjectFields, Objects, ROUND_OBJECTS, RoundPlease, Summary, Wants,
 };
 use edgefaas_cluster::{
-    Event, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
+    Event, Events, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
     join as join_cluster,
 };
 use edgefaas_node::{Clock, Platform};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::clusters::{cluster, join, member, token, until, update};
@@ -29,7 +28,7 @@ use crate::support::{TestNode, in_time, text};
 /// A member that has a certificate, and nobody's code.
 struct Rogue {
     handle: Handle,
-    events: Receiver<Event>,
+    events: Events,
     peer: u64,
     _cancel: tokio_util::sync::DropGuard,
 }

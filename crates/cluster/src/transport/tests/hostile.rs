@@ -6,7 +6,7 @@ use super::*;
 use crate::known_addresses::encode_addresses;
 use crate::membership::{MemberWire, encode_members};
 use crate::revocation::encode_revocation;
-use crate::{Certificate, NewCertificate};
+use crate::{Certificate, Multiaddr, NewCertificate};
 
 fn member(certificate: &Certificate, addresses: &[&str]) -> MemberWire {
     let addresses: Vec<Multiaddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
@@ -44,7 +44,7 @@ async fn lies_about_the_addresses_of_others_change_nothing() {
     assert_eq!(after.all()[..first_hand.len()], first_hand);
     assert!(after.hearsay().len() <= 2, "{after:?}");
     // The honest are connected, and connect again.
-    cluster.b.handle.disconnect(1, false);
+    cluster.b.handle.disconnect(1);
     tokio::join!(cluster.a.wait_up(2), cluster.b.wait_up(1));
 }
 

@@ -1,7 +1,7 @@
 //! Tokens and what they are traded for.
 
 use super::*;
-use crate::{JoinError, JoinRequest, join};
+use crate::{JoinError, JoinRequest, Token, join};
 
 fn named(name: &str) -> JoinRequest {
     JoinRequest { name: name.into(), node_id: None }

@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use std::time::Instant;
+
 use bytes::Bytes;
+use libp2p::PeerId;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::NewCertificate;
+use crate::network::{address, behaviour, frame, swarm::swarm};
+use crate::{ClusterKey, Identity, Membership, NewCertificate, Refusal, TransportKind};
 
 mod copies;
 mod endurance;
@@ -25,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct Node {
     pub(super) id: u64,
     pub(super) handle: Handle,
-    pub(super) events: mpsc::Receiver<Event>,
+    pub(super) events: Events,
     pub(super) membership: Arc<Mutex<Membership>>,
     pub(super) identity: Identity,
     pub(super) cancel: CancellationToken,

@@ -8,6 +8,7 @@ use super::behaviour::Channels;
 use super::frame::{self, Kind};
 use super::*;
 use crate::handshake::{Hello, Verdict};
+use crate::revocation::encode_revocation;
 use crate::{Certificate, NewCertificate};
 
 /// A peer that speaks libp2p and then what a test likes.
@@ -19,10 +20,9 @@ pub(super) struct Stranger {
 impl Stranger {
     async fn connect(identity: &Identity, to: &str) -> Self {
         let gate: behaviour::Gate = Arc::new(|_, _, _| Ok(()));
-        let mut swarm = swarm(identity, Arc::default(), Arc::default(), || {
-            Ok(Channels::member(ServesJoins::default(), gate))
-        })
-        .unwrap();
+        let mut swarm =
+            swarm(identity, Arc::default(), Arc::default(), || Ok(Channels::member(Arc::default(), gate)))
+                .unwrap();
         swarm.dial(to.parse::<Multiaddr>().unwrap()).unwrap();
         let stream = loop {
             if let SwarmEvent::Behaviour(opened) = swarm.select_next_some().await {
@@ -142,7 +142,7 @@ async fn who_has_no_good_certificate_is_told_so() {
     ];
     for (reason, said) in cases {
         // Without this the second would have to wait for its turn.
-        cluster.a.handle.shared.penalties.lock().forgive(&peer);
+        cluster.a.handle.admission.forgive(&peer);
         let mut stranger = Stranger::connect(&identity, &cluster.at).await;
         stranger.say(Kind::Hello, &said.encode()).await;
         assert_eq!(stranger.answer().await, Some(reason));
@@ -245,7 +245,7 @@ async fn unknown_peers_have_their_share_and_members_come_in_all_the_same() {
     }));
     let test = async {
         a.until(|node| node.handle.counters().refused(Refusal::Crowded) >= 8).await;
-        b.handle.disconnect(1, false);
+        b.handle.disconnect(1);
         tokio::join!(a.wait_up(2), b.wait_up(1));
     };
     tokio::select! {
@@ -513,7 +513,7 @@ async fn revocations_of_two_holders_of_the_key_both_hold() {
 async fn a_member_that_is_sent_away_comes_back_later() {
     let mut cluster = Cluster::start(TransportKind::Quic).await;
     let started = Instant::now();
-    cluster.a.handle.disconnect(2, true);
+    cluster.a.handle.disconnect_with_penalty(2);
     assert_eq!(cluster.a.wait_down(2).await, DownReason::Disconnected);
     assert_eq!(cluster.b.wait_down(1).await, DownReason::Left);
     cluster.a.wait_up(2).await;

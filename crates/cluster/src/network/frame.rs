@@ -6,13 +6,13 @@ use std::io;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What every frame costs beyond its bytes.
+/// Overhead of every frame.
 pub(crate) const HEADER_BYTES: usize = 5;
 
-/// What is in a frame. A kind that is not known is skipped, so that newer versions can add some.
+/// The kind of a frame. An unknown kind is skipped, so that newer versions can add some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What the node sends; the rest is the channel's own.
+    /// A frame of the node; all others are control frames.
     Data,
     /// Heartbeat: 8 bytes that come back in a pong.
     Ping,
@@ -32,13 +32,22 @@ pub(crate) enum Kind {
 
 /// Why no frame could be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub enum ReadError {
+    /// The peer closed the connection.
     #[error("the peer closed the connection")]
     Closed,
+    /// The connection broke.
     #[error("the connection broke: {0}")]
     Io(io::Error),
+    /// A frame is over the limit.
     #[error("a frame of {bytes} bytes is over the limit of {limit_bytes}")]
-    TooLarge { bytes: usize, limit_bytes: usize },
+    TooLarge {
+        /// The size that its header claims.
+        bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// A frame has no kind.
     #[error("a frame has no kind")]
     Empty,
 }
@@ -85,7 +94,7 @@ pub(crate) fn put(out: &mut BytesMut, kind: Kind, body: &[u8]) {
     out.put_slice(body);
 }
 
-/// Writes one frame and sees it off.
+/// Writes one frame and flushes it.
 pub(crate) async fn write(
     stream: &mut (impl AsyncWrite + Unpin),
     kind: Kind,
@@ -97,7 +106,7 @@ pub(crate) async fn write(
     stream.flush().await
 }
 
-/// Reads one frame. `progress` is called whenever bytes arrive. Not safe to give up half-way.
+/// Reads one frame. `progress` is called whenever bytes arrive. Not cancel-safe.
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     limit_bytes: usize,

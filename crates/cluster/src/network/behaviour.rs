@@ -22,12 +22,12 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId, Stream};
 
-/// What a stream is for.
+/// The protocol of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The channel of two members.
     Cluster,
-    /// Trading a token for a certificate.
+    /// Exchange of a token for a certificate.
     Join,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Opened {
 pub(crate) enum NoStream {
     #[error("the other side does not speak the protocol")]
     Unsupported,
-    /// It may be there another time.
-    #[error("{0}")]
-    Failed(String),
+    /// A later attempt may succeed.
+    #[error(transparent)]
+    Failed(Box<StreamUpgradeError<Infallible>>),
 }
 
 /// Decides about a connection before anything is read from it.
@@ -64,37 +64,28 @@ pub(crate) enum GateClosed {
 
 /// One stream per connection.
 pub(crate) struct Channels {
-    dials_for: Purpose,
-    serves_cluster: bool,
-    serves_joins: Arc<AtomicBool>,
-    gate: Gate,
+    role: Role,
     ready: VecDeque<Opened>,
     waker: Option<Waker>,
+}
+
+/// The side of the cluster's border that this node is on.
+enum Role {
+    /// Dials other members, serves them, and newcomers while `serves_joins` is set.
+    Member { serves_joins: Arc<AtomicBool>, gate: Gate },
+    /// Dials to join and serves nothing.
+    Newcomer,
 }
 
 impl Channels {
     /// A member: dials other members, serves them, and newcomers while `serves_joins` is set.
     pub(crate) fn member(serves_joins: Arc<AtomicBool>, gate: Gate) -> Self {
-        Self {
-            dials_for: Purpose::Cluster,
-            serves_cluster: true,
-            serves_joins,
-            gate,
-            ready: VecDeque::new(),
-            waker: None,
-        }
+        Self { role: Role::Member { serves_joins, gate }, ready: VecDeque::new(), waker: None }
     }
 
     /// A newcomer: dials to join and serves nothing.
     pub(crate) fn newcomer() -> Self {
-        Self {
-            dials_for: Purpose::Join,
-            serves_cluster: false,
-            serves_joins: Arc::default(),
-            gate: Arc::new(|_, _, _| Ok(())),
-            ready: VecDeque::new(),
-            waker: None,
-        }
+        Self { role: Role::Newcomer, ready: VecDeque::new(), waker: None }
     }
 }
 
@@ -109,13 +100,14 @@ impl NetworkBehaviour for Channels {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        (self.gate)(connection, peer, remote).map_err(ConnectionDenied::new)?;
-        Ok(Handler {
-            side: Side::Listener { served: false },
-            serves_cluster: self.serves_cluster,
-            serves_joins: self.serves_joins.clone(),
-            ready: None,
-        })
+        let side = match &self.role {
+            Role::Member { serves_joins, gate } => {
+                gate(connection, peer, remote).map_err(ConnectionDenied::new)?;
+                Side::Listener { serves_joins: serves_joins.clone() }
+            }
+            Role::Newcomer => Side::Idle,
+        };
+        Ok(Handler { side, ready: None })
     }
 
     fn handle_established_outbound_connection(
@@ -126,12 +118,11 @@ impl NetworkBehaviour for Channels {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler {
-            side: Side::Dialer { wants: Some(self.dials_for) },
-            serves_cluster: false,
-            serves_joins: Arc::default(),
-            ready: None,
-        })
+        let wants = match self.role {
+            Role::Member { .. } => Purpose::Cluster,
+            Role::Newcomer => Purpose::Join,
+        };
+        Ok(Handler { side: Side::Dialer { wants }, ready: None })
     }
 
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
@@ -158,14 +149,17 @@ impl NetworkBehaviour for Channels {
 /// The stream of one connection.
 pub(crate) struct Handler {
     side: Side,
-    serves_cluster: bool,
-    serves_joins: Arc<AtomicBool>,
     ready: Option<Result<(Purpose, Stream), NoStream>>,
 }
 
+/// The side of a connection, and whether it still opens or accepts its stream.
 enum Side {
-    Dialer { wants: Option<Purpose> },
-    Listener { served: bool },
+    /// Opens a stream.
+    Dialer { wants: Purpose },
+    /// Accepts a stream.
+    Listener { serves_joins: Arc<AtomicBool> },
+    /// The stream was requested or accepted, or there will be none.
+    Idle,
 }
 
 impl ConnectionHandler for Handler {
@@ -177,18 +171,17 @@ impl ConnectionHandler for Handler {
     type OutboundOpenInfo = ();
 
     fn listen_protocol(&self) -> SubstreamProtocol<Protocols, ()> {
-        let open = matches!(self.side, Side::Listener { served: false });
         let mut purposes = Vec::new();
-        if open && self.serves_cluster {
+        if let Side::Listener { serves_joins } = &self.side {
             purposes.push(Purpose::Cluster);
-        }
-        if open && self.serves_joins.load(Ordering::Relaxed) {
-            purposes.push(Purpose::Join);
+            if serves_joins.load(Ordering::Relaxed) {
+                purposes.push(Purpose::Join);
+            }
         }
         SubstreamProtocol::new(Protocols { purposes }, ())
     }
 
-    /// Who is idle for too long is told apart by the channel, not by libp2p.
+    /// Idle connections are detected by the channel, not by libp2p.
     fn connection_keep_alive(&self) -> bool {
         true
     }
@@ -200,9 +193,8 @@ impl ConnectionHandler for Handler {
         if let Some(stream) = self.ready.take() {
             return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(stream));
         }
-        if let Side::Dialer { wants } = &mut self.side
-            && let Some(purpose) = wants.take()
-        {
+        if let Side::Dialer { wants: purpose } = self.side {
+            self.side = Side::Idle;
             let protocol = SubstreamProtocol::new(Protocols { purposes: vec![purpose] }, ());
             return Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
         }
@@ -216,10 +208,8 @@ impl ConnectionHandler for Handler {
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, Protocols, Protocols>) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
-                if let Side::Listener { served } = &mut self.side
-                    && !*served
-                {
-                    *served = true;
+                if let Side::Listener { .. } = self.side {
+                    self.side = Side::Idle;
                     self.ready = Some(Ok(protocol));
                 }
             }
@@ -229,7 +219,7 @@ impl ConnectionHandler for Handler {
             ConnectionEvent::DialUpgradeError(DialUpgradeError { error, .. }) => {
                 self.ready = Some(Err(match error {
                     StreamUpgradeError::NegotiationFailed => NoStream::Unsupported,
-                    other => NoStream::Failed(other.to_string()),
+                    other => NoStream::Failed(Box::new(other)),
                 }));
             }
             _ => {}
@@ -237,7 +227,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// The protocols that a stream may be opened for.
+/// The protocols that a stream may be opened with.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     purposes: Vec<Purpose>,

@@ -2,7 +2,7 @@
 //!
 //! An address is an IPv4 address or an IPv6 /64, which is what one machine or attacker has at least. Addresses
 //! of known members have places of their own. Where all places are taken, the address with the most of them
-//! gives its oldest up, so that connections on which nothing happens are the first to go.
+//! loses its oldest, so that idle connections are closed first.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;

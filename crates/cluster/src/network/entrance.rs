@@ -16,10 +16,10 @@ use libp2p::Multiaddr;
 use libp2p::core::transport::{Boxed, DialOpts, ListenerId, Transport, TransportError, TransportEvent};
 use parking_lot::Mutex;
 
+use super::address::{self, TransportKind};
 use super::crowd::{Crowd, CrowdLimits, Entry, Origin};
-use super::{TransportKind, address};
 
-/// How long the handshake of an incoming connection may take, until it is encrypted.
+/// Limit of the handshake of an incoming connection, until it is encrypted.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// A handshake needs some 20 kB by TCP, and 60 kB by QUIC.
 const LIMITS: CrowdLimits = CrowdLimits { strangers: 64, members: 64, per_origin: 16 };
@@ -54,7 +54,7 @@ impl Entrance {
         }
     }
 
-    /// Connections that had no place, or gave it up for another.
+    /// Connections that got no place, or lost it to another.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ impl Entrance {
     }
 }
 
-/// A place; free again when it is dropped.
+/// A place; dropping it frees the place.
 struct Ticket {
     entrance: Arc<Entrance>,
     kind: TransportKind,

@@ -1,4 +1,4 @@
-//! How long tasks were at work: what replication costs.
+//! Running time of tasks: the cost of replication.
 
 use std::future::poll_fn;
 use std::ops::{Add, Sub};
@@ -9,15 +9,14 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time that tasks had a thread.
+/// Running time of tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// On the processor.
     pub processor: Duration,
-    /// On the clock: where the system gave the core to another process in between, that counts as well, since it is how
-    /// long others had to wait.
+    /// On the clock. Includes the time that the system gave the core to another process: other tasks had to wait as long.
     pub clock: Duration,
-    /// How often. What it costs to wake a task (the system's part of a message, switching to the thread) is not in the times.
+    /// The number of polls. The cost of waking a task (the system's part of a message, switching threads) is in no time.
     pub turns: u64,
 }
 
@@ -36,7 +35,7 @@ impl Add for Work {
 impl Sub for Work {
     type Output = Self;
 
-    /// What came since `before`.
+    /// The difference since `before`.
     fn sub(self, before: Self) -> Self {
         Self {
             processor: self.processor.saturating_sub(before.processor),
@@ -46,7 +45,7 @@ impl Sub for Work {
     }
 }
 
-/// Adds up the work of tasks.
+/// Adds up the running time of tasks.
 #[derive(Debug, Default)]
 pub struct Busy {
     processor_ns: AtomicU64,
@@ -55,7 +54,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// All of it so far.
+    /// The sum so far.
     pub fn read(&self) -> Work {
         let read = |sum: &AtomicU64| Duration::from_nanos(sum.load(Relaxed));
         Work {
@@ -65,7 +64,7 @@ impl Busy {
         }
     }
 
-    /// Counts what a future needs.
+    /// Measures a future.
     pub async fn time<F: Future>(self: Arc<Self>, future: F) -> F::Output {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -85,7 +84,7 @@ fn add(sum: &AtomicU64, time: Duration) {
     sum.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
 }
 
-/// What this thread has had of a processor.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

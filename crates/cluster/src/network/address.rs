@@ -6,23 +6,50 @@ use std::str::FromStr;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 
-use super::TransportKind;
+/// The protocol that a connection runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransportKind {
+    /// TCP with Noise and Yamux.
+    Tcp,
+    /// QUIC (RFC 9000).
+    Quic,
+}
 
-/// An address to dial whoever is there.
+/// An address to dial, whichever peer answers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bootstrap {
     /// As libp2p writes it, perhaps with the peer that is expected there.
     Exact { address: Multiaddr, peer: Option<PeerId> },
-    /// `HOST:PORT`: a name or an IP address, by TCP and QUIC.
+    /// `HOST:PORT`: a name or an IP address, dialled by TCP and by QUIC.
     Host { text: String },
 }
 
-impl FromStr for Bootstrap {
-    type Err = &'static str;
+/// Text that is not a bootstrap address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BootstrapError {
+    /// It begins with `/` and is not a multiaddress.
+    #[error("it is no multiaddress")]
+    NotAMultiaddress,
+    /// A multiaddress that neither TCP nor QUIC can dial.
+    #[error("it has to look like /ip4/10.0.0.1/tcp/7071 or /ip4/10.0.0.1/udp/7071/quic-v1")]
+    Unsupported,
+    /// There is no colon.
+    #[error("it has no port; write HOST:PORT")]
+    NoPort,
+    /// The port is outside 1 to 65535.
+    #[error("its port is not a number from 1 to 65535")]
+    BadPort,
+    /// The host is empty, has spaces, or is an IPv6 address without brackets.
+    #[error("it names no host; write HOST:PORT, and an IPv6 address in brackets")]
+    NoHost,
+}
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+impl FromStr for Bootstrap {
+    type Err = BootstrapError;
+
+    fn from_str(text: &str) -> Result<Self, BootstrapError> {
         if text.starts_with('/') {
-            let mut address: Multiaddr = text.parse().map_err(|_| "it is no multiaddress")?;
+            let mut address: Multiaddr = text.parse().map_err(|_| BootstrapError::NotAMultiaddress)?;
             let peer = match address.iter().last() {
                 Some(Protocol::P2p(peer)) => {
                     address.pop();
@@ -31,17 +58,17 @@ impl FromStr for Bootstrap {
                 _ => None,
             };
             if kind(&address).is_none() || socket(&address).is_none() {
-                return Err("it has to look like /ip4/10.0.0.1/tcp/7071 or /ip4/10.0.0.1/udp/7071/quic-v1");
+                return Err(BootstrapError::Unsupported);
             }
             return Ok(Self::Exact { address, peer });
         }
-        let (host, port) = text.rsplit_once(':').ok_or("it has no port; write HOST:PORT")?;
+        let (host, port) = text.rsplit_once(':').ok_or(BootstrapError::NoPort)?;
         if !port.parse().is_ok_and(|port: u16| port > 0) {
-            return Err("its port is not a number from 1 to 65535");
+            return Err(BootstrapError::BadPort);
         }
         let bracketed = host.starts_with('[') && host.ends_with(']');
         if host.is_empty() || host.contains(char::is_whitespace) || (host.contains(':') && !bracketed) {
-            return Err("it names no host; write HOST:PORT, and an IPv6 address in brackets");
+            return Err(BootstrapError::NoHost);
         }
         Ok(Self::Host { text: text.to_owned() })
     }
@@ -60,7 +87,7 @@ pub(crate) fn quic(socket: SocketAddr) -> Multiaddr {
     Multiaddr::from(socket.ip().to_canonical()).with(Protocol::Udp(socket.port())).with(Protocol::QuicV1)
 }
 
-/// By which transport an address is reached; none if by none that is there.
+/// The transport of an address; `None` if neither TCP nor QUIC can dial it.
 pub(crate) fn kind(address: &Multiaddr) -> Option<TransportKind> {
     let mut parts = address.iter().skip(1);
     match (parts.next(), parts.next()) {

@@ -1,0 +1,14 @@
+//! How a node becomes a member: it trades a one-time token for a certificate on `/edgefaas/join/1`.
+//!
+//! The token names the issuer's peer id, so the newcomer knows the peer that it talks to, and a secret that goes over
+//! the encrypted channel, so the issuer knows that the newcomer was invited. `client` is the newcomer's side,
+//! `issuer` and `admit` are the issuer's side without I/O; `protocol` is shared by both.
+
+pub(crate) mod admit;
+mod client;
+pub(crate) mod issuer;
+pub(crate) mod protocol;
+mod token;
+
+pub use client::{JoinError, JoinRequest, NoAnswer, WrongReply, join};
+pub use token::{Token, TokenError};

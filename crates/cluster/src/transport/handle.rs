@@ -1,0 +1,157 @@
+//! The node's calls into a running transport.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use libp2p::Multiaddr;
+
+use super::admission::Admission;
+use super::copy_detector::CopyDetector;
+use super::counters::{Cells, Counters};
+use super::dial_signal::DialSignal;
+use super::event::DownReason;
+use super::gossip::Gossip;
+use super::join_service::JoinService;
+use super::local_node::LocalNode;
+use super::node_starts::Copy;
+use super::peer::PeerInfo;
+use super::peer_table::PeerTable;
+use crate::network::busy::{Busy, Work};
+use crate::{Certificate, CertificateError, ClusterKey, Revocation, Token};
+
+/// A frame that was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The member's outbox is full; [`Event::Writable`](crate::Event::Writable) follows.
+    #[error("too much waits for node {node_id}")]
+    Full {
+        /// The member.
+        node_id: u64,
+    },
+    /// The member has no channel.
+    #[error("node {node_id} is not connected")]
+    Gone {
+        /// The member.
+        node_id: u64,
+    },
+    /// The frame is over the limit.
+    #[error("a frame of {bytes} bytes is over the limit of {limit_bytes}")]
+    TooLarge {
+        /// The frame's size.
+        bytes: usize,
+        /// [`Options::max_frame_bytes`](crate::Options::max_frame_bytes).
+        limit_bytes: usize,
+    },
+}
+
+/// Calls into a running transport; clones are the same one. Does not keep it running: [`Events`](crate::Events) does.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) local: Arc<LocalNode>,
+    pub(super) peers: Arc<PeerTable>,
+    pub(super) gossip: Arc<Gossip>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) copies: Arc<CopyDetector>,
+    pub(super) joins: Arc<JoinService>,
+    pub(super) counters: Arc<Cells>,
+    pub(super) dial_signal: DialSignal,
+    pub(super) busy: Arc<Busy>,
+}
+
+impl Handle {
+    /// Puts a frame into a member's outbox; never waits.
+    pub fn try_send(&self, node_id: u64, frame: Bytes) -> Result<(), SendError> {
+        let limit_bytes = self.local.limits.max_frame_bytes;
+        if frame.len() > limit_bytes {
+            return Err(SendError::TooLarge { bytes: frame.len(), limit_bytes });
+        }
+        let peer = self.peers.get(node_id).filter(|peer| !peer.closing.is_cancelled());
+        let peer = peer.ok_or(SendError::Gone { node_id })?;
+        if peer.outbox.try_send(frame) { Ok(()) } else { Err(SendError::Full { node_id }) }
+    }
+
+    /// The members with a channel, by number.
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        let mut peers: Vec<PeerInfo> = self.peers.all().iter().map(|peer| peer.info()).collect();
+        peers.sort_by_key(|peer| peer.node_id);
+        peers
+    }
+
+    /// Ends a member's channel. The member may connect again immediately.
+    pub fn disconnect(&self, node_id: u64) {
+        if let Some(peer) = self.peers.get(node_id) {
+            peer.close(DownReason::Disconnected);
+        }
+    }
+
+    /// Ends the channel of a member that broke the protocol of its frames. It is neither dialled nor accepted during a
+    /// pause, which is longer each time, up to 60 s.
+    pub fn disconnect_with_penalty(&self, node_id: u64) {
+        if let Some(peer) = self.peers.get(node_id) {
+            self.admission.penalise(peer.peer_id());
+            peer.close(DownReason::Disconnected);
+        }
+    }
+
+    /// Addresses of the listeners, with the real port and one address per interface; loopback comes last.
+    pub fn listen_addresses(&self) -> Vec<Multiaddr> {
+        self.local.addresses()
+    }
+
+    /// The running time of all tasks of the transport so far.
+    pub fn busy(&self) -> Work {
+        self.busy.read()
+    }
+
+    /// Copies of other members that were refused in the last 10 minutes: nodes with the same identity.
+    pub fn copies(&self) -> Vec<Copy> {
+        self.copies.copies()
+    }
+
+    /// The last report by a member of a copy of this node, since its start.
+    pub fn own_copy(&self) -> Option<String> {
+        self.copies.own_copy()
+    }
+
+    /// Figures since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters.read(self.admission.refused_unencrypted())
+    }
+
+    /// Makes a token that admits one node within `life`, and serves newcomers until then. A token of a life of days is
+    /// for a node that stays on: tokens do not survive a restart.
+    ///
+    /// # Errors
+    /// `ForeignCluster` if the key is that of another cluster.
+    pub fn open_join(&self, key: &ClusterKey, life: Duration) -> Result<Token, CertificateError> {
+        self.joins.open(key, life)
+    }
+
+    /// Adds a member whose certificate came by another way; true if that changed anything.
+    ///
+    /// # Errors
+    /// The certificate is not signed by this cluster's key.
+    pub fn learn(
+        &self,
+        certificate: Certificate,
+        addresses: &[Multiaddr],
+    ) -> Result<bool, CertificateError> {
+        let mut membership = self.gossip.membership.lock();
+        let peer_id = certificate.peer_id();
+        let learnt = membership.learn(certificate)?;
+        let changed = membership.announce(&peer_id, addresses) | learnt;
+        drop(membership);
+        self.dial_signal.notify();
+        Ok(changed)
+    }
+
+    /// Revokes a peer: sends the revocation to all members and ends the channel of the revoked one. False if the
+    /// peer was revoked before.
+    ///
+    /// # Errors
+    /// The key of another cluster, or too many revocations.
+    pub fn revoke(&self, revocation: Revocation) -> Result<bool, CertificateError> {
+        self.gossip.revoke(revocation)
+    }
+}

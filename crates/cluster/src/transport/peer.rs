@@ -1,0 +1,177 @@
+//! A member with an open channel.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libp2p::{Multiaddr, PeerId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::event::DownReason;
+use super::node_starts::NodeStart;
+use super::outbox::Outbox;
+use crate::Certificate;
+use crate::handshake::{Greeted, Hello};
+use crate::network::address::{self, TransportKind};
+
+/// A member with a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its number.
+    pub node_id: u64,
+    /// Its name.
+    pub name: String,
+    /// Its peer id.
+    pub peer_id: PeerId,
+    /// The remote address of its connection.
+    pub address: Multiaddr,
+    /// The protocol of its connection.
+    pub transport: TransportKind,
+    /// Its version, as it claims.
+    pub software: String,
+    /// The highest version of the protocol that both speak.
+    pub protocol_version: u32,
+    /// The number of the member's start.
+    pub incarnation: u32,
+    /// When the channel opened.
+    pub connected_since: Instant,
+    /// Round-trip time of the last heartbeat; `None` before the first.
+    pub rtt: Option<Duration>,
+    /// Bytes received, with framing, without encryption.
+    pub bytes_in: u64,
+    /// Bytes sent, with framing, without encryption.
+    pub bytes_out: u64,
+    /// How far its wall clock was ahead of this node's when it connected.
+    pub skew_ms: i64,
+}
+
+/// A member with a channel.
+pub(crate) struct Peer {
+    pub(crate) certificate: Certificate,
+    pub(crate) address: Multiaddr,
+    /// This node has dialled the connection.
+    pub(crate) is_dialed: bool,
+    pub(crate) protocol_version: u32,
+    pub(crate) incarnation: u32,
+    pub(crate) instance: Option<u64>,
+    pub(crate) skew_ms: i64,
+    pub(crate) since: Instant,
+    pub(crate) outbox: Outbox,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    /// Cancelled when the channel is to end; `close_reason` has the reason.
+    pub(crate) closing: CancellationToken,
+    /// Cancelled when the channel has ended and the node was notified.
+    pub(crate) gone: CancellationToken,
+    software: String,
+    rtt_us: AtomicU64,
+    /// When the last answered heartbeat was sent.
+    answered_us: AtomicU64,
+    answered: Notify,
+    close_reason: Mutex<Option<DownReason>>,
+}
+
+impl Peer {
+    /// A peer whose Hello was accepted. The channel ends with `closing`.
+    pub(crate) fn new(
+        greeted: Greeted,
+        hello: &Hello,
+        address: Multiaddr,
+        is_dialed: bool,
+        outbox_bytes: usize,
+        closing: CancellationToken,
+    ) -> Self {
+        Self {
+            certificate: greeted.certificate,
+            address,
+            is_dialed,
+            protocol_version: greeted.protocol_version,
+            incarnation: hello.incarnation,
+            instance: hello.instance,
+            skew_ms: greeted.skew_ms,
+            since: Instant::now(),
+            outbox: Outbox::new(outbox_bytes),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            closing,
+            gone: CancellationToken::new(),
+            software: hello.software.clone(),
+            rtt_us: AtomicU64::new(0),
+            answered_us: AtomicU64::new(0),
+            answered: Notify::new(),
+            close_reason: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn node_id(&self) -> u64 {
+        self.certificate.node_id()
+    }
+
+    pub(crate) fn peer_id(&self) -> PeerId {
+        self.certificate.peer_id()
+    }
+
+    /// The start of the node that this is; `None` from versions up to 0.1.
+    pub(crate) fn node_start(&self) -> Option<NodeStart> {
+        let instance = self.instance?;
+        Some(NodeStart { instance, incarnation: self.incarnation, address: self.address.clone() })
+    }
+
+    /// The heartbeat sent at `sent_us` was answered after `rtt_us`.
+    pub(crate) fn heartbeat_answered(&self, sent_us: u64, rtt_us: u64) {
+        self.rtt_us.store(rtt_us.max(1), Ordering::Relaxed);
+        self.answered_us.fetch_max(sent_us, Ordering::AcqRel);
+        self.answered.notify_waiters();
+    }
+
+    /// Whether the peer answers a heartbeat that is sent now, within a limit.
+    pub(crate) async fn answers(&self, now_us: u64, within: Duration) -> bool {
+        self.outbox.ping(now_us);
+        let answered = async {
+            loop {
+                let mut notified = std::pin::pin!(self.answered.notified());
+                notified.as_mut().enable();
+                if self.answered_us.load(Ordering::Acquire) >= now_us {
+                    return true;
+                }
+                tokio::select! {
+                    () = notified => {}
+                    () = self.closing.cancelled() => return false,
+                    () = self.gone.cancelled() => return false,
+                }
+            }
+        };
+        tokio::time::timeout(within, answered).await.unwrap_or(false)
+    }
+
+    /// Ends the channel; the first reason counts.
+    pub(crate) fn close(&self, reason: DownReason) {
+        self.close_reason.lock().get_or_insert(reason);
+        self.closing.cancel();
+    }
+
+    /// The reason for which this side ended the channel.
+    pub(crate) fn close_reason(&self) -> DownReason {
+        self.close_reason.lock().unwrap_or(DownReason::Disconnected)
+    }
+
+    pub(crate) fn info(&self) -> PeerInfo {
+        let rtt_us = self.rtt_us.load(Ordering::Relaxed);
+        PeerInfo {
+            node_id: self.node_id(),
+            name: self.certificate.name().to_owned(),
+            peer_id: self.peer_id(),
+            address: self.address.clone(),
+            transport: address::kind(&self.address).unwrap_or(TransportKind::Tcp),
+            software: self.software.clone(),
+            protocol_version: self.protocol_version,
+            incarnation: self.incarnation,
+            connected_since: self.since,
+            rtt: (rtt_us > 0).then(|| Duration::from_micros(rtt_us)),
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+            skew_ms: self.skew_ms,
+        }
+    }
+}
