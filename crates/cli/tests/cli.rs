@@ -66,7 +66,7 @@ fn a_command_line_that_makes_no_sense_is_2() {
         (vec!["run", "--http", "8080"], "invalid value '8080'"),
         (vec!["run", "--p2p", "7071"], "invalid value '7071' for '--p2p <ADDR:PORT>'"),
         (vec!["logs", "--tail", "0"], "0 is not in 1.."),
-        (vec!["list", "--node", "not a url"], "is no URL of a node"),
+        (vec!["list", "--node", "not a url"], "is not the URL of a node"),
         (vec!["invoke", "f", "-d", "@absent.json"], "-d @absent.json: No such file"),
         (vec!["secrets", "set", "a b"], "`a b` is no name of a secret"),
         (vec!["secrets", "set", "key"], "a secret belongs to an app: name it with --app APP"),

@@ -138,7 +138,7 @@ fn assets_that_are_not_there_are_refused() {
     std::fs::write(home.path().join("secret.txt"), "secret").unwrap();
     std::os::unix::fs::symlink("../secret.txt", app.join("link.txt")).unwrap();
     assert!(deploy(r#"["link.txt"]"#).contains("leads out of the app folder"));
-    assert!(deploy(r#"[".?/secret.txt"]"#).contains("inside of the app folder"));
+    assert!(deploy(r#"[".?/secret.txt"]"#).contains("inside the app folder"));
     // Larger than any function's memory can be.
     std::fs::File::create(app.join("huge.bin")).unwrap().set_len(65 << 20).unwrap();
     let error = deploy(r#"["huge.bin"]"#);
