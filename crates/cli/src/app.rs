@@ -138,8 +138,7 @@ impl App {
             let content = folder.read(&path, left_bytes).map_err(|error| match error {
                 AppFileError::TooLarge { path, .. } => {
                     let max = ByteSize::b(MESSAGE_BYTES as u64);
-                    let reason =
-                        format!("with its assets the app is too large to deploy: more than {max}");
+                    let reason = format!("with its assets the app is too large to deploy: more than {max}");
                     Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()))
                 }
                 error => refused(error),
@@ -181,8 +180,7 @@ impl App {
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
                 let Some(name) = inside.to_str().filter(|name| edgefaas_manifest::is_asset_name(name))
                 else {
-                    let reason =
-                        format!("a file of `{key}` needs a name in UTF-8, inside the app folder");
+                    let reason = format!("a file of `{key}` needs a name in UTF-8, inside the app folder");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 };
                 named.insert(name.to_owned(), path);

@@ -266,8 +266,18 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
 }
 
 /// The header of [`function_rows`].
-pub const FUNCTION_HEADER: [&str; 10] =
-    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "PENDING", "STATE", "TRIGGERS"];
+pub const FUNCTION_HEADER: [&str; 10] = [
+    "APP",
+    "FUNCTION",
+    "KIND",
+    "SIZE",
+    "INVOCATIONS",
+    "FAILED",
+    "REJECTED",
+    "PENDING",
+    "STATE",
+    "TRIGGERS",
+];
 
 /// One table row for each function of an app: its counts and resources.
 pub fn use_rows(app: &proto::App) -> Vec<Vec<String>> {
@@ -291,7 +301,7 @@ pub fn use_rows(app: &proto::App) -> Vec<Vec<String>> {
 
 /// The header of [`use_rows`].
 pub const USE_HEADER: [&str; 10] =
-    ["FUNCTION", "RUNS", "FAILED", "COLD", "WARM", "CPU", "MEMORY PEAK", "P50", "P90", "P99"];
+    ["FUNCTION", "INVOCATIONS", "FAILED", "COLD", "WARM", "CPU", "MEMORY PEAK", "P50", "P90", "P99"];
 
 /// One table row for each function of an app that was just deployed.
 pub fn deployed_rows(app: &proto::App) -> Vec<Vec<String>> {

@@ -126,8 +126,8 @@ fn assets_that_are_not_there_are_refused() {
     };
     for (assets, reason) in [
         (r#"["no/*.bin"]"#, "`assets` names `no/*.bin`, but there is no such file"),
-        (r#"["../f.js"]"#, "no path inside of the app folder"),
-        (r#"["/etc/passwd"]"#, "no path inside of the app folder"),
+        (r#"["../f.js"]"#, "not a path inside the app folder"),
+        (r#"["/etc/passwd"]"#, "not a path inside the app folder"),
         (r#"["a**"]"#, "`a**` in `assets`"),
         (r#"[1]"#, "assets"),
     ] {
