@@ -78,8 +78,8 @@ impl KnownNodes {
         let meta = fs::metadata(&path).with_context(|| format!("{shown} cannot be read"))?;
         if meta.mode() & 0o077 != 0 {
             let message = format!(
-                "others may read or change {shown}, which has tokens in it; run `chmod 600 {shown}` if you \
-                 trust what it says, or delete it and log in again"
+                "other users may read or change {shown}, which has tokens; run `chmod 600 {shown}` if you \
+                 trust its content, or delete it and log in again"
             );
             return Err(Failure::new(Exit::Refused, message));
         }

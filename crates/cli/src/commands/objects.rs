@@ -422,7 +422,7 @@ async fn import(mut client: ObjectsClient, file: &Path, global: &Global) -> anyh
     }
 }
 
-/// What is no JSON is a string: nobody likes to write quotes within quotes.
+/// Text that is not JSON is a string, so that a shell command needs no quotes within quotes.
 fn as_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
