@@ -1,4 +1,4 @@
-//! How commands on this machine find and trust a control port that speaks TLS: a file in the data directory.
+//! `control.json` in the data directory: address and certificate of a control API that speaks TLS, for commands on this machine.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 /// The file's name.
 const FILE: &str = "control.json";
 
-/// What the file says. Only a node whose control port speaks TLS writes one.
+/// Content of the file. Only a node whose control API speaks TLS writes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlEndpoint {
-    /// Where this machine reaches the control port.
+    /// URL of the control API for this machine.
     pub url: String,
     /// SHA-256 of its certificate.
     pub fingerprint: String,
 }
 
 impl ControlEndpoint {
-    /// Of a node in this data directory, if it wrote one.
+    /// Reads the file in a data directory; `None` if it is missing or invalid.
     pub fn read(data_dir: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(data_dir.join(FILE)).ok()?).ok()
     }
 
-    /// Writes the file for a port that speaks TLS with this certificate, or takes it away.
+    /// Writes the file for a port with TLS and the fingerprint of its certificate, or removes it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The file cannot be written or removed.
     pub fn write(data_dir: &Path, port: Option<(SocketAddr, String)>) -> io::Result<()> {
         let path = data_dir.join(FILE);
         let Some((mut address, fingerprint)) = port else {
@@ -37,7 +37,7 @@ impl ControlEndpoint {
                 _ => Ok(()),
             };
         };
-        // What listens everywhere listens on the loopback interface too.
+        // A port on all addresses also listens on loopback.
         if address.ip().is_unspecified() {
             address.set_ip(match address {
                 SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_taken_away() {
+    fn the_file_is_written_read_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(ControlEndpoint::read(folder.path()), None);
         ControlEndpoint::write(folder.path(), None).unwrap();

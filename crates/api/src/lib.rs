@@ -1,7 +1,7 @@
-//! The protocol of the control port: what the node serves and the CLI calls.
+//! The protocol of the control API between the node and its clients.
 //!
 //! Messages, servers and clients are generated from `proto/`. [`proof`](mod@proof) lets a client check that a port belongs
-//! to the node whose token it holds; [`ControlEndpoint`] is the file by which local clients find a port that speaks TLS.
+//! to the node of its token; [`ControlEndpoint`] is the file with which local clients find a control API that speaks TLS.
 
 mod endpoint;
 mod proof;

@@ -1,16 +1,16 @@
-//! Proof that a control port belongs to the node whose token a client holds, before the client sends that token.
+//! Proof that a control API belongs to the node of a token, before the client sends that token.
 //!
 //! The client sends a random nonce to `GET /proof/NONCE`, which needs no token. The node answers with a keyed hash over the
-//! nonce and the address and port at which it accepted the connection. A program that listens in the node's place
-//! cannot answer. It cannot pass the question on either, since the node accepts its connection at another address or port.
+//! nonce and the address and port at which it accepted the connection. Another program at the
+//! node's address cannot answer. It cannot forward the request either, since the node accepts that connection at another address or port.
 //!
-//! Only connections without TLS are answered, which exist on loopback alone: elsewhere the certificate proves who the node is, and
-//! a stranger gets no hash of the token to try guesses on.
+//! The node answers only connections without TLS, which exist only on loopback: elsewhere the certificate proves its identity, and
+//! a stranger gets no hash of the token for offline guesses.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-/// Path of the question; 64 hexadecimal digits follow.
+/// Path of the request; 64 hexadecimal digits follow.
 pub const PROOF_PATH: &str = "/proof/";
 /// Header of the answer.
 pub const PROOF_HEADER: &str = "edgefaas-proof";
@@ -18,7 +18,7 @@ pub const PROOF_HEADER: &str = "edgefaas-proof";
 /// Distinguishes this use of the token (BLAKE3 `derive_key`).
 const CONTEXT: &str = "edgefaas 2026-11-22 control port proof of token";
 
-/// 32 random bytes, used for one question.
+/// 32 random bytes, used for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonce([u8; 32]);
 
@@ -28,7 +28,7 @@ impl Nonce {
         Self(rand::random())
     }
 
-    /// The path of its question.
+    /// The path of its request.
     pub fn path(&self) -> String {
         self.0.iter().fold(PROOF_PATH.to_owned(), |mut path, byte| {
             let _ = write!(path, "{byte:02x}");
@@ -36,7 +36,7 @@ impl Nonce {
         })
     }
 
-    /// Reads the nonce from the path of a question; `None` if 64 hexadecimal digits are missing.
+    /// Reads the nonce from the path of a request; `None` if 64 hexadecimal digits are missing.
     pub fn from_path(path: &str) -> Option<Self> {
         let hash = blake3::Hash::from_hex(path.strip_prefix(PROOF_PATH)?).ok()?;
         Some(Self(*hash.as_bytes()))
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonce_is_read_from_its_path_and_nothing_else_is() {
+    fn a_nonce_is_read_from_its_path_only() {
         let nonce = Nonce::random();
         assert_eq!(Nonce::from_path(&nonce.path()), Some(nonce));
         for wrong in ["", "00", "../token", &"0".repeat(63), &"0".repeat(65), &"g".repeat(64)] {

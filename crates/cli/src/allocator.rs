@@ -1,30 +1,30 @@
-//! How soon the allocator gives memory back.
+//! Decay time of the allocator's freed pages.
 //!
-//! jemalloc keeps freed pages for a second (`dirty_decay_ms`, as it is built here). The node shares its memory out by what is in use: on
-//! a small machine what one part has just freed would be missing for the next one, and the kernel would end the node.
+//! jemalloc keeps freed pages for a second (`dirty_decay_ms`, as it is built here). The node plans its memory by use: on
+//! a small machine recently freed pages would be missing elsewhere, and the kernel would end the node.
 
 use tikv_jemalloc_ctl::raw;
 
-/// With less memory freed pages are given back soon.
+/// With at most this memory, freed pages return to the system early.
 pub const SMALL_MEMORY_BYTES: u64 = 2 << 30;
 
-/// For how long freed pages are kept then, in milliseconds. jemalloc's thread gives them back, many at a time, and is woken early when
-/// there are 4 MiB. With 0 the thread that frees pages returns each run of them with a system call: a worker that drops a list of 7 MB
+/// Decay time then, in milliseconds. jemalloc's thread returns pages, many at a time, and wakes early at
+/// 4 MiB. With 0 the thread that frees pages returns each run of them with a system call: a worker that drops a list of 7 MB
 /// makes 1,700 of them, in 50 ms.
 const SMALL_DECAY_MS: isize = 10;
 
-/// Has the allocator give freed pages back soon.
+/// Sets the short decay time.
 ///
 /// # Errors
 /// The allocator has no such setting.
 pub fn give_back_soon() -> Result<(), tikv_jemalloc_ctl::Error> {
-    // Those of threads that start later.
+    // For threads that start later.
     write(b"arenas.dirty_decay_ms\0", SMALL_DECAY_MS)?;
     write(b"arenas.muzzy_decay_ms\0", 0)?;
     let arenas = read_count(b"arenas.narenas\0")?;
     for arena in 0..arenas {
         for (setting, decay_ms) in [("dirty", SMALL_DECAY_MS), ("muzzy", 0)] {
-            // Arenas without a thread cannot be set, and follow the others.
+            // Arenas without a thread cannot be set, and follow the defaults.
             let _ = write(format!("arena.{arena}.{setting}_decay_ms\0").as_bytes(), decay_ms);
         }
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_freed_is_given_back() {
+    fn freed_pages_return_early() {
         give_back_soon().unwrap();
         // SAFETY: as in `write`.
         #[expect(unsafe_code, reason = "as in `write`")]

@@ -1,4 +1,4 @@
-//! An app on disk: its manifest, and its sources in the form that a node takes.
+//! An app on disk: its manifest, and its sources in the form for a deploy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ pub struct App {
     pub root: PathBuf,
     /// The manifest's text, from a file or made for a single file.
     pub text: String,
-    /// What it says.
+    /// The parsed manifest.
     pub manifest: Manifest,
-    /// It is a single file, whose folder holds other things too.
+    /// The app is a single file, whose folder has other files too.
     pub is_file: bool,
 }
 
@@ -64,7 +64,7 @@ impl App {
         let text = std::fs::read_to_string(&file).map_err(|error| {
             let message = match error.kind() {
                 std::io::ErrorKind::NotFound => format!(
-                    "{} is no app: it has no {}; write one, start with `edgefaas new NAME --lang js`, or \
+                    "{} is not an app: it has no {}; write one, start with `edgefaas new NAME --lang js`, or \
                      name a single .js, .ts or .wasm file",
                     root.display(),
                     edgefaas_manifest::FILE_NAME
@@ -137,9 +137,8 @@ impl App {
         for (name, path) in self.named_files("assets", &self.manifest.assets)? {
             let content = folder.read(&path, left_bytes).map_err(|error| match error {
                 AppFileError::TooLarge { path, .. } => {
-                    let most = ByteSize::b(MESSAGE_BYTES as u64);
-                    let reason =
-                        format!("with its assets the app is too large to deploy: more than {most}");
+                    let max = ByteSize::b(MESSAGE_BYTES as u64);
+                    let reason = format!("with its assets the app is too large to deploy: more than {max}");
                     Failure::new(Exit::Invalid, format!("{}: {reason}", path.display()))
                 }
                 error => refused(error),
@@ -166,7 +165,7 @@ impl App {
         })?;
         let mut named = BTreeMap::new();
         for pattern in patterns {
-            // As in a shell, `*` is not for names that begin with a dot, nor for `..`.
+            // As in a shell, `*` does not match names that begin with a dot, nor `..`.
             let options =
                 glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
             let found = glob::glob_with(&format!("{}/{pattern}", glob::Pattern::escape(root)), options)?;
@@ -181,8 +180,7 @@ impl App {
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
                 let Some(name) = inside.to_str().filter(|name| edgefaas_manifest::is_asset_name(name))
                 else {
-                    let reason =
-                        format!("a file of `{key}` needs a name in UTF-8, inside of the app folder");
+                    let reason = format!("a file of `{key}` needs a name in UTF-8, inside the app folder");
                     return Err(invalid(format!("{}: {reason}", path.display())));
                 };
                 named.insert(name.to_owned(), path);
@@ -215,12 +213,12 @@ impl App {
                 Ok(Source::Component(component(&main, wasm)?))
             }
             SourceKind::Crate => {
-                // Where there is no such folder, the builder says what `main` may be.
+                // If the folder does not exist, the builder's error lists the forms of `main`.
                 if let Err(error @ AppFileError::Outside { .. }) = self.files()?.locate(&main) {
                     return Err(refused(error));
                 }
                 let step = Step::start(format!("Building {name}"));
-                // Where cargo puts what it builds is the user's choice, and may be outside of the app folder.
+                // The user chooses cargo's target folder; it may be outside the app folder.
                 let artifact = cargo::build(&main, &step).await?;
                 let wasm = std::fs::read(&artifact).map_err(|error| {
                     Failure::new(Exit::Invalid, format!("{}: {error}", artifact.display()))

@@ -19,24 +19,24 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// The node's control API [default: that of `edgefaas dev` for this folder, else http://127.0.0.1:7070]
+    /// The node's control API [default: the node of `edgefaas dev` in this folder, else http://127.0.0.1:7070]
     #[arg(long, global = true, value_name = "URL", env = "EDGEFAAS_NODE")]
     pub node: Option<String>,
-    /// The node's admin token [default: what a node on this machine wrote into its data directory]
+    /// The node's admin token [default: `token` in the data directory of a node on this machine]
     #[arg(long, global = true, value_name = "TOKEN", env = "EDGEFAAS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// The node's data directory; other commands read its token there
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// How results are printed
+    /// The format of results
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     pub output: Format,
 }
 
-/// How results are printed.
+/// The format of results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -50,7 +50,7 @@ pub enum Format {
 pub enum Command {
     /// Run a node in the foreground
     Run(Run),
-    /// Run functions and workflows for another MQTT broker, which stays the one that clients connect to
+    /// Run functions and workflows for another MQTT broker, which its clients keep using
     Coordinator(Coordinator),
     /// Run a node with an app, redeploy it when a file changes and show its logs
     Dev(Dev),
@@ -60,64 +60,64 @@ pub enum Command {
     Build(Build),
     /// Build an app and make it live
     Deploy(Deploy),
-    /// Run a function once and print what it returns
+    /// Run a function once and print its reply
     Invoke(Invoke),
-    /// List the apps and functions that are live
+    /// List live apps and functions
     List,
-    /// Show the log of a function, or of all
+    /// Show the log of a function, or of all functions
     Logs(Logs),
-    /// Take an app and its functions away
+    /// Remove an app and its functions; its objects stay
     Rm(Rm),
     /// Make an earlier revision of an app live again
     Rollback(Rollback),
-    /// Show how the node is
+    /// Show addresses, memory, counts and functions of the node
     Status,
-    /// Look after the data of a node that does not run
+    /// Check the stored data of a stopped node
     #[command(subcommand)]
     Store(Store),
-    /// Show what passes and what waits under the topic filters that somebody subscribes to
+    /// Show the messages in, out, waiting and lost of each topic filter with subscribers
     Queues(Queues),
-    /// See, end and retry instances of workflows; draw a workflow
+    /// List, show, cancel and retry instances of workflows; draw a workflow
     #[command(subcommand)]
     Workflow(Workflow),
-    /// Make a cluster of nodes, join one, and say who belongs to it
+    /// Create a cluster, admit nodes and revoke members
     #[command(subcommand)]
     Cluster(Cluster),
-    /// List the nodes of the cluster and how they are connected
+    /// List the members of the cluster and their connections
     Nodes,
     /// Read, change, watch and back up stateful objects
     #[command(subcommand)]
     Objects(Objects),
-    /// Show where the time of an invocation or of an instance of a workflow went
+    /// Show the times of an invocation or of an instance of a workflow
     Trace(Trace),
     /// Set, list and remove secrets
     #[command(subcommand)]
     Secrets(Secrets),
-    /// Add, change and remove users of the MQTT broker; reload who may do what
+    /// Add, change and remove users of the MQTT broker; reload users, rules and certificates
     #[command(subcommand)]
     Users(Users),
-    /// Trust a node on another machine: see its certificate, give its token, keep both
+    /// Trust a node on another machine: check its certificate, give its token, store both
     Login(Login),
-    /// Deployed code on stdin, what it is compiled to on stdout; what a node starts to deploy a function
+    /// Compiles the code on stdin to stdout; a node starts it to deploy a function
     #[command(name = COMPILE, hide = true)]
     Compile(Compile),
-    /// Workflows on stdin; what a node starts before it compiles them itself
+    /// Compiles the workflows on stdin; a node starts it before it compiles them itself
     #[command(name = DRY_RUN, hide = true)]
     DryRun(DryRun),
-    /// All modules that a file imports on stdout; what `build`, `deploy` and `dev` start for a JavaScript function
+    /// Writes all modules that a file imports to stdout; `build`, `deploy` and `dev` start it for a JavaScript function
     #[command(name = COLLECT, hide = true)]
     Collect(Collect),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Store {
-    /// Read everything that the node stored, and name the files that are missing or damaged
+    /// Read all stored data, and name missing and damaged files
     Check(StoreCheck),
 }
 
 #[derive(Debug, Args)]
 pub struct StoreCheck {
-    /// A file with the node's settings, which may name the data directory
+    /// The node's configuration, which may name the data directory
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -133,27 +133,27 @@ pub const COLLECT: &str = "collect-stdio";
 
 #[derive(Debug, Args)]
 pub struct Compile {
-    /// The most memory of an isolate, in bytes
+    /// The maximum memory of an isolate, in bytes
     pub max_memory_bytes: usize,
     /// The address space that each isolate reserves, in bytes
     pub reservation_bytes: u64,
     /// `isolates.compile_memory` of the node, in bytes
     pub compile_memory_bytes: u64,
-    /// What is done
+    /// The kind of code
     pub task: CompileTask,
 }
 
 #[derive(Debug, Args)]
 pub struct DryRun {
-    /// The memory that it may use, in bytes
+    /// Memory limit of the process, in bytes
     pub memory_bytes: u64,
 }
 
 #[derive(Debug, Args)]
 pub struct Collect {
-    /// The memory that it may use, in bytes
+    /// Memory limit of the process, in bytes
     pub memory_bytes: u64,
-    /// The module that the others are reached from
+    /// The module that imports the others
     pub entry: PathBuf,
     /// The app folder
     pub root: PathBuf,
@@ -169,10 +169,10 @@ pub enum CompileTask {
     Script,
 }
 
-/// Where a node listens.
+/// Addresses of a node.
 #[derive(Debug, Clone, Args)]
 pub struct Listen {
-    /// Address of the HTTP gateway; port 0 takes a free one [default: 127.0.0.1:8080]
+    /// Address of the HTTP gateway; port 0 selects a free port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR:PORT")]
     pub http: Option<SocketAddr>,
     /// Address of the MQTT broker [default: 127.0.0.1:1883]
@@ -187,7 +187,7 @@ pub struct Listen {
     /// Address for the other nodes of a cluster, by TCP and QUIC [default: 127.0.0.1:7071]
     #[arg(long, value_name = "ADDR:PORT")]
     pub p2p: Option<SocketAddr>,
-    /// A file with the node's settings; the options above go before it
+    /// The node's configuration; the options above override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -196,7 +196,7 @@ pub struct Listen {
 pub struct Run {
     #[command(flatten)]
     pub listen: Listen,
-    /// Go on without what is missing or damaged in the store; damaged files are moved to `damaged` in the data directory
+    /// Start without the missing or damaged data of the store; damaged files move to `damaged` in the data directory
     #[arg(long)]
     pub accept_loss: bool,
 }
@@ -208,10 +208,10 @@ pub struct Coordinator {
     /// The broker: mqtt://HOST[:PORT] or mqtts://HOST[:PORT]
     #[arg(long, value_name = "URL")]
     pub broker: String,
-    /// Topics that functions and workflows are to see (repeatable)
+    /// Topics of the broker for functions and workflows (repeatable)
     #[arg(long = "in", value_name = "FILTER", required = true)]
     pub inward: Vec<String>,
-    /// Topics on which they publish for the broker's clients (repeatable)
+    /// Topics of functions and workflows for the broker's clients (repeatable)
     #[arg(long = "out", value_name = "FILTER")]
     pub outward: Vec<String>,
     /// The user name at the broker
@@ -220,7 +220,7 @@ pub struct Coordinator {
     /// A file with the password at the broker
     #[arg(long, value_name = "FILE", requires = "username")]
     pub password_file: Option<PathBuf>,
-    /// The highest quality of service that is asked for
+    /// The highest quality of service of its subscriptions
     #[arg(long, default_value_t = 1, value_name = "QOS", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
 }
@@ -238,7 +238,7 @@ pub struct Dev {
 pub struct App {
     /// A folder with edgefaas.toml, or a single .js, .mjs, .ts, .wasm or workflow .yaml file
     pub path: PathBuf,
-    /// What a single file may do, such as publish=alerts/#, call=average or objects=room-* (repeatable)
+    /// A permission of a single file, such as publish=alerts/#, call=average or objects=room-* (repeatable)
     #[arg(long, value_name = "KIND=PATTERN")]
     pub allow: Vec<Permission>,
 }
@@ -270,7 +270,7 @@ pub struct Build {
 pub struct Deploy {
     #[command(flatten)]
     pub app: App,
-    /// Refuse workflows that call what is not deployed, in place of a warning
+    /// Refuse workflows that call unknown functions, in place of a warning
     #[arg(long)]
     pub strict: bool,
 }
@@ -286,12 +286,12 @@ pub struct Invoke {
 
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// The function; all if not given
+    /// The function [default: all functions]
     pub name: Option<String>,
-    /// Keep on showing new lines
+    /// Follow new lines
     #[arg(short, long)]
     pub follow: bool,
-    /// Show at most so many of the lines that are kept
+    /// Show at most N of the kept lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tail: Option<u32>,
 }
@@ -315,9 +315,9 @@ pub struct Rollback {
 pub enum Workflow {
     /// List instances that have not ended, or that failed and can be retried
     List {
-        /// Only those of this workflow
+        /// Only instances of this workflow
         name: Option<String>,
-        /// At most so many, the newest first
+        /// The maximum number of instances, the newest first
         #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
     },
@@ -331,12 +331,12 @@ pub enum Workflow {
         /// The instance's id
         id: String,
     },
-    /// Try the task again that failed (of a durable workflow)
+    /// Retry the failed task of a durable instance
     Retry {
         /// The instance's id
         id: String,
     },
-    /// Print a workflow as Mermaid, or write it as a picture
+    /// Print a workflow as Mermaid, or write it as SVG
     Graph {
         /// A workflow of the node, or the file of a definition
         name: String,
@@ -354,21 +354,21 @@ pub struct Trace {
 
 #[derive(Debug, Subcommand)]
 pub enum Cluster {
-    /// Make a cluster with this node as its first member, and print a token for a second one
+    /// Create a cluster with this node as its first member, and print a join token for a second one
     Init {
         /// The node's name in the cluster [default: the machine's]
         #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
         name: Option<String>,
     },
-    /// Print a token with which one more node may join, once
+    /// Print a join token, which admits one node once
     Token {
-        /// How long it is good, such as 10m or 2h
+        /// The life of the token, such as 10m or 2h
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token_life)]
         life: std::time::Duration,
     },
     /// Make this node a member of a cluster
     Join {
-        /// What `cluster init` or `cluster token` has printed on another node
+        /// The join token that `cluster init` or `cluster token` printed on another node
         // Not `token`: that is an option of every command.
         #[arg(value_name = "TOKEN")]
         invitation: String,
@@ -376,9 +376,9 @@ pub enum Cluster {
         #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
         name: Option<String>,
     },
-    /// Put a node out of the cluster, for good
+    /// Revoke a member, permanently
     Revoke {
-        /// Its name or id
+        /// The member's name or id
         name: String,
     },
 }
@@ -393,7 +393,7 @@ pub struct FieldName {
     /// The field's name
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub field: String,
-    /// A key of a map in the field; once more for maps in maps
+    /// A key of a map in the field; repeat it for maps in maps
     #[arg(long = "key", value_name = "KEY")]
     pub path: Vec<String>,
 }
@@ -402,7 +402,7 @@ pub struct FieldName {
 pub enum Objects {
     /// List objects with their fields
     List {
-        /// Only those of this app
+        /// Only objects of this app
         app: Option<String>,
     },
     /// Show the value of a field, or of all fields of an object
@@ -413,7 +413,7 @@ pub enum Objects {
         object: String,
         /// The field's name
         field: Option<String>,
-        /// A key of a map in the field; once more for maps in maps
+        /// A key of a map in the field; repeat it for maps in maps
         #[arg(long = "key", value_name = "KEY", requires = "field")]
         path: Vec<String>,
     },
@@ -430,24 +430,24 @@ pub enum Objects {
     Set {
         #[command(flatten)]
         name: FieldName,
-        /// The value as JSON; what is no JSON is a string
+        /// The value as JSON; text that is not JSON is a string
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// The field's type, where it is not there yet: register, mv-register, ew-flag, dw-flag, list, text, json
+        /// The type of a new field: register, mv-register, ew-flag, dw-flag, list, text, json
         #[arg(long = "type", value_name = "TYPE")]
         field_type: Option<String>,
-        /// Where: an index of a list, or a JSON Pointer (RFC 6901) into a document
-        #[arg(long, value_name = "PLACE")]
+        /// An index of a list, or a JSON Pointer (RFC 6901) into a document
+        #[arg(long, value_name = "INDEX|POINTER")]
         at: Option<String>,
     },
     /// Add to a counter, a set or the end of a list
     Add {
         #[command(flatten)]
         name: FieldName,
-        /// A number for counters, negative to subtract; else a value as JSON
+        /// A number for counters, negative to subtract; otherwise a value as JSON
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// The field's type, where it is not there yet: counter, g-counter, bounded-counter, g-set, set, list
+        /// The type of a new field: counter, g-counter, bounded-counter, g-set, set, list
         #[arg(long = "type", value_name = "TYPE")]
         field_type: Option<String>,
     },
@@ -458,15 +458,15 @@ pub enum Objects {
         /// An element of a set as JSON, an index of a list, a key of a map or a JSON Pointer into a document
         value: String,
     },
-    /// Write objects into a file, while the node runs
+    /// Write objects to a file, while the node runs
     Export {
         /// The file, or `-` for stdout
         file: PathBuf,
-        /// Only those of this app
+        /// Only objects of this app
         #[arg(long, value_name = "APP")]
         app: Option<String>,
     },
-    /// Take in what `export` wrote; what is there already is merged with it
+    /// Read the file of an `export` and merge it with existing objects
     Import {
         /// The file, or `-` for stdin
         file: PathBuf,
@@ -475,28 +475,28 @@ pub enum Objects {
 
 #[derive(Debug, Subcommand)]
 pub enum Secrets {
-    /// Set a secret of an app; its value is read from stdin, or asked for without echo
+    /// Set a secret of an app; reads the value from stdin, or asks for it without echo
     Set {
         /// The secret's name
         name: String,
-        /// The app; by default the one in this folder
+        /// The app [default: the app in this folder]
         #[arg(long)]
         app: Option<String>,
     },
     /// List the names of the secrets that are set
     List {
-        /// Those of one app alone
+        /// Only secrets of this app
         #[arg(long)]
         app: Option<String>,
     },
-    /// Forget a secret of an app
+    /// Remove a secret of an app
     Rm {
         /// The secret's name
         name: String,
-        /// The app; by default the one in this folder
+        /// The app [default: the app in this folder]
         #[arg(long)]
         app: Option<String>,
-        /// One that an earlier version set for the whole node and that no app names
+        /// A secret that an earlier version set for the whole node and that no app names
         #[arg(long, conflicts_with = "app")]
         unassigned: bool,
     },
@@ -504,24 +504,24 @@ pub enum Secrets {
 
 #[derive(Debug, Subcommand)]
 pub enum Users {
-    /// Add a user; the password is read from stdin, or asked for without echo
+    /// Add a user; reads the password from stdin, or asks for it without echo
     Add {
         /// The user's name
         name: String,
     },
-    /// Give a user another password, which is read from stdin or asked for
+    /// Change a user's password; reads it from stdin, or asks for it without echo
     Passwd {
         /// The user's name
         name: String,
     },
-    /// Take a user away and end the user's connections
+    /// Remove a user and close the user's connections
     Rm {
         /// The user's name
         name: String,
     },
     /// List the names of the users
     List,
-    /// Read users, access rules, token keys and certificates again, without ending connections
+    /// Read users, access rules, token keys and certificates again; connections stay open
     Reload,
 }
 
@@ -529,7 +529,7 @@ pub enum Users {
 pub struct Queues {
     /// Only this topic filter
     pub filter: Option<String>,
-    /// At most so many, those with the most messages waiting first
+    /// The maximum number of filters, those with the most waiting messages first
     #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
@@ -539,16 +539,16 @@ pub struct Login {
     /// The node's control API, such as https://pi.local:7070
     #[arg(value_name = "URL")]
     pub url: String,
-    /// The SHA-256 fingerprint that its certificate has to have; otherwise it is shown, and asked about
+    /// The SHA-256 fingerprint of its certificate [default: shows it and asks for confirmation]
     #[arg(long, value_name = "SHA256")]
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// How long a token is good: a second at least.
+/// The life of a join token, at least 1 s.
 fn token_life(text: &str) -> Result<std::time::Duration, String> {
     let life = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     match life.as_secs() {
-        0 => Err("nobody could use the token within that; give a second at least, such as 10m".to_owned()),
+        0 => Err("the life of a token is at least 1 s; give a longer one, such as 10m".to_owned()),
         _ => Ok(life),
     }
 }

@@ -66,7 +66,7 @@ fn command(folder: &Path) -> Command {
     let mut command = Command::new("cargo");
     command
         .args(["build", "--release", "--target", TARGET, "--message-format", "json-render-diagnostics"])
-        // Where rust-toolchain.toml and .cargo/config.toml are looked for.
+        // Cargo looks for rust-toolchain.toml and .cargo/config.toml there.
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -80,7 +80,7 @@ fn command(folder: &Path) -> Command {
 
 enum Found {
     Component(PathBuf),
-    /// The crate was built, but not as a component.
+    /// Cargo built the crate, but not as a component.
     Other,
     Nothing,
 }
@@ -104,7 +104,7 @@ async fn find_artifact(stdout: impl AsyncRead + Unpin, manifest: &Path) -> anyho
     let mut found = Found::Nothing;
     let mut lines = BufReader::new(stdout).lines();
     while let Some(line) = lines.next_line().await? {
-        // Build scripts may print what they like.
+        // Build scripts may print other lines.
         let Ok(message) = serde_json::from_str::<BuildMessage>(&line) else { continue };
         if message.reason != "compiler-artifact" || message.manifest_path != manifest {
             continue;
@@ -122,7 +122,7 @@ async fn find_artifact(stdout: impl AsyncRead + Unpin, manifest: &Path) -> anyho
     Ok(found)
 }
 
-/// Shows cargo's last line while it runs and keeps all of them.
+/// Shows cargo's last line while it runs and keeps all lines.
 async fn show(stderr: impl AsyncRead + Unpin, step: &Step) -> std::io::Result<String> {
     let mut output = String::new();
     let mut lines = BufReader::new(stderr).lines();

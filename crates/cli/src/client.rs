@@ -24,13 +24,13 @@ use crate::output;
 use crate::proof::{self, FoundIn, OnceConnector};
 use crate::tls::PinnedConnector;
 
-/// The largest message either side sends.
+/// The largest message in either direction.
 pub const MESSAGE_BYTES: usize = 64 << 20;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:7070";
-/// The control API's port where none is given.
+/// The default port of the control API.
 const DEFAULT_PORT: u16 = 7070;
-/// How long a node may take to answer.
+/// Time limit for an answer of a node.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connected client that sends the token with every call.
@@ -49,14 +49,14 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Where a node's control API is.
+/// The address of a node's control API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeUrl {
-    /// By TLS.
+    /// Uses TLS.
     pub secure: bool,
-    /// A name or an address, which has brackets if it is one of IPv6.
+    /// A name or an address; an IPv6 address has brackets.
     pub host: String,
-    /// [`DEFAULT_PORT`] if none is given.
+    /// [`DEFAULT_PORT`] by default.
     pub port: u16,
 }
 
@@ -65,10 +65,10 @@ impl NodeUrl {
     /// and https elsewhere: a node that others can reach speaks TLS.
     ///
     /// # Errors
-    /// It is none of these.
+    /// `text` has another form.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let wrong = || {
-            let message = format!("`{text}` is no URL of a node; write one such as {DEFAULT_URL}");
+            let message = format!("`{text}` is not the URL of a node; write one such as {DEFAULT_URL}");
             Failure::new(Exit::Usage, message)
         };
         let (scheme, rest) = match text.split_once("://") {
@@ -90,7 +90,7 @@ impl NodeUrl {
         Ok(Self { secure, host, port: authority.port_u16().unwrap_or(DEFAULT_PORT) })
     }
 
-    /// True if it names this machine itself.
+    /// True for this machine's own address or name.
     pub fn is_loopback(&self) -> bool {
         is_loopback_host(&self.host)
     }
@@ -103,7 +103,7 @@ impl fmt::Display for NodeUrl {
     }
 }
 
-/// The same for stateful objects.
+/// A connected client for objects, which sends the token with every call.
 pub type ObjectsClient =
     edgefaas_api::objects::objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
@@ -113,7 +113,7 @@ pub async fn connect(global: &Global) -> anyhow::Result<Client> {
     Ok(client(channel, bearer))
 }
 
-/// The same for stateful objects.
+/// Connects to the objects service of the same node.
 pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
     let (channel, bearer) = find(global).await?;
     Ok(ObjectsClient::new(InterceptedService::new(channel, bearer))
@@ -127,10 +127,10 @@ fn client(channel: Channel, bearer: Bearer) -> Client {
         .max_encoding_message_size(MESSAGE_BYTES)
 }
 
-/// Where the token of a call comes from.
+/// The token of a call, with its source.
 enum Token {
     None,
-    /// The user gave it for this node, at `edgefaas login` or now.
+    /// The user gave it for this node, with `edgefaas login` or an option.
     Given(String),
     /// The command found it on this machine.
     Found(String, FoundIn),
@@ -147,11 +147,11 @@ impl Token {
 
 async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
     let dev = std::env::current_dir().ok().and_then(|folder| dev_file::find(&folder));
-    // What a node on this machine that speaks TLS says about itself.
+    // The endpoint of a node on this machine that speaks TLS.
     let local = local_endpoint(global.data_dir.as_deref());
     let url = match (&global.node, &dev, &global.data_dir) {
         (Some(url), ..) => NodeUrl::parse(url)?,
-        // A data directory says which node is meant, and that it is not the one of this folder.
+        // A data directory selects its own node, not the one of this folder.
         (None, Some(dev), None) => NodeUrl::parse(&dev.control)?,
         (None, ..) => NodeUrl::parse(local.as_ref().map_or(DEFAULT_URL, |local| &local.url))?,
     };
@@ -169,17 +169,17 @@ async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
         _ => None,
     };
     let token = match (&global.token, dev) {
-        // A token that is given is meant for the node that is named, not for one that is found.
+        // A given token is for the node that is named, not for one that is found.
         (Some(token), Some(dev)) if found && *token != dev.token => {
             let message = format!(
-                "the token given is not that of the node of `edgefaas dev` at {url}, and was not sent; leave \
+                "the given token is not that of the node of `edgefaas dev` at {url}, and was not sent; leave \
                  --token and EDGEFAAS_TOKEN out, or name the node it is for with --node URL"
             );
             return Err(Failure::new(Exit::Refused, message));
         }
         (Some(token), _) => Token::Given(token.clone()),
         (None, Some(dev)) if dev_url.as_ref() == Some(&url) => Token::Found(dev.token, FoundIn::DevFile),
-        // Where a login pinned the certificate, the token of a data directory is not for the node that has it.
+        // A node with a certificate pinned by a login never gets the token of a data directory.
         (None, _) => match known.filter(|_| !(is_local || named && local.is_some())) {
             Some(known) => Token::Given(known.token),
             None => local_token(url.is_loopback() || is_local, global.data_dir.as_deref())?,
@@ -188,7 +188,7 @@ async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
     open(&url, &token, pin).await
 }
 
-/// Connects to the control API at `url`; by TLS only to the node whose certificate has the fingerprint `pin`.
+/// Connects to the control API at `url`; with TLS only to the node whose certificate has the fingerprint `pin`.
 pub async fn connect_to(
     url: &NodeUrl,
     token: Option<&str>,
@@ -202,7 +202,7 @@ pub async fn connect_to(
 async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow::Result<(Channel, Bearer)> {
     if url.secure && pin.is_none() {
         let message = format!(
-            "the certificate of {url} is not known; run `edgefaas login {url}` once to see and to trust it"
+            "the certificate of {url} is not known; run `edgefaas login {url}` once to check and trust it"
         );
         return Err(Failure::new(Exit::Refused, message));
     }
@@ -218,7 +218,7 @@ async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow:
     let bearer = bearer.map_err(|_| {
         Failure::new(Exit::Usage, "the token has characters that a token cannot have; check --token")
     })?;
-    // To tonic it is http in any case: the connector does the rest.
+    // tonic sees http; the connector adds TLS.
     let endpoint = Endpoint::from_shared(format!("http://{}:{}", url.host, url.port))
         .map_err(|error| unreachable(url, &error))?
         .connect_timeout(CONNECT_TIMEOUT);
@@ -243,20 +243,20 @@ async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow:
     Ok((channel, Bearer(bearer)))
 }
 
-/// The node has another certificate than the one that was pinned: nothing was sent to it.
+/// The error for another certificate than the pinned one: nothing was sent.
 fn changed(url: &NodeUrl, seen: Fingerprint, pin: Fingerprint) -> anyhow::Error {
     let message = format!(
-        "{url} shows another certificate than the one that is trusted, and nothing was sent to it: its \
-         fingerprint is {seen}, trusted is {pin}; if the node says at its start that it has this one, run \
-         `edgefaas login {url}` again, else somebody stands between"
+        "the certificate of {url} has the fingerprint {seen}, but {pin} is trusted; nothing was sent; if the \
+         node prints the new fingerprint at its start, run `edgefaas login {url}` again, otherwise another program \
+         intercepts the connection"
     );
     Failure::new(Exit::Refused, message)
 }
 
-/// Turns an error of a call into one with an exit code. The node's message says what, on what and what
-/// to do.
+/// Turns an error of a call into one with an exit code. The node's message names the operation, its object and
+/// the remedy.
 pub fn failure(status: &Status) -> anyhow::Error {
-    // Only a status made on this side has a source: the connection is gone.
+    // Only a status made on this side has a source: the connection broke.
     if status.source().is_some() {
         let reason = root_cause(status);
         let message = format!("the connection to the node broke: {reason}; is it still running?");
@@ -278,17 +278,17 @@ pub fn failure(status: &Status) -> anyhow::Error {
              data directory with --data-dir"
         ),
         (_, "") => format!("the node answered {}", status.code()),
-        // The codec's words have the sizes in bytes, and nothing to do.
+        // The codec's message has the sizes in bytes, and no remedy.
         (Exit::Invalid, message) if status.code() == Code::OutOfRange => format!(
-            "the node takes no message of this size: {message}; a node takes a sixteenth of its memory limit, from 4 to 64 MiB: leave \
-             out assets, or give it more memory"
+            "the message is too large for the node: {message}; the limit is a sixteenth of the node's memory limit, from 4 to \
+             64 MiB: remove assets, or give the node more memory"
         ),
         (_, message) => message.to_owned(),
     };
     Failure::new(exit, message)
 }
 
-/// Nobody answers.
+/// The error if no node answers.
 pub fn unreachable(url: &NodeUrl, error: &dyn std::error::Error) -> anyhow::Error {
     let message = format!(
         "no node answers at {url}: {}; start one with `edgefaas run` or `edgefaas dev PATH`, or name \
@@ -307,12 +307,12 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// What a node on this machine that speaks TLS wrote about itself.
+/// The endpoint that a node on this machine with TLS has written.
 fn local_endpoint(data_dir: Option<&Path>) -> Option<ControlEndpoint> {
     ControlEndpoint::read(&data_dir.map_or_else(default_data_dir, PathBuf::from))
 }
 
-/// The token that a node on this machine wrote. A node elsewhere never gets to see it, unless a data
+/// The token of a node on this machine. A node on another machine never gets it, unless a data
 /// directory is named.
 fn local_token(is_local: bool, data_dir: Option<&Path>) -> anyhow::Result<Token> {
     if data_dir.is_none() && !is_local {
@@ -321,7 +321,7 @@ fn local_token(is_local: bool, data_dir: Option<&Path>) -> anyhow::Result<Token>
     let path = data_dir.map_or_else(default_data_dir, PathBuf::from).join("token");
     match std::fs::read_to_string(&path) {
         Ok(token) => Ok(Token::Found(token.trim().to_owned(), FoundIn::File(path))),
-        // The node says that it needs one, if there is a node at all.
+        // The node, if there is one, answers that it needs a token.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Token::None),
         Err(error) => {
             let message = format!(
@@ -333,7 +333,7 @@ fn local_token(is_local: bool, data_dir: Option<&Path>) -> anyhow::Result<Token>
     }
 }
 
-/// True if the URL names this machine itself.
+/// True if the URL names this machine.
 pub fn is_loopback(url: &str) -> bool {
     NodeUrl::parse(url).is_ok_and(|url| url.is_loopback())
 }

@@ -1,4 +1,4 @@
-//! `.edgefaas/dev.json`: how other commands inside an app folder find the node of `edgefaas dev`.
+//! `.edgefaas/dev.json`: other commands inside an app folder find the node of `edgefaas dev` there.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::is_loopback;
 
-/// The folder inside an app that `dev` keeps its node's data in.
+/// The folder inside an app with the node's data of `dev`.
 pub const FOLDER: &str = ".edgefaas";
 const FILE: &str = "dev.json";
-/// More than the file ever has.
+/// Limit of the file's size.
 const MAX_BYTES: u64 = 64 << 10;
 /// The permissions of everyone but the owner.
 const OTHERS: u32 = 0o077;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevNode {
     /// URL of the control API.
@@ -42,7 +42,7 @@ impl Drop for Written {
     }
 }
 
-/// The URL that this machine reaches a node's control API at.
+/// The URL of a node's control API for this machine.
 pub fn control_url(mut address: SocketAddr, tls: bool) -> String {
     // A node that listens everywhere listens on the loopback interface too.
     if address.ip().is_unspecified() {
@@ -54,17 +54,17 @@ pub fn control_url(mut address: SocketAddr, tls: bool) -> String {
     format!("{}://{address}", if tls { "https" } else { "http" })
 }
 
-/// Makes the folder, which is its owner's alone and keeps itself out of version control.
+/// Makes the folder, which only its owner can read and which excludes itself from version control.
 ///
 /// # Errors
-/// When it cannot be made, or something other than a folder of this user is in its place.
+/// The folder cannot be made, or its path is not a folder of this user.
 pub fn prepare(app_root: &Path) -> io::Result<PathBuf> {
     let folder = app_root.canonicalize()?.join(FOLDER);
     match fs::DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => tighten(&folder)?,
         made => made?,
     }
-    // An app from elsewhere may bring a link of this name, which must not be followed.
+    // A downloaded app may contain a link of this name, which must not be followed.
     let ignore = fs::OpenOptions::new().write(true).create_new(true).open(folder.join(".gitignore"));
     match ignore {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -76,7 +76,7 @@ pub fn prepare(app_root: &Path) -> io::Result<PathBuf> {
 fn tighten(folder: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(folder)?;
     if !metadata.is_dir() {
-        return Err(io::Error::new(ErrorKind::NotADirectory, "it is no folder"));
+        return Err(io::Error::new(ErrorKind::NotADirectory, "not a folder"));
     }
     if metadata.mode() & OTHERS != 0 {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
@@ -87,7 +87,7 @@ fn tighten(folder: &Path) -> io::Result<()> {
 /// Writes the file, readable by its owner only.
 pub fn write(app_root: &Path, node: &DevNode) -> io::Result<Written> {
     let path = prepare(app_root)?.join(FILE);
-    // A file that is there keeps its mode, so start from none.
+    // An existing file would keep its mode.
     let _ = fs::remove_file(&path);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     file.write_all(&serde_json::to_vec_pretty(node)?)?;
@@ -96,8 +96,8 @@ pub fn write(app_root: &Path, node: &DevNode) -> io::Result<Written> {
 
 /// The node of the nearest folder at or above `start` whose process still runs.
 ///
-/// Folders above may belong to anyone, so that a file counts only if this user wrote it, for nobody else
-/// to read, and it names a process of this same program that listens on the loopback interface.
+/// Folders above may belong to other users. A file counts only if this user owns it, no other user can read
+/// it, and it names a process of the same program that listens on the loopback interface.
 pub fn find(start: &Path) -> Option<DevNode> {
     start.ancestors().find_map(|folder| {
         let text = read_own(&folder.join(FOLDER).join(FILE)).ok()??;
@@ -106,9 +106,9 @@ pub fn find(start: &Path) -> Option<DevNode> {
     })
 }
 
-/// The content of a plain file that this user owns and nobody else has access to.
+/// The content of a plain file that this user owns and no other user has access to.
 fn read_own(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // A link is not followed, and a pipe not waited for.
+    // Do not follow a link, do not wait for a pipe.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
@@ -121,7 +121,7 @@ fn read_own(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(text))
 }
 
-/// Only this user's processes (and, for root, all) show what they run.
+/// Works for processes of this user (for root: all).
 fn runs_this_program(pid: u32) -> bool {
     let exe = |process: &str| Path::new("/proc").join(process).join("exe");
     let (theirs, ours) = (exe(&pid.to_string()), exe("self"));
@@ -135,7 +135,7 @@ fn runs_this_program(pid: u32) -> bool {
     }
 }
 
-/// True also when the file was replaced since one of the two started, such as by a rebuild.
+/// Also true if a rebuild replaced the file after one of the two started.
 fn same_path(a: &Path, b: &Path) -> bool {
     let path = |path: &Path| {
         let bytes = path.as_os_str().as_encoded_bytes();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_its_owners_alone() {
+    fn only_its_owner_can_read_the_folder() {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         let app = tempfile::tempdir().unwrap();
         let folder = prepare(app.path()).unwrap();
@@ -241,7 +241,7 @@ mod tests {
         fs::set_permissions(victim.path(), fs::Permissions::from_mode(0o755)).unwrap();
         std::os::unix::fs::symlink(victim.path(), app.path().join(FOLDER)).unwrap();
         assert_eq!(prepare(app.path()).unwrap_err().kind(), ErrorKind::NotADirectory);
-        assert_eq!(mode(victim.path()), 0o755, "what a link names is left alone");
+        assert_eq!(mode(victim.path()), 0o755, "the target of a link is unchanged");
         assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 0);
     }
 

@@ -6,23 +6,23 @@ use edgefaas_manifest::{ManifestError, SingleFileError};
 use edgefaas_node::access::UsersError;
 use edgefaas_workflow::DefinitionError;
 
-/// What the process's exit code says. `docs/cli.md` and `--help` list them.
+/// Exit codes of the process. `docs/cli.md` and `--help` list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
     /// Anything without a code of its own.
     Failed = 1,
-    /// The command line makes no sense; clap's own code.
+    /// Invalid command line; clap's own code.
     Usage = 2,
     /// No node answers.
     Unreachable = 3,
-    /// The node does not take the token, or is not the one that is trusted.
+    /// The node refuses the token, or is not trusted.
     Refused = 4,
     /// The function ran and failed.
     FunctionFailed = 5,
-    /// There is no such app, function, revision, secret or user.
+    /// No such app, function, revision, secret or user.
     NotFound = 6,
-    /// The manifest or a source is no good, or a build failed.
+    /// Invalid manifest or source, or a failed build.
     Invalid = 7,
     /// The node has no room now, or is stopping.
     Busy = 8,
@@ -33,12 +33,12 @@ pub const HELP: &str = "\
 Exit codes:
   0  done
   1  failed
-  2  the command line makes no sense
+  2  invalid command line
   3  no node answers
-  4  the node does not take the token, or is not trusted
+  4  the node refuses the token, or is not trusted
   5  the function failed
-  6  no such app, function, revision, secret or user
-  7  the manifest or a source is no good, or a build failed
+  6  not found: no such app, function, revision, secret or user
+  7  invalid manifest or source, or a failed build
   8  the node has no room now or is stopping; try again later";
 
 /// An error with an exit code.
@@ -50,7 +50,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    // The one use of a failure is to be an error.
+    // A failure is only used as an error.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         Self { exit, message: message.into() }.into()
@@ -66,7 +66,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 /// Shows an error on stderr.
 pub fn show(error: &anyhow::Error) {
     let text = format!("{error:#}");
-    // Those of a manifest are laid out like a compiler's, here and when they come from a node.
+    // Errors of a manifest have the layout of a compiler's, from here and from a node.
     if text.starts_with("error: ") { eprintln!("{text}") } else { eprintln!("error: {text}") }
 }
 
@@ -78,7 +78,7 @@ pub fn code(error: &anyhow::Error) -> Exit {
     {
         Exit::Invalid
     } else if let Some(error) = error.downcast_ref::<UsersError>() {
-        // As a node would answer.
+        // The same codes as for answers of a node.
         match error {
             UsersError::Unknown { .. } => Exit::NotFound,
             UsersError::Exists { .. } => Exit::Invalid,

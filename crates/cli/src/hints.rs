@@ -1,13 +1,13 @@
-//! Lines to paste into a terminal that make an app's functions run.
+//! Commands to paste into a terminal that run an app's functions.
 
 use edgefaas_manifest::{Manifest, Trigger};
 use edgefaas_node::Addresses;
 
-/// One line for each way to reach each function.
+/// One line for each trigger of each function.
 pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let gateway = addresses.http_url();
-    // Where others can reach it, the certificate is the node's own and a token is needed.
+    // Beyond loopback, the certificate is the node's own and a request needs a token.
     let curl = if addresses.http_tls { "curl -k -H 'authorization: Bearer TOKEN'" } else { "curl" };
     for (name, function) in &manifest.functions {
         for trigger in &function.triggers {
@@ -25,7 +25,7 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
                     };
                     format!("{curl} {method}'{gateway}{}'", example_path(path))
                 }
-                Trigger::Cron { schedule } => format!("# {name} runs by itself: {schedule}"),
+                Trigger::Cron { schedule } => format!("# {name} runs on schedule: {schedule}"),
                 Trigger::Object { object, .. } => format!("# {name} runs when object {object} changes"),
             };
             // Functions may share a filter.
@@ -98,7 +98,7 @@ mod tests {
                 "mosquitto_pub -h 127.0.0.1 -p 1884 -t 'a/1/b/1' -m '{}'",
                 "curl 'http://127.0.0.1:8080/a/1/x'",
                 "curl -X POST 'http://127.0.0.1:8080/b'",
-                "# f runs by itself: * * * * *",
+                "# f runs on schedule: * * * * *",
                 "curl -d '{}' 'http://127.0.0.1:8080/fn/g'",
             ]
         );

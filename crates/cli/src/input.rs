@@ -1,4 +1,4 @@
-//! What is asked for and must not be seen.
+//! Input of secrets, without echo.
 
 use std::io::{IsTerminal, Read};
 
@@ -6,28 +6,28 @@ use anyhow::Context;
 
 use crate::exit::{Exit, Failure};
 
-/// Asks without echo on a terminal; else all of stdin, without one newline at its end. `what` is what it is
-/// called in errors.
+/// Reads a secret: on a terminal without echo, otherwise all of stdin without one newline at its end. Errors call it
+/// `what`.
 ///
 /// # Errors
-/// It is empty or no UTF-8.
+/// The input is empty or not UTF-8.
 pub fn secret(question: &str, what: &str) -> anyhow::Result<String> {
     let value = if std::io::stdin().is_terminal() { ask(question, what)? } else { read_all(what)? };
     if value.is_empty() {
-        return Err(Failure::new(Exit::Usage, format!("{what} is empty; nothing was done")));
+        return Err(Failure::new(Exit::Usage, format!("{what} is empty; nothing was changed")));
     }
     Ok(value)
 }
 
-/// The same, asked twice on a terminal.
+/// Reads a password, on a terminal twice.
 ///
 /// # Errors
-/// It is empty, no UTF-8, or not twice the same.
+/// The input is empty or not UTF-8, or the two differ.
 pub fn new_password(user: &str) -> anyhow::Result<String> {
     let what = format!("the password of {user}");
     let password = secret(&format!("New password of {user}"), &what)?;
     if std::io::stdin().is_terminal() && ask("Once more", &what)? != password {
-        return Err(Failure::new(Exit::Usage, "the passwords are not the same; nothing was done"));
+        return Err(Failure::new(Exit::Usage, "the passwords differ; nothing was changed"));
     }
     Ok(password)
 }

@@ -1,4 +1,4 @@
-//! The nodes that `edgefaas login` knows: certificate and token of each, in one file of this user alone.
+//! The nodes of `edgefaas login`: certificate and token of each, in one file that only this user can read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 
 const FILE: &str = "nodes.json";
 
-/// A node that somebody logged in to.
+/// A node after a login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownNode {
     /// SHA-256 of its certificate.
@@ -24,23 +24,23 @@ pub struct KnownNode {
 }
 
 impl KnownNode {
-    /// The fingerprint, if the file has not been edited to something else.
+    /// The fingerprint; `None` if the file has an invalid one.
     pub fn pin(&self) -> Option<Fingerprint> {
         self.fingerprint.parse().ok()
     }
 }
 
-/// All of them, by URL.
+/// All known nodes, by URL.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KnownNodes {
     nodes: BTreeMap<String, KnownNode>,
 }
 
 impl KnownNodes {
-    /// Reads the file; no file is no nodes.
+    /// Reads the file; without a file there are no nodes.
     ///
     /// # Errors
-    /// It can't be read, others may read or write it, or it is not what it should be.
+    /// The file cannot be read, other users may read or write it, or it is invalid.
     pub fn load() -> anyhow::Result<Self> {
         match folder() {
             Some(folder) => Self::load_in(&folder),
@@ -56,7 +56,7 @@ impl KnownNodes {
     /// Adds or replaces a node, and writes the file.
     ///
     /// # Errors
-    /// It can't be written.
+    /// The file cannot be written.
     pub fn remember(url: &str, node: KnownNode) -> anyhow::Result<PathBuf> {
         let folder =
             folder().context("there is no folder for settings: set HOME or EDGEFAAS_CONFIG_DIR")?;
@@ -78,8 +78,8 @@ impl KnownNodes {
         let meta = fs::metadata(&path).with_context(|| format!("{shown} cannot be read"))?;
         if meta.mode() & 0o077 != 0 {
             let message = format!(
-                "others may read or change {shown}, which has tokens in it; run `chmod 600 {shown}` if you \
-                 trust what it says, or delete it and log in again"
+                "other users may read or change {shown}, which has tokens; run `chmod 600 {shown}` if you \
+                 trust its content, or delete it and log in again"
             );
             return Err(Failure::new(Exit::Refused, message));
         }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_is_its_owners_alone() {
+    fn known_nodes_are_readable_by_their_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("a/edgefaas");
         assert!(KnownNodes::load_in(&folder).unwrap().get("https://pi:7070").is_none());

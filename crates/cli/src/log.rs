@@ -17,18 +17,18 @@ use self::limit::Limit;
 use crate::args::Format;
 use crate::output;
 
-/// Events that wait to be written; the thread counts those that find no room.
+/// Events that wait to be written; further ones are counted and dropped.
 const WAITING_EVENTS: usize = 2048;
-/// A larger event is not written: all that wait have to fit into the memory of a small machine.
+/// A larger event is not written: all waiting events must fit into the memory of a small machine.
 const MAX_EVENT_BYTES: usize = 16 << 10;
 
-/// The thread that writes. When this is dropped, what waits is written, for a second at most.
-#[must_use = "what waits is written when it is dropped"]
+/// The thread that writes. A drop writes waiting events, for at most a second.
+#[must_use = "a drop writes the waiting events"]
 pub struct Log {
     _thread: WorkerGuard,
 }
 
-/// Starts to write diagnostics; `RUST_LOG` chooses which, else `default`.
+/// Starts to write diagnostics that match `RUST_LOG`, else `default`.
 pub fn start(default: &str, format: Format) -> Log {
     // Messages of libraries about themselves do not help an operator.
     let default = format!("{default},libp2p_swarm=warn");
@@ -45,7 +45,7 @@ pub fn start(default: &str, format: Format) -> Log {
         .with_target(false)
         .with_writer(out.clone());
     let limit = Limit::new(out);
-    // The only reason to fail is that a subscriber is there already.
+    // Fails only if a subscriber is set already.
     let _ = match format {
         Format::Json => builder.json().finish().with(limit).try_init(),
         Format::Table => builder.finish().with(limit).try_init(),
@@ -73,7 +73,7 @@ impl Write for Bounded {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         if event.len() > MAX_EVENT_BYTES {
             let text = format!(
-                "a line of {} bytes is left out; `edgefaas logs` has those of functions",
+                "a line of {} bytes is omitted; `edgefaas logs` has the lines of functions",
                 event.len()
             );
             self.queue.write_all(note(self.format, &text).as_bytes())?;
@@ -88,7 +88,7 @@ impl Write for Bounded {
     }
 }
 
-/// What the thread writes to.
+/// Output of the thread.
 struct Stderr {
     format: Format,
     lost: Arc<OnceLock<ErrorCounter>>,
@@ -110,7 +110,7 @@ impl Write for Stderr {
         let lost = self.lost.get().map_or(0, ErrorCounter::dropped_lines);
         if lost > self.reported {
             let text =
-                format!("{} lines are left out: stderr is not read fast enough", lost - self.reported);
+                format!("{} lines are omitted: stderr is not read fast enough", lost - self.reported);
             self.reported = lost;
             self.write_event(note(self.format, &text).as_bytes())?;
         }

@@ -1,4 +1,4 @@
-//! The `edgefaas` binary: a node, and the commands that talk to one.
+//! The `edgefaas` binary: a node, and the commands for nodes.
 
 mod allocator;
 mod app;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-// Measured against glibc's and mimalloc: the only one with which a second worker thread counts fully.
+// Measured against glibc's and mimalloc: only jemalloc scales fully to a second worker thread.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -19,7 +19,7 @@ use crate::allocator;
 use crate::args::{self, Listen};
 use crate::exit::{Exit, Failure};
 
-/// The settings of the file, and above them those of the command line.
+/// The configuration file, with the options of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
     let mut config = NodeConfig::load(listen.config.as_deref())
         .map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
@@ -34,7 +34,7 @@ pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<Node
     Ok(config)
 }
 
-/// All the addresses that another program holds, at once, with the way out.
+/// Checks the addresses. The error names all of them that another program uses, with a remedy.
 pub fn check_ports(config: &NodeConfig) -> anyhow::Result<()> {
     let taken: Vec<String> =
         [("--http", config.http), ("--mqtt", config.mqtt), ("--control", config.control)]
@@ -64,7 +64,7 @@ pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     if platform.memory.limit().bytes <= allocator::SMALL_MEMORY_BYTES
         && let Err(error) = allocator::give_back_soon()
     {
-        tracing::warn!(%error, "freed memory is given back late");
+        tracing::warn!(%error, "freed memory returns to the system late");
     }
     let compiler = compiler(&config, &platform)?;
     let memory_bytes = dry_run_memory_bytes(&platform.machine);
@@ -74,12 +74,12 @@ pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     Node::build(config, platform).await.context("the node cannot start")
 }
 
-/// What is deployed is parsed and compiled in a child of this same program.
+/// Parses and compiles deployed code in a child process of the same program.
 fn compiler(config: &NodeConfig, platform: &Platform) -> anyhow::Result<Compiler> {
     let plan = config.memory_plan(platform.memory.limit());
     let pool = config.isolates.pool(&platform.machine, &plan);
     let memory_bytes = config.isolates.compile_memory_bytes(&platform.machine);
-    // The engine's choices, which native code depends on, follow from these.
+    // Native code depends on these settings of the engine.
     let arguments = vec![
         args::COMPILE.to_owned(),
         pool.max_memory_bytes.to_string(),
@@ -89,7 +89,7 @@ fn compiler(config: &NodeConfig, platform: &Platform) -> anyhow::Result<Compiler
     Ok(Compiler::Child(ChildCompiler { program: this_program()?, arguments, memory_bytes }))
 }
 
-/// What runs here, even when the file on disk has been replaced by a later version.
+/// The running program, even after an upgrade has replaced its file.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     let running = PathBuf::from("/proc/self/exe");
     match running.exists() {
@@ -98,7 +98,7 @@ pub fn this_program() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Allows this process as many open files as it may have: each connection is one.
+/// Raises the limit of open files to its maximum: each connection is a file.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -113,7 +113,7 @@ pub fn raise_open_files() {
     }
 }
 
-/// Cancelled by SIGTERM and SIGINT. A second signal ends the process at once.
+/// Cancelled by SIGTERM and SIGINT. A second signal ends the process immediately.
 pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -135,7 +135,7 @@ pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
     Ok(shutdown)
 }
 
-/// Reloads who may do what at every SIGHUP.
+/// Reloads users, rules and certificates at every SIGHUP.
 pub fn reload_on_hangup(access: Arc<AccessControl>) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangup = signal(SignalKind::hangup())?;

@@ -1,8 +1,8 @@
-//! What commands print: tables for people, JSON for programs. The JSON shapes are documented in
+//! Output of commands: tables for people, JSON for programs. The JSON shapes are documented in
 //! `docs/cli.md` and only ever gain fields.
 //!
-//! What functions say is theirs to choose. For people it is shown so that it can neither steer the terminal
-//! nor look like a line of ours: control characters are escaped and further lines indented.
+//! Functions choose their own texts. Tables show these texts so that they can neither steer the terminal
+//! nor look like a line of the CLI: control characters are escaped and further lines indented.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     write(&text)
 }
 
-/// Writes to stdout. A reader that went away, such as `head`, is no error of ours.
+/// Writes to stdout. If the reader has closed the pipe, such as `head`, the process exits with 0.
 pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -38,24 +38,24 @@ pub fn text(lines: &str) -> anyhow::Result<()> {
     write(escape(lines, LAYOUT).as_bytes())
 }
 
-/// Foreign text that is shown inside a line.
+/// Foreign text inside a line.
 pub fn line(text: &str) -> String {
     escape(text, &[])
 }
 
-/// Foreign text of one or more lines. All but the first are indented, so that they cannot pass for lines of
-/// their own.
+/// Foreign text of one or more lines. All but the first are indented, so that they cannot look like lines of
+/// the CLI.
 pub fn indented(text: &str) -> String {
     escape(text.trim_end_matches('\n'), LAYOUT).replace('\n', "\n    ")
 }
 
 /// A node's error message.
 pub fn message(text: &str) -> String {
-    // Those of a manifest are laid out like a compiler's.
+    // Errors of a manifest have the layout of a compiler's.
     if text.starts_with("error: ") { escape(text, LAYOUT) } else { indented(text) }
 }
 
-/// The control characters that do nothing but lay text out.
+/// Control characters that only lay text out.
 const LAYOUT: &[char] = &['\n', '\t'];
 
 fn escape(text: &str, kept: &[char]) -> String {
@@ -74,8 +74,8 @@ fn escape(text: &str, kept: &[char]) -> String {
 pub struct Diagnostics;
 
 impl Write for Diagnostics {
-    /// Takes one whole event, as `tracing_subscriber` writes it: it has escaped what functions say but for
-    /// some control characters, and the escape sequences left are its own colours.
+    /// Takes one whole event, as `tracing_subscriber` writes it: it has escaped texts of functions except
+    /// some control characters, and the remaining escape sequences are its own colours.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         io::stderr().lock().write_all(diagnostic(event).as_bytes())?;
         Ok(event.len())
@@ -266,10 +266,20 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
 }
 
 /// The header of [`function_rows`].
-pub const FUNCTION_HEADER: [&str; 10] =
-    ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "PENDING", "STATE", "TRIGGERS"];
+pub const FUNCTION_HEADER: [&str; 10] = [
+    "APP",
+    "FUNCTION",
+    "KIND",
+    "SIZE",
+    "INVOCATIONS",
+    "FAILED",
+    "REJECTED",
+    "PENDING",
+    "STATE",
+    "TRIGGERS",
+];
 
-/// One table row for each function of an app: what it has used.
+/// One table row for each function of an app: its counts and resources.
 pub fn use_rows(app: &proto::App) -> Vec<Vec<String>> {
     let row = |function: &proto::Function| {
         let stats = function.stats.unwrap_or_default();
@@ -291,7 +301,7 @@ pub fn use_rows(app: &proto::App) -> Vec<Vec<String>> {
 
 /// The header of [`use_rows`].
 pub const USE_HEADER: [&str; 10] =
-    ["FUNCTION", "RUNS", "FAILED", "COLD", "WARM", "CPU", "MEMORY PEAK", "P50", "P90", "P99"];
+    ["FUNCTION", "INVOCATIONS", "FAILED", "COLD", "WARM", "CPU", "MEMORY PEAK", "P50", "P90", "P99"];
 
 /// One table row for each function of an app that was just deployed.
 pub fn deployed_rows(app: &proto::App) -> Vec<Vec<String>> {
@@ -307,10 +317,10 @@ pub fn deployed_rows(app: &proto::App) -> Vec<Vec<String>> {
     app.functions.iter().map(row).collect()
 }
 
-/// The header of [`deployed_rows`]; the time is that of compiling, or of evaluating JavaScript.
+/// The header of [`deployed_rows`]; the time covers compiling, or evaluating JavaScript.
 pub const DEPLOYED_HEADER: [&str; 5] = ["FUNCTION", "KIND", "SIZE", "COMPILED IN", "TRIGGERS"];
 
-/// A time in the unit that suits it.
+/// A time with a suitable unit.
 pub fn micros(us: u64) -> String {
     match us {
         0 => "-".to_owned(),
@@ -340,7 +350,7 @@ pub fn invocation(response: &proto::InvokeResponse) -> Value {
     value
 }
 
-/// The body under `json`, `text` or `base64`, whichever holds it.
+/// The body under `json`, `text` or `base64`.
 fn reply_json(reply: &proto::Reply) -> Value {
     let mut value = json!({ "kind": reply.kind });
     if reply.kind == "http" {
@@ -392,14 +402,14 @@ fn log_text(line: &proto::LogLine) -> String {
     };
     let lost = match line.lost_before {
         0 => String::new(),
-        lost => format!("… {lost} lines were lost here\n"),
+        lost => format!("… {lost} lines lost\n"),
     };
     let time = console::style(time.format("%H:%M:%S%.3f")).dim();
     let function = console::style(self::line(&line.function)).cyan();
     format!("{lost}{time} {level} {function}  {}\n", indented(&line.message))
 }
 
-/// How long ago a time was.
+/// The time since `unix_ms`, in words.
 pub fn since(unix_ms: u64) -> String {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -418,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_says_cannot_pass_for_a_line_of_ours() {
+    fn text_of_a_function_cannot_look_like_a_line_of_the_cli() {
         let line = |message: &str| {
             let line = proto::LogLine {
                 function: "f\n\x1b[2J".into(),
@@ -434,7 +444,7 @@ mod tests {
             shown,
             "f\\n\\u{1b}[2J  a\tb\\r\\u{1b}[1A\\u{9b}2K\\u{7}\n    00:00:00.000 INFO  other  forged\n"
         );
-        assert!(line("größer ☀\n\n").ends_with("  größer ☀\n"), "all other text is as it is");
+        assert!(line("größer ☀\n\n").ends_with("  größer ☀\n"), "all other text is unchanged");
     }
 
     #[test]

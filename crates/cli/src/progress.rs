@@ -1,11 +1,11 @@
-//! Spinners on stderr, when it is a terminal; else one line for each step.
+//! Spinners on stderr if it is a terminal; otherwise one line for each step.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A step that may take a while. It vanishes when dropped.
+/// A step that may take a while. A drop removes it from the terminal.
 pub struct Step(ProgressBar);
 
 impl Step {
@@ -24,7 +24,7 @@ impl Step {
         Self(bar)
     }
 
-    /// Shows how far it is.
+    /// Shows the progress.
     pub fn detail(&self, text: impl Into<String>) {
         self.0.set_message(text.into());
     }

@@ -1,5 +1,5 @@
-//! A token that a command found on this machine is sent only to the node that has it, over the connection on which the node
-//! proved that.
+//! A command sends a token that it found on this machine only to the node of that token, over the connection on which the
+//! node proved its identity.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use crate::client::{CONNECT_TIMEOUT, NodeUrl};
 
-/// Where a found token was found.
+/// The source of a found token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundIn {
     /// The token file of a data directory.
@@ -38,47 +38,47 @@ impl std::fmt::Display for FoundIn {
 /// The program at the node's address did not prove that it is the node of the token.
 #[derive(Debug, thiserror::Error)]
 pub enum Unproven {
-    /// It gave no answer.
+    /// No answer.
     #[error(
         "the program at {url} gave no proof that it is the node of the token in {found_in} ({reason}), and the token was not sent; \
          name the node with --node URL"
     )]
     NoAnswer {
-        /// Where it listens.
+        /// The node's URL.
         url: NodeUrl,
-        /// Where the token was found.
+        /// The source of the token.
         found_in: FoundIn,
-        /// Why there is no answer.
+        /// The reason.
         reason: String,
     },
-    /// It knows no proofs.
+    /// An answer without a proof.
     #[error(
-        "the program at {url} answered {status} where it had to prove that it is the node of the token in {found_in}, and the token \
+        "the program at {url} answered {status} and gave no proof that it is the node of the token in {found_in}, and the token \
          was not sent; an older edgefaas gives no proof: restart the node with this version, or give the token with --token \
          if you trust that program"
     )]
     NoProof {
-        /// Where it listens.
+        /// The node's URL.
         url: NodeUrl,
-        /// Where the token was found.
+        /// The source of the token.
         found_in: FoundIn,
-        /// What it answered.
+        /// The status of its answer.
         status: StatusCode,
     },
-    /// Its proof is that of another token, or of a node at another address.
+    /// The proof of another token, or of a node at another address.
     #[error(
         "the program at {url} is not the node of the token in {found_in}, and the token was not sent; name that node with --node \
          URL, or the data directory of this one with --data-dir; through a forwarded port, give the token with --token"
     )]
     WrongProof {
-        /// Where it listens.
+        /// The node's URL.
         url: NodeUrl,
-        /// Where the token was found.
+        /// The source of the token.
         found_in: FoundIn,
     },
 }
 
-/// Connects once, without TLS: a second connection might lead to a program that proved nothing.
+/// Connects once, without TLS: a second connection might reach a program without a proof.
 #[derive(Clone)]
 pub struct OnceConnector {
     host: Arc<str>,
@@ -115,18 +115,18 @@ impl Service<Uri> for OnceConnector {
         Poll::Ready(Ok(()))
     }
 
-    // There is one node to go to, whatever the URI of a request.
+    // The URI of a request is ignored: there is one node.
     fn call(&mut self, _: Uri) -> Self::Future {
         let connector = self.clone();
         Box::pin(async move { connector.connect().await.map(TokioIo::new) })
     }
 }
 
-/// Asks the program at the other end of `channel`, which `connector` connected, to prove that it is the node with `token`. The
-/// question says nothing about the token.
+/// Requests a proof from the program at the other end of `channel`, which `connector` connected, that it is the node with
+/// `token`. The request contains nothing about the token.
 ///
 /// # Errors
-/// There is no such proof within [`CONNECT_TIMEOUT`].
+/// [`Unproven`] if no valid proof arrives within [`CONNECT_TIMEOUT`].
 pub async fn ask(
     channel: &mut Channel,
     connector: &OnceConnector,

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::args::Language;
 
 /// Pairs of a path inside the new folder and a text, in which `{{name}}` is the app's name and
-/// `{{sdk_dependency}}` what follows `edgefaas =` in Cargo.toml.
+/// `{{sdk_dependency}}` the value of `edgefaas-sdk =` in Cargo.toml.
 const RUST: [(&str, &str); 5] = [
     ("edgefaas.toml", include_str!("../templates/rust/edgefaas.toml")),
     ("Cargo.toml", include_str!("../templates/rust/Cargo.toml")),
@@ -31,8 +31,8 @@ pub fn files(name: &str, language: Language) -> Vec<(String, String)> {
     template.iter().map(|(path, text)| (fill(path), fill(text))).collect()
 }
 
-/// A binary that was built from a checkout uses the SDK in it as long as it is there; any other the
-/// published one of its own version.
+/// The SDK of the checkout that built this binary, while it exists; otherwise the published SDK of the same
+/// version.
 fn sdk_dependency() -> String {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("sdk");
     match checkout.join("Cargo.toml").exists() {

@@ -1,5 +1,4 @@
-//! TLS to a node: its certificate is trusted because it is the one that was pinned, whoever signed it and
-//! whatever it says.
+//! TLS to a node: only the pinned certificate is trusted; its signer and its names do not count.
 
 use std::future::Future;
 use std::io;
@@ -35,7 +34,7 @@ pub struct PinnedConnector {
 }
 
 impl PinnedConnector {
-    /// For a node whose certificate has this fingerprint; without one any will do, to look at it.
+    /// For a node whose certificate has this fingerprint; without `pin` it accepts any certificate, to read it.
     ///
     /// # Errors
     /// `host` is neither a name nor an address.
@@ -55,7 +54,7 @@ impl PinnedConnector {
         Ok(Self { host: host.into(), port, name, connector: Arc::new(config).into(), seen })
     }
 
-    /// The fingerprint of the certificate that the node showed last, be it the right one or not.
+    /// The fingerprint of the certificate that the node showed last, trusted or not.
     pub fn seen(&self) -> Option<Fingerprint> {
         *self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -63,17 +62,17 @@ impl PinnedConnector {
     /// Connects once.
     ///
     /// # Errors
-    /// Nobody answers, or not with that certificate, or not by TLS.
+    /// No answer, another certificate, or no TLS.
     pub async fn connect(&self) -> io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         stream.set_nodelay(true)?;
         self.connector.connect(self.name.clone(), stream).await
     }
 
-    /// Connects to see the certificate.
+    /// Connects to read the certificate.
     ///
     /// # Errors
-    /// There is none to be seen within `limit`.
+    /// No certificate within `limit`.
     pub async fn probe(&self, limit: Duration) -> io::Result<Fingerprint> {
         let connected = tokio::time::timeout(limit, self.connect()).await;
         connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
@@ -90,14 +89,14 @@ impl Service<Uri> for PinnedConnector {
         Poll::Ready(Ok(()))
     }
 
-    // There is one node to go to, whatever the URI of a request.
+    // The URI of a request is ignored: there is one node.
     fn call(&mut self, _: Uri) -> Self::Future {
         let connector = self.clone();
         Box::pin(async move { connector.connect().await.map(TokioIo::new) })
     }
 }
 
-/// Compares the certificate with the pin. That the server has the certificate's key is verified as always.
+/// Compares the certificate with the pin. The server's possession of the key is verified as usual.
 #[derive(Debug)]
 struct Verifier {
     pin: Option<Fingerprint>,

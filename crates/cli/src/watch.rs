@@ -1,4 +1,4 @@
-//! Tells when the sources of an app change.
+//! Watches the sources of an app for changes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,10 +9,9 @@ use notify::event::EventKind;
 use notify::{RecommendedWatcher, Watcher};
 use tokio::sync::mpsc;
 
-/// Editors write a file in several steps, `git checkout` many files: wait until it has been quiet for so
-/// long.
+/// Quiet time after the last change: editors write a file in several steps, `git checkout` many files.
 const QUIET: Duration = Duration::from_millis(150);
-/// What builds and tools write to is never a source.
+/// Folders of build output, which have no sources.
 const SKIPPED: [&str; 2] = ["target", "node_modules"];
 
 /// Watches the folders of an app, except those that its `.gitignore` or a dot hides.
@@ -24,21 +23,21 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch `root`, with its sub-folders or without.
+    /// Starts to watch `root`, with or without its subfolders.
     pub fn start(root: &Path, mode: RecursiveMode) -> anyhow::Result<Self> {
         let root = root.canonicalize()?;
         let ignored = gitignore(&root);
         let (sender, changes) = mpsc::channel(64);
         let seen_from = root.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading the sources, which a build does, is no change.
+            // A build reads the sources; that is no change.
             let Ok(event) = event else { return };
             if matches!(event.kind, EventKind::Access(_)) {
                 return;
             }
             for path in event.paths {
                 if !is_hidden(&seen_from, &ignored, &path) {
-                    // When the channel is full a change is waiting to be seen anyway.
+                    // If the channel is full, another change waits already.
                     let _ = sender.try_send(path);
                 }
             }
@@ -48,14 +47,14 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Waits for a change and for quiet after it; gives the first path that changed. Cancelling loses
-    /// nothing but the change it is at.
+    /// Waits for a change and for quiet after it; gives the first path that changed. `None` when the watcher ends.
+    /// Cancellation loses only the current change.
     pub async fn changed(&mut self) -> Option<PathBuf> {
         let path = self.changes.recv().await?;
         while let Ok(Some(_)) = tokio::time::timeout(QUIET, self.changes.recv()).await {}
-        // A folder may have been added; one that went away again meanwhile is no matter.
+        // Watch added folders; a folder that was removed meanwhile is skipped.
         if let Err(error) = self.add_folders() {
-            tracing::warn!("changes of some folders may go unseen: {error}");
+            tracing::warn!("changes in some folders may be missed: {error}");
         }
         Some(path)
     }
@@ -84,7 +83,7 @@ impl Watch {
 
 fn gitignore(root: &Path) -> Gitignore {
     let mut builder = GitignoreBuilder::new(root);
-    // Without the file nothing is ignored; of a broken one the good lines count.
+    // Without the file nothing is ignored; of an invalid one the valid lines count.
     let _ = builder.add(root.join(".gitignore"));
     builder.build().unwrap_or_else(|_| Gitignore::empty())
 }

@@ -58,7 +58,7 @@ fn a_command_line_that_makes_no_sense_is_2() {
     for (args, expected) in [
         (vec!["frobnicate"], "unrecognized subcommand 'frobnicate'"),
         (vec!["new", "x"], "--lang"),
-        (vec!["new", "X y", "--lang", "js"], "`X y` is no name"),
+        (vec!["new", "X y", "--lang", "js"], "`X y` is not a name"),
         (vec!["new", "1x", "--lang", "rust"], "`1x` cannot name a crate"),
         (vec!["deploy", "absent.js"], "absent.js: No such file"),
         (vec!["deploy", ".", "--allow", "publsh=a"], "did you mean `publish`?"),
@@ -66,9 +66,9 @@ fn a_command_line_that_makes_no_sense_is_2() {
         (vec!["run", "--http", "8080"], "invalid value '8080'"),
         (vec!["run", "--p2p", "7071"], "invalid value '7071' for '--p2p <ADDR:PORT>'"),
         (vec!["logs", "--tail", "0"], "0 is not in 1.."),
-        (vec!["list", "--node", "not a url"], "is no URL of a node"),
+        (vec!["list", "--node", "not a url"], "is not the URL of a node"),
         (vec!["invoke", "f", "-d", "@absent.json"], "-d @absent.json: No such file"),
-        (vec!["secrets", "set", "a b"], "`a b` is no name of a secret"),
+        (vec!["secrets", "set", "a b"], "`a b` is not a name of a secret"),
         (vec!["secrets", "set", "key"], "a secret belongs to an app: name it with --app APP"),
     ] {
         let (code, stdout, stderr) = run(folder.path(), &args);
@@ -141,7 +141,7 @@ fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
              |\n\
              4 | placement = \"near\"\n  \
              | ^^^^^^^^^\n  \
-             = help: a single node runs everything itself; remove the key\n\n\
+             = help: a node runs all functions itself; remove the key\n\n\
              error: unknown key `trigers` in [functions.f]\n \
              --> ./edgefaas.toml:5:1\n  \
              |\n\

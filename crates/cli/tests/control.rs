@@ -605,7 +605,18 @@ async fn lists_logs_status_and_the_rest() {
     let mut lines = stdout.lines();
     assert_eq!(
         lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
-        ["APP", "FUNCTION", "KIND", "SIZE", "RUNS", "FAILED", "REJECTED", "PENDING", "STATE", "TRIGGERS"]
+        [
+            "APP",
+            "FUNCTION",
+            "KIND",
+            "SIZE",
+            "INVOCATIONS",
+            "FAILED",
+            "REJECTED",
+            "PENDING",
+            "STATE",
+            "TRIGGERS"
+        ]
     );
     assert_eq!(
         lines.next().unwrap().split_whitespace().collect::<Vec<_>>(),
@@ -635,7 +646,7 @@ async fn lists_logs_status_and_the_rest() {
     );
     assert_eq!(
         fixture.run(&["rm", "greenhouse"]).await.1,
-        "greenhouse is gone, with its functions comfort\n"
+        "greenhouse is removed, with its functions comfort\n"
     );
     assert_eq!(fixture.run(&["rm", "absent"]).await.0, 6);
 }
@@ -680,14 +691,14 @@ async fn clusters_are_made_joined_and_shown() {
     let node = Fixture::start().await;
     let (code, init, stderr) = node.run(&["cluster", "init", "--name", "door"]).await;
     assert_eq!(code, 0, "{stderr}");
-    assert!(init.contains("door is the first node of cluster c1"), "{init}");
+    assert!(init.contains("door is the first member of cluster c1"), "{init}");
     assert!(init.contains("edgefaas cluster join efj1-0"), "{init}");
     assert_eq!(node.run(&["cluster", "token", "--life", "10m"]).await.1, "efj1-600000\n");
     assert_eq!(node.run(&["cluster", "join", "efj1-0", "--name", "x"]).await.0, 0);
     let (code, _, used) = node.run(&["cluster", "join", "efj1-1"]).await;
     assert_eq!((code, used.contains("--token")), (7, false), "{used}");
     let revoked = node.run(&["cluster", "revoke", "hall"]).await.1;
-    assert_eq!(revoked, "hall is no node of the cluster any more\n");
+    assert_eq!(revoked, "hall is revoked\n");
     assert_eq!(node.run(&["cluster", "revoke", "nobody"]).await.0, 6);
     let nodes = node.run(&["nodes"]).await.1;
     for part in ["this node, has the key", "tcp for 1m 1s, clock -90.5 s", "/ip4/10.0.0.2/tcp/7071", "away"]

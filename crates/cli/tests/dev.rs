@@ -78,7 +78,7 @@ async fn a_change_is_live_at_once_and_a_mistake_never_is() {
 
     fs::write(&source, "export default () => {\n").unwrap();
     line_with(&mut stderr, "functions/hello.js:").await;
-    line_with(&mut stderr, "what was live stays live").await;
+    line_with(&mut stderr, "the live revision stays live").await;
     assert_eq!(invoke(&app).await, "two\n");
 
     let back = edgefaas(&app, &["rollback", "hello"]).output().await.unwrap();

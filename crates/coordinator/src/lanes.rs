@@ -106,7 +106,7 @@ impl Lanes {
         node: &Budget,
     ) -> Result<LaneRoom, NoRoomForEvent> {
         let lane = self.of(workflow);
-        let full = |budget: &Budget| NoRoomForEvent::Filters { max_bytes: budget.most() };
+        let full = |budget: &Budget| NoRoomForEvent::Filters { max_bytes: budget.max_bytes() };
         let of_lane = lane.budget.take(event_bytes).ok_or(full(&lane.budget))?;
         let of_node = node.take(event_bytes).ok_or(full(node))?;
         Ok(LaneRoom { lane, _of_lane: of_lane, _of_node: of_node })

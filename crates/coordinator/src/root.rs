@@ -48,7 +48,7 @@ impl NodeBudget {
     /// # Errors
     /// There are not so many.
     pub fn take(&self, bytes: usize) -> Result<Taken, OverBudget> {
-        self.bytes.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes: self.bytes.most() })
+        self.bytes.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes: self.bytes.max_bytes() })
     }
 
     /// Whether there is room for a new instance of so many bytes.
@@ -58,7 +58,7 @@ impl NodeBudget {
 
     /// Whether half of it is taken.
     pub fn is_tight(&self) -> bool {
-        self.bytes.free() < self.bytes.most() / 2
+        self.bytes.free() < self.bytes.max_bytes() / 2
     }
 
     /// Whether instances have grown until nothing is left, or almost.
@@ -67,12 +67,12 @@ impl NodeBudget {
     }
 
     fn growth_bytes(&self) -> usize {
-        self.bytes.most() / GROWTH_SHARE
+        self.bytes.max_bytes() / GROWTH_SHARE
     }
 
     /// What each root may have where not all can have what they want.
     fn fair_bytes(&self) -> usize {
-        self.bytes.most() / self.roots.load(Relaxed).max(1)
+        self.bytes.max_bytes() / self.roots.load(Relaxed).max(1)
     }
 }
 
@@ -128,7 +128,7 @@ impl RootBudget {
     ) -> Result<Charge, OverBudget> {
         let is_modest = is_modest && bytes <= MODEST_BYTES;
         if !is_modest && !self.node.has_room(bytes) {
-            return Err(OverBudget::NodeBytes { max_bytes: self.node.bytes.most() });
+            return Err(OverBudget::NodeBytes { max_bytes: self.node.bytes.max_bytes() });
         }
         let is_descendant = id != self.id;
         let max = self.limits.descendants;
@@ -170,7 +170,7 @@ impl RootBudget {
     }
 
     fn charge_beyond(self: &Arc<Self>, bytes: usize) -> Charge {
-        let node = self.node.bytes.nothing();
+        let node = self.node.bytes.take_none();
         let mut charge = Charge { root: self.clone(), bytes: 0, is_descendant: false, node, _event: None };
         charge.set_bytes(bytes);
         charge
@@ -249,7 +249,7 @@ impl Charge {
     /// The error of an instance that has grown beyond a budget.
     pub fn over_budget(&self) -> OverBudget {
         if self.is_within_root() {
-            return OverBudget::NodeBytes { max_bytes: self.root.node.bytes.most() };
+            return OverBudget::NodeBytes { max_bytes: self.root.node.bytes.max_bytes() };
         }
         OverBudget::RootBytes { root: self.root.id, max_bytes: self.root.limits.bytes }
     }

@@ -77,7 +77,7 @@ impl Held {
 impl StartRule {
     fn new(digest: [u8; 32], rule: Rule, budget: &Budget, now_ms: u64) -> Self {
         let synthesizer = Synthesizer::new(rule.clone(), now_ms);
-        let mut held = Held { synthesizer, taken: budget.nothing(), is_over: false };
+        let mut held = Held { synthesizer, taken: budget.take_none(), is_over: false };
         held.settle(usize::MAX);
         Self { digest, rule, held: Mutex::new(held) }
     }
@@ -124,7 +124,7 @@ impl StartRules {
 
     /// What each rule may hold, in bytes.
     pub fn share_bytes(&self) -> usize {
-        self.budget.most() / RULES_SHARE / self.rules.lock().len().max(1)
+        self.budget.max_bytes() / RULES_SHARE / self.rules.lock().len().max(1)
     }
 
     /// The rule of a workflow as it is deployed now.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn held(rules: &StartRules) -> usize {
-        rules.budget.most() - rules.budget.free()
+        rules.budget.max_bytes() - rules.budget.free()
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Which addresses are not on the public internet.
+//! Kinds of addresses: public, private, loopback, link.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where an address leads, as far as permissions care.
+/// The kind of an address, for permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressKind {
     /// A server on the internet.
@@ -13,7 +13,7 @@ pub enum AddressKind {
     Private,
     /// Loopback, and addresses that stand for this machine (RFC 1122, section 3.2.1.3).
     Loopback,
-    /// One link: link-local, cloud metadata services among them, multicast and broadcast.
+    /// One link: link-local (including cloud metadata services), multicast and broadcast.
     Link,
 }
 

@@ -1,26 +1,25 @@
-//! What names, filters, schedules and paths may look like. Each check gives the reason if one is no
-//! good.
+//! Forms of names, filters, schedules and paths. Each check gives the reason if one is invalid.
 
 use super::topics;
 
 /// The longest name of an app or a function, in bytes.
-const NAME_BYTES: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 /// The longest name of a secret and the longest pattern of a permission, in bytes.
-const PATTERN_BYTES: usize = 256;
-/// What the gateway answers itself under.
+const MAX_PATTERN_BYTES: usize = 256;
+/// First segments of the gateway's own paths.
 const RESERVED_PATHS: [&str; 4] = ["fn", "workflows", "invocations", "mqtt"];
 
-/// What the topics of the node start with whose messages run functions.
+/// Prefixes of the node's own topics that triggers may name.
 pub const NODE_TRIGGERS: [&str; 2] = [topics::DEAD_LETTERS, topics::EVENTS];
 
-/// How names of apps and functions look, for messages.
+/// The rule for names of apps and functions, for messages.
 pub(super) const NAME_RULE: &str =
     "a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a letter or a digit";
 
 /// True if `name` can name an app or a function: `[a-z0-9][a-z0-9_-]{0,62}`.
 pub fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= NAME_BYTES
+    name.len() <= MAX_NAME_BYTES
         && name.bytes().next().is_some_and(allowed)
         && name.bytes().all(|byte| allowed(byte) || byte == b'_' || byte == b'-')
 }
@@ -34,7 +33,7 @@ pub fn is_asset_name(name: &str) -> bool {
 
 /// True if `name` can name a secret: 1 to 256 of letters, digits, `_`, `-` and `.`.
 pub fn is_secret_name(name: &str) -> bool {
-    (1..=PATTERN_BYTES).contains(&name.len())
+    (1..=MAX_PATTERN_BYTES).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
@@ -48,7 +47,7 @@ pub fn glob_matches(pattern: &str, text: &str) -> bool {
     };
     let mut pieces: Vec<&str> = rest.split('*').collect();
     let tail = pieces.pop().unwrap_or_default();
-    // Each piece at its first place leaves the most room for those after it.
+    // Each piece at its first position leaves the most room for the next ones.
     for piece in pieces {
         match text.find(piece) {
             Some(at) => text = &text[at + piece.len()..],
@@ -58,11 +57,11 @@ pub fn glob_matches(pattern: &str, text: &str) -> bool {
     text.ends_with(tail)
 }
 
-/// Why a pattern with `*` is no good, if it is not.
+/// The reason why a pattern with `*` is invalid; `None` if it is valid.
 pub fn glob_error(pattern: &str) -> Option<&'static str> {
     if pattern.is_empty() {
         Some("it is empty")
-    } else if pattern.len() > PATTERN_BYTES {
+    } else if pattern.len() > MAX_PATTERN_BYTES {
         Some("it has more than 256 bytes")
     } else if pattern.contains(char::is_control) {
         Some("it has a control character")
@@ -73,7 +72,7 @@ pub fn glob_error(pattern: &str) -> Option<&'static str> {
     }
 }
 
-/// Why a path cannot be an HTTP trigger's, if it cannot. `{name}` stands for one segment and a final
+/// The reason why a path is invalid for an HTTP trigger; `None` if it is valid. `{name}` stands for one segment and a final
 /// `{*name}` for the rest.
 pub(super) fn http_path_error(path: &str) -> Option<String> {
     let Some(inside) = path.strip_prefix('/') else {

@@ -5,8 +5,11 @@ use croner::Cron;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 
-/// Parses a cron expression as triggers have it: five fields, or six with seconds first; the nicknames
-/// (`@hourly`) too.
+/// Parses the cron expression of a trigger: five fields, six with seconds first, or a nickname (`@hourly`).
+///
+/// # Errors
+///
+/// The expression is invalid.
 pub fn parse_cron(schedule: &str) -> Result<Cron, CronError> {
     CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build().parse(schedule)
 }

@@ -1,33 +1,33 @@
-//! Errors in a manifest, shown the way a compiler shows them.
+//! Errors in a manifest, in the layout of a compiler's.
 
 use std::fmt;
 use std::ops::Range;
 
-/// More problems than this are counted, not shown.
-const SHOWN: usize = 20;
-/// More than these are not even counted: each costs a look at the whole text, which may be one line of a megabyte.
+/// Further problems are counted, not shown.
+const MAX_SHOWN: usize = 20;
+/// Further problems are not even counted: each needs a pass over the whole text, which may be one line of a megabyte.
 const MAX_PROBLEMS: usize = 100;
-/// A longer source line is cut around the place of the problem.
-const FRAME_COLUMNS: usize = 100;
+/// A longer source line is cut around the position of the problem.
+const MAX_FRAME_COLUMNS: usize = 100;
 
-/// A manifest that cannot be used, with everything that is wrong with it in the order of the file.
+/// An invalid manifest, with its problems in the order of the file.
 ///
-/// `Display` shows each problem with its place, the source line and the remedy.
+/// `Display` shows each problem with its position, the source line and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", Report(self))]
 pub struct ManifestError {
     /// The file's name as the caller gave it.
     pub file: String,
-    /// What is wrong; never empty.
+    /// The problems; never empty.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong with a manifest.
+/// One problem of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<String>,
     /// Counted from 1.
     pub line: usize,
@@ -39,7 +39,7 @@ pub struct Problem {
     mark: (usize, usize),
 }
 
-/// Collects what is wrong while a manifest is read.
+/// Collects problems while a manifest is read.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<(Range<usize>, String, Option<String>)>);
 
@@ -71,15 +71,16 @@ fn locate(text: &str, span: Range<usize>, message: String, help: Option<String>)
 
     let before = text[line_start..start].chars().count();
     let marked = text[start..end.min(line_end)].chars().count().max(1);
-    let cut = if before + marked > FRAME_COLUMNS { before.saturating_sub(FRAME_COLUMNS / 2) } else { 0 };
+    let cut =
+        if before + marked > MAX_FRAME_COLUMNS { before.saturating_sub(MAX_FRAME_COLUMNS / 2) } else { 0 };
     let mut frame: String = if cut > 0 { "…".into() } else { String::new() };
-    let left_out = cut.saturating_sub(frame.chars().count());
-    frame.extend(source.chars().skip(cut).take(FRAME_COLUMNS).map(printable));
-    if source.chars().count() > cut + FRAME_COLUMNS {
+    let omitted = cut.saturating_sub(frame.chars().count());
+    frame.extend(source.chars().skip(cut).take(MAX_FRAME_COLUMNS).map(printable));
+    if source.chars().count() > cut + MAX_FRAME_COLUMNS {
         frame.push('…');
     }
-    let mark_start = if cut > 0 { before - left_out } else { before };
-    let mark_length = marked.min(FRAME_COLUMNS.saturating_sub(before - cut)).max(1);
+    let mark_start = if cut > 0 { before - omitted } else { before };
+    let mark_length = marked.min(MAX_FRAME_COLUMNS.saturating_sub(before - cut)).max(1);
     Problem {
         message,
         help,
@@ -111,7 +112,7 @@ struct Report<'a>(&'a ManifestError);
 impl fmt::Display for Report<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ManifestError { file, problems } = self.0;
-        for (index, problem) in problems.iter().take(SHOWN).enumerate() {
+        for (index, problem) in problems.iter().take(MAX_SHOWN).enumerate() {
             if index > 0 {
                 out.write_str("\n\n")?;
             }
@@ -128,7 +129,7 @@ impl fmt::Display for Report<'_> {
             }
         }
         match problems.len() {
-            hidden if hidden > SHOWN => write!(out, "\n\nand {} more errors", hidden - SHOWN),
+            hidden if hidden > MAX_SHOWN => write!(out, "\n\nand {} more errors", hidden - MAX_SHOWN),
             _ => Ok(()),
         }
     }
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_past_the_end_or_inside_a_character_is_no_panic() {
+    fn a_position_past_the_end_or_inside_a_character_does_not_panic() {
         let mut problems = Problems::default();
         problems.add(&(99..200), "past".into(), None);
         problems.add(&(1..2), "inside".into(), None);

@@ -1,4 +1,4 @@
-//! Which servers a function may reach: patterns of `permissions.http` and `permissions.tcp`.
+//! Servers that a function may connect to: patterns of `permissions.http` and `permissions.tcp`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use super::addresses::AddressKind;
 /// A server, or several, that a function may send HTTP requests to: `[SCHEME://]HOST[:PORT]`.
 ///
 /// `HOST` is a name, an address, a network (`192.168.1.0/24`), `*.NAME` for all names below it, or `*` for all. Without a
-/// port those of http (80) and https (443) are meant, with `:*` every one. Patterns with `*` cover public addresses only:
+/// port the pattern covers those of http (80) and https (443), with `:*` every port. Patterns with `*` cover public addresses only:
 /// others must be named, by a name, an address or a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpPattern {
@@ -33,7 +33,7 @@ enum HostPattern {
     Any,
     Below(String),
     Name(String),
-    /// A network, or an address as one with nothing else in it.
+    /// A network, or a single address as a network.
     Network(IpNet),
 }
 
@@ -45,18 +45,18 @@ enum Port {
 }
 
 impl HttpPattern {
-    /// Whether a request to this URL is meant; never one of another scheme than http and https. A name that is allowed by `*`
-    /// alone must lead to a public address: see [`names_host`](Self::names_host).
+    /// Whether the pattern allows a request to this URL; never with another scheme than http and https. A name that only `*`
+    /// allows must resolve to a public address: see [`names_host`](Self::names_host).
     pub fn allows(&self, url: &Url) -> bool {
         self.allows_port(url) && url.host().is_some_and(|host| self.host.allows(&host))
     }
 
-    /// Whether the host of this URL is a name that the pattern has as it is, without `*`.
+    /// Whether the pattern has the host name of this URL without `*`.
     pub fn names_host(&self, url: &Url) -> bool {
         matches!(self.host, HostPattern::Name(_)) && self.allows(url)
     }
 
-    /// Whether the pattern has this address for the URL's scheme and port, as it is or by its network.
+    /// Whether the pattern has this address, or a network with it, for the URL's scheme and port.
     pub fn names_address(&self, url: &Url, address: IpAddr) -> bool {
         match &self.host {
             HostPattern::Network(network) => {
@@ -79,11 +79,11 @@ impl HttpPattern {
         };
         let port = match self.port {
             Port::Any => true,
-            // The URL does not keep a port that is its scheme's own.
+            // `Url` drops the default port of its scheme.
             Port::Default => url.port().is_none(),
             Port::One(port) => url.port_or_known_default() == Some(port),
         };
-        port && self.scheme.is_none_or(|wanted| wanted == scheme)
+        port && self.scheme.is_none_or(|required| required == scheme)
     }
 }
 
@@ -96,7 +96,7 @@ impl HostPattern {
         };
         match self {
             Self::Network(network) => address.is_some_and(|address| network.contains(&address)),
-            Self::Name(wanted) => !name.is_empty() && name == wanted,
+            Self::Name(own) => !name.is_empty() && name == own,
             Self::Below(suffix) => {
                 let below = name.strip_suffix(suffix.as_str()).and_then(|head| head.strip_suffix('.'));
                 below.is_some_and(|head| !head.is_empty())
@@ -109,7 +109,7 @@ impl HostPattern {
     }
 }
 
-/// The address that a URL has for a host, if it has one.
+/// The address of a URL's host; `None` for a name.
 pub fn address_of(host: &Host<&str>) -> Option<IpAddr> {
     match host {
         Host::Domain(_) => None,
@@ -118,17 +118,17 @@ pub fn address_of(host: &Host<&str>) -> Option<IpAddr> {
     }
 }
 
-/// Whether a name stands for this machine by itself (RFC 6761, section 6.3).
+/// Whether a name means this machine (RFC 6761, section 6.3).
 pub fn is_local_name(name: &str) -> bool {
     let name = name.trim_end_matches('.');
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Whether a permitted name may lead to an address. `is_named` if the permission has the name as it is, without `*`, and
-/// `is_own` if the address is one of this machine's.
+/// Whether a permitted name may resolve to an address. `is_named`: the permission has the name without `*`. `is_own`: the
+/// address belongs to this machine.
 ///
-/// Loopback and link-local addresses are never reached by a name, `localhost` excepted: the owner of a name decides where it
-/// leads, and services there trust this machine.
+/// A name never leads to a loopback or link-local address, except `localhost`: the owner of a name chooses its addresses, and
+/// services at these addresses trust this machine.
 pub fn may_lead_to(
     name: &str,
     is_named: bool,
@@ -144,7 +144,7 @@ pub fn may_lead_to(
     }
 }
 
-/// Why a text is no [`HttpPattern`] or no [`TcpTarget`], and what to write.
+/// A text is not a valid [`HttpPattern`] or [`TcpTarget`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     #[error("`{found}` is neither `http` nor `https`")]
@@ -153,7 +153,7 @@ pub enum HostError {
         "it names more than a host; write `api.example.com`, `https://api.example.com:8443` or `192.168.1.0/24`"
     )]
     MoreThanHost,
-    #[error("`{found}` is no host")]
+    #[error("`{found}` is not a host")]
     NoHost { found: String },
     #[error("`*` stands alone, or for what comes before the first dot, as in `*.example.com`")]
     Star,
@@ -171,14 +171,14 @@ pub enum HostError {
     AfterBracket,
     #[error("after the network comes `:PORT` or nothing")]
     AfterNetwork,
-    #[error("`{address}/{prefix}` is no network")]
+    #[error("`{address}/{prefix}` is not a network")]
     NoNetwork { address: IpAddr, prefix: String },
     #[error("`{network}` has more than a network; write `{}`", .network.trunc())]
     HostBits { network: IpNet },
     #[error(
-        "`{network}` is too large a network: its prefix must be at least {least}; `*` stands for all public addresses"
+        "`{network}` is too large a network: its prefix must be at least {min_prefix}; `*` stands for all public addresses"
     )]
-    TooLarge { network: IpNet, least: u8 },
+    TooLarge { network: IpNet, min_prefix: u8 },
 }
 
 impl FromStr for HttpPattern {
@@ -245,7 +245,7 @@ impl HostPattern {
 /// Servers that a function may open TCP connections to: `HOST:PORT`, where `HOST` is a name, an address or a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpTarget {
-    /// Which.
+    /// The servers.
     pub host: TcpHost,
     /// Their port.
     pub port: u16,
@@ -256,12 +256,12 @@ pub struct TcpTarget {
 pub enum TcpHost {
     /// A name in lower case.
     Name(String),
-    /// A network, or an address as one with nothing else in it.
+    /// A network, or a single address as a network.
     Network(IpNet),
 }
 
 impl TcpTarget {
-    /// Whether it has this address, as it is or by its network.
+    /// Whether it has this address, or a network with it.
     pub fn names_address(&self, address: SocketAddr) -> bool {
         let TcpHost::Network(network) = &self.host else { return false };
         self.port == address.port() && network.contains(&address.ip().to_canonical())
@@ -317,7 +317,7 @@ struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// Nothing if the text has no address before a `/`.
+    /// `None` if the text has no address before a `/`.
     fn split(text: &'a str) -> Option<Result<Self, HostError>> {
         let (address, rest) = text.split_once('/')?;
         let (address, brackets) = match address.strip_prefix('[') {
@@ -345,9 +345,9 @@ impl<'a> Network<'a> {
         if network.trunc() != network {
             return Err(HostError::HostBits { network });
         }
-        let least = if address.is_ipv4() { MIN_PREFIX_V4 } else { MIN_PREFIX_V6 };
-        if network.prefix_len() < least {
-            return Err(HostError::TooLarge { network, least });
+        let min_prefix = if address.is_ipv4() { MIN_PREFIX_V4 } else { MIN_PREFIX_V6 };
+        if network.prefix_len() < min_prefix {
+            return Err(HostError::TooLarge { network, min_prefix });
         }
         Ok(Self { network, port })
     }
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn what_is_no_pattern() {
         for (pattern, reason) in [
-            ("", "no host"),
+            ("", "not a host"),
             ("ftp://a", "neither"),
             ("a.example/path", "more than a host"),
             ("user@a.example", "more than a host"),
@@ -498,10 +498,10 @@ mod tests {
             ("::1", "brackets"),
             ("[::1", "not closed"),
             ("[::1]x", "after `]`"),
-            ("a b", "no host"),
+            ("a b", "not a host"),
             ("10.0.0.1/8", "write `10.0.0.0/8`"),
-            ("10.0.0.0/33", "no network"),
-            ("10.0.0.0/", "no network"),
+            ("10.0.0.0/33", "not a network"),
+            ("10.0.0.0/", "not a network"),
             ("10.0.0.0/8/x", "`:PORT` or nothing"),
             ("0.0.0.0/0", "at least 8"),
             ("::/0", "at least 7"),

@@ -1,6 +1,6 @@
-//! `edgefaas.toml`: what an app consists of and what its functions may do.
+//! `edgefaas.toml`: the functions, workflows, objects and permissions of an app.
 //!
-//! `docs/manifest.md` describes every key. Parsing is pure: it looks at no disk and no other app.
+//! `docs/manifest.md` describes every key. Parsing is pure: it reads no disk and no other app.
 
 mod addresses;
 mod check;
@@ -35,23 +35,23 @@ pub const FILE_NAME: &str = "edgefaas.toml";
 pub struct Manifest {
     /// The app's name.
     pub app: String,
-    /// The functions by name; at least one where there are no workflows.
+    /// The functions by name; at least one if there are no workflows.
     pub functions: BTreeMap<String, Function>,
     /// The workflows.
     pub workflows: Workflows,
-    /// Files that all functions may read in place: paths relative to the app folder, with `/`, where `*`, `**`, `?` and
-    /// `[…]` stand for what they do in a shell.
+    /// Files that all functions may read in place: paths relative to the app folder, with `/` and with `*`, `**`, `?` and
+    /// `[…]` as in a shell.
     pub assets: Vec<String>,
-    /// How objects are kept, by patterns of their names in which `*` stands for any characters.
+    /// Classes of objects, by patterns of their names; `*` stands for any characters.
     pub objects: BTreeMap<String, ObjectClass>,
 }
 
 impl Manifest {
-    /// Parses the text of a manifest; `file` is what its errors call it.
+    /// Parses the text of a manifest. Errors call it `file`.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the file at once, each with its place and the remedy.
+    /// All problems of the file, each with its position and a remedy.
     pub fn parse(text: &str, file: &str) -> Result<Self, ManifestError> {
         parse::manifest(text, file)
     }
@@ -60,10 +60,10 @@ impl Manifest {
 /// The workflows of an app.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Workflows {
-    /// Files with a definition each: paths relative to the app folder, with `/`, where `*`, `**`, `?` and `[…]` stand for
-    /// what they do in a shell.
+    /// Files with one definition each: paths relative to the app folder, with `/` and with `*`, `**`, `?` and `[…]` as in a
+    /// shell.
     pub files: Vec<String>,
-    /// What they may reach beside the functions and workflows of their app, by the name in the definition.
+    /// Permissions beside the functions and workflows of the same app, by the name in the definition.
     pub permissions: BTreeMap<String, Permissions>,
 }
 
@@ -72,17 +72,17 @@ pub struct Workflows {
 pub struct Function {
     /// Its source: a path relative to the app folder with `/` and without `..`.
     pub main: String,
-    /// What makes it run, beside calls by its name.
+    /// Events that start it, beside calls by its name.
     pub triggers: Vec<Trigger>,
-    /// What one invocation, and all of them together, may use.
+    /// Limits of one invocation, and of all of them together.
     pub limits: Limits,
-    /// What it may reach. Nothing by default.
+    /// Its permissions; none by default.
     pub permissions: Permissions,
-    /// An instance that has answered may have the next invocation. False by default.
+    /// An isolate that has answered may serve the next invocation. False by default.
     pub reuse: bool,
-    /// What happens to a durable invocation that fails.
+    /// Attempts of a durable invocation.
     pub retry: Retry,
-    /// Plain values, as the function sees them.
+    /// Configuration values, as the function sees them.
     pub config: BTreeMap<String, serde_json::Value>,
     /// Names of the secrets it may read.
     pub secrets: Vec<String>,
@@ -100,13 +100,13 @@ pub enum SourceKind {
 }
 
 impl Function {
-    /// What `main` names, by its extension.
+    /// The form of `main`, by its extension.
     pub fn source_kind(&self) -> SourceKind {
         source_kind(&self.main)
     }
 }
 
-/// What a path names as a function's source, by its extension: a folder if it has none that is known.
+/// The form of a function's source, by the extension of its path; a folder if the extension is unknown.
 pub fn source_kind(path: &str) -> SourceKind {
     match path.rsplit('/').next().unwrap_or_default().rsplit_once('.').map(|(_, extension)| extension) {
         Some("js" | "mjs" | "ts") => SourceKind::Script,
@@ -115,16 +115,16 @@ pub fn source_kind(path: &str) -> SourceKind {
     }
 }
 
-/// What makes a function run.
+/// A rule that starts a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trigger {
     /// A message that passes the broker.
     Mqtt {
         /// A valid topic filter.
         filter: String,
-        /// Take the message away from subscribers and the retained store. False by default.
+        /// Withhold the message from subscribers and the retained store. False by default.
         consume: bool,
-        /// The highest QoS that is honoured: a message whose own QoS and this are 1 or more is kept on the disk until
+        /// The highest QoS of the trigger. If it and the QoS of a message are 1 or more, the message stays on the disk until
         /// its invocation has ended. 0 by default.
         qos: u8,
         /// Messages of one topic run one after another, in order. False by default.
@@ -136,7 +136,7 @@ pub enum Trigger {
         path: String,
         /// Upper-case methods; empty means any.
         methods: Vec<String>,
-        /// What a request needs; by default nothing on loopback and the node's token elsewhere.
+        /// Credentials of a request; by default none on loopback, elsewhere the gateway token.
         auth: Option<HttpAuth>,
     },
     /// A schedule; see [`parse_cron`].
@@ -155,14 +155,14 @@ pub enum Trigger {
     },
 }
 
-/// What a request at the gateway needs, from the least to the most.
+/// Credentials of a request at the gateway, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HttpAuth {
-    /// Nothing.
+    /// No credentials.
     None,
-    /// A JSON Web Token, or the node's token.
+    /// A JSON Web Token, or the gateway token.
     Jwt,
-    /// The node's token.
+    /// The gateway token.
     Token,
 }
 
@@ -188,17 +188,16 @@ impl fmt::Display for Trigger {
     }
 }
 
-/// How often and when a durable invocation is run again that failed. Those who wait for the answer of any other
-/// invocation may try again themselves.
+/// Number and times of the attempts of a durable invocation. The caller of any other invocation can retry it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
-    /// Runs in all: 1 by default, up to 1,000.
+    /// Attempts in all: 1 by default, up to 1,000.
     pub attempts: u32,
-    /// Wait before the second run; doubled before each further one. 1 s by default, up to a day.
+    /// Wait before the second attempt; doubled before each further one. 1 s by default, up to a day.
     pub backoff: Duration,
     /// The longest wait: 5 min by default, up to a day.
     pub max_backoff: Duration,
-    /// The part of each wait that is left to chance, from 0 to 1; 0.1 by default.
+    /// The random part of each wait, from 0 to 1; 0.1 by default.
     pub jitter: f64,
 }
 
@@ -214,8 +213,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The wait after a failed attempt, counted from 1. `chance` is from 0 to 1: the wait is shorter by as much of
-    /// [`jitter`](Self::jitter), so that what failed together does not come back together.
+    /// The wait after a failed attempt, counted from 1. `chance` is from 0 to 1 and shortens the wait by that part of
+    /// [`jitter`](Self::jitter), so that simultaneous failures do not retry together.
     pub fn wait_after(&self, attempt: u32, chance: f64) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let wait = self.backoff.saturating_mul(1 << doublings).min(self.max_backoff.max(self.backoff));
@@ -223,7 +222,7 @@ impl Retry {
     }
 }
 
-/// What a function may use.
+/// Limits of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Linear memory of an invocation: 64 MiB by default, from 64 KiB to 4 GiB.
@@ -234,7 +233,7 @@ pub struct Limits {
     pub cpu: Option<Duration>,
     /// Invocations at the same time: 64 by default, from 1 to 10,000.
     pub concurrency: u32,
-    /// Instances that may wait for their next invocation, with `isolation = "reuse"`: 8 by default, from 1 to 10,000.
+    /// Isolates that may wait for their next invocation, with `isolation = "reuse"`: 8 by default, from 1 to 10,000.
     pub instances: u32,
     /// The body of an event: 1 MiB by default, from 1 B to 32 MiB.
     pub payload_bytes: usize,
@@ -242,7 +241,7 @@ pub struct Limits {
     pub reply_bytes: usize,
     /// Calls of functions and requests to servers that one invocation may make: 1,000 by default, from 0 to 100,000.
     pub calls: u32,
-    /// What one invocation may log: 256 KiB by default, from 0 to 16 MiB.
+    /// Log of one invocation: 256 KiB by default, from 0 to 16 MiB.
     pub log_bytes: usize,
     /// Invocations that wait because `concurrency` of them run.
     pub queue: Queue,
@@ -270,9 +269,9 @@ impl Default for Limits {
 pub struct Queue {
     /// 1,000 by default, from 1 to 100,000.
     pub capacity: u32,
-    /// Which invocation is next. First in, first out by default.
+    /// Order of the invocations. First in, first out by default.
     pub order: QueueOrder,
-    /// What happens when there is no room. The new invocation is rejected by default.
+    /// Result of one more invocation than `capacity`. It is rejected by default.
     pub when_full: WhenFull,
 }
 
@@ -282,24 +281,24 @@ impl Default for Queue {
     }
 }
 
-/// Which of the waiting invocations is next.
+/// Order of waiting invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueOrder {
-    /// The oldest.
+    /// The oldest is next.
     Fifo,
-    /// The newest: under overload some are answered fast instead of all late.
+    /// The newest is next: under overload some are answered in time instead of all late.
     Lifo,
 }
 
-/// What happens to a full queue.
+/// Result of one more invocation for a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
     /// The new invocation is rejected.
     Reject,
-    /// The oldest one that waits makes room, and is rejected.
+    /// The oldest waiting invocation is rejected.
     DropOldest,
-    /// The MQTT client is not read until there is room. Where nobody can be made to wait, as with HTTP, the new
-    /// invocation is rejected.
+    /// The broker does not read from the MQTT client until there is room. Callers that cannot wait, as with HTTP, are
+    /// rejected.
     Block,
 }
 

@@ -1,4 +1,4 @@
-//! What an app asks for its objects: `[objects."PATTERN"]` of the manifest.
+//! Classes of objects: `[objects."PATTERN"]` of the manifest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,37 +8,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::glob_matches;
 
-/// When a change of an object is safe enough for whoever made it to go on.
+/// The durability of a change of an object before its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ObjectDurability {
-    /// At once: it is written with those of the next `write_interval`. A crash of the process loses them here; peers have
+    /// In memory: changes are written once a `write_interval`. A crash of the process loses them here; peers have
     /// them after the replication interval.
     Memory,
-    /// With the operating system: `kill -9` loses nothing, a power cut what came within the store's `sync_interval`.
+    /// With the operating system: `kill -9` loses nothing, a power cut the changes of the store's `sync_interval`.
     #[default]
     Written,
     /// On the disk.
     Synced,
 }
 
-/// What a node does before a function may use objects that it has not had before, while its peers may have them.
+/// The start of a function whose objects this node lacks and its peers may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recovery {
-    /// The function waits until the peers that are there have sent what they have.
+    /// The function waits until the connected peers have sent their objects.
     Before,
-    /// The function runs and sees what has come so far.
+    /// The function runs and sees the objects that have arrived.
     #[default]
     While,
 }
 
-/// Where a change comes from.
+/// The origin of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Of this node: a function, or somebody at the control port.
+    /// This node: a function, or a client of the control API.
     Local,
-    /// Of a peer.
+    /// A peer.
     Remote,
 }
 
@@ -52,19 +52,19 @@ impl Origin {
     }
 }
 
-/// How objects are kept.
+/// The class of objects: their replication, durability and quota.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObjectClass {
-    /// How long changes are collected before peers are sent them; 0 sends at once. 200 ms by default, up to an hour.
+    /// Changes are collected this long before peers get them; 0 sends immediately. 200 ms by default, up to an hour.
     pub interval: Duration,
     /// See [`ObjectDurability`].
     pub durability: ObjectDurability,
-    /// How long changes of durability `memory` are collected before they are written. 1 s by default, up to an hour.
+    /// Changes of durability `memory` are collected this long before they are written. 1 s by default, up to an hour.
     pub write_interval: Duration,
-    /// On how many nodes of the cluster the object is to be. 2 by default, up to 16.
+    /// The least number of nodes of the cluster that keep the object. 2 by default, up to 16.
     pub copies: u8,
-    /// The most that all fields of one object may take on the disk, in bytes. 4 MiB by default, up to 15 MiB.
+    /// Limit of all fields of one object on the disk, in bytes. 4 MiB by default, up to 15 MiB.
     pub quota_bytes: u64,
     /// See [`Recovery`].
     pub recover: Recovery,
@@ -83,7 +83,7 @@ impl Default for ObjectClass {
     }
 }
 
-/// The classes of all apps that are deployed.
+/// The classes of all deployed apps.
 #[derive(Debug, Clone, Default)]
 pub struct Classes {
     apps: HashMap<Arc<str>, Vec<(String, ObjectClass)>>,
@@ -93,15 +93,14 @@ impl Classes {
     /// Adds those of an app: patterns in which `*` stands for any characters.
     pub fn add(&mut self, app: Arc<str>, classes: impl IntoIterator<Item = (String, ObjectClass)>) {
         let mut classes: Vec<_> = classes.into_iter().collect();
-        // What is said of `room-7` is said more closely than what is said of `room-*`.
-        // All of a deployed app's objects have a class.
+        // `room-7` is closer than `room-*`. The default class covers all other objects of the app.
         classes.push(("*".to_owned(), ObjectClass::default()));
         classes.sort_by_key(|(pattern, _)| std::cmp::Reverse(closeness(pattern)));
         self.apps.insert(app, classes);
     }
 
-    /// The class of an object, if its app is deployed: of the patterns that cover it the one with the most characters that
-    /// are no `*`.
+    /// The class of an object, if its app is deployed: of the matching patterns the one with the most characters other than
+    /// `*`.
     pub fn class(&self, app: &str, object: &str) -> Option<ObjectClass> {
         let covers = |(pattern, _): &&(String, ObjectClass)| glob_matches(pattern, object);
         self.apps.get(app)?.iter().find(covers).map(|(_, class)| *class)
@@ -109,11 +108,11 @@ impl Classes {
 }
 
 impl Classes {
-    /// Whether objects that fit the pattern may be of a class that is recovered before they are used.
+    /// Whether objects that match the pattern may be of a class with `recover = "before"`.
     pub fn recovers_before(&self, app: &str, pattern: &str) -> bool {
         let classes = self.apps.get(app).map(Vec::as_slice).unwrap_or_default();
         let meet = |class: &str| {
-            // Two patterns may cover the same name if what is before their first stars does not rule it out.
+            // Two patterns may match the same name unless their texts before the first `*` differ.
             let (one, next) = (class.split('*').next(), pattern.split('*').next());
             let (one, next) = (one.unwrap_or_default(), next.unwrap_or_default());
             one.starts_with(next) || next.starts_with(one)

@@ -21,8 +21,8 @@ use super::{
     Workflows, source_kind,
 };
 
-/// A larger text is not looked at.
-const MANIFEST_BYTES: usize = 1 << 20;
+/// A larger text is refused.
+const MAX_MANIFEST_BYTES: usize = 1 << 20;
 
 const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=4 << 30;
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
@@ -37,17 +37,17 @@ const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
 
 const OBJECT_INTERVAL: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 const COPIES: RangeInclusive<u32> = 1..=16;
-/// More of an object does not travel to another node at once.
+/// A message about an object to another node has at most 16 MiB.
 const QUOTA_BYTES: RangeInclusive<u64> = 1024..=15 << 20;
 
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
-/// Extensions of sources that people try, none of which is run.
+/// Extensions of common sources that are not functions.
 const OTHER_SOURCES: [&str; 13] =
     ["rs", "jsx", "tsx", "cjs", "cts", "mts", "py", "go", "c", "cpp", "rb", "wat", "json"];
 
 pub(super) fn manifest(text: &str, file: &str) -> Result<Manifest, ManifestError> {
     let mut problems = Problems::default();
-    if text.len() > MANIFEST_BYTES {
+    if text.len() > MAX_MANIFEST_BYTES {
         let help = "keep data out of `config`; functions can read it from objects";
         problems.add(&(0..0), "the manifest is larger than 1 MiB".into(), Some(help.into()));
         return Err(problems.into_error(file, "").expect("a problem was added"));
@@ -57,12 +57,12 @@ pub(super) fn manifest(text: &str, file: &str) -> Result<Manifest, ManifestError
         let message = error.message().trim().replace('\n', ", ");
         problems.add(&error.span().unwrap_or(0..0), message, None);
     }
-    // What was recovered from broken syntax would only add errors that are none.
+    // The recovered part of an invalid syntax would only add false errors.
     let manifest = if errors.is_empty() { app(document.get_ref(), &mut problems) } else { None };
     match (problems.into_error(file, text), manifest) {
         (None, Some(manifest)) => Ok(manifest),
         (Some(error), _) => Err(error),
-        (None, None) => unreachable!("what is missing was reported"),
+        (None, None) => unreachable!("a missing part was reported"),
     }
 }
 
@@ -101,7 +101,7 @@ fn checked_name(name: &str, span: &std::ops::Range<usize>, problems: &mut Proble
     if is_name(name) {
         return Some(name.to_owned());
     }
-    problems.add(span, format!("`{name}` is no name"), Some(NAME_RULE.into()));
+    problems.add(span, format!("`{name}` is not a name"), Some(NAME_RULE.into()));
     None
 }
 
@@ -117,8 +117,8 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
         "isolation",
         "retry",
     ];
-    let place = format!("in [functions.{}]", item.key);
-    let table = item.table(&place, &KNOWN, problems)?;
+    let context = format!("in [functions.{}]", item.key);
+    let table = item.table(&context, &KNOWN, problems)?;
 
     let main = match table.get("main") {
         Some(item) => main(&item, problems),
@@ -139,7 +139,7 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
     if let Some(item) = table.get("placement")
         && item.text(problems).is_some()
     {
-        not_supported(&item, "a single node runs everything itself; remove the key", problems);
+        not_supported(&item, "a node runs all functions itself; remove the key", problems);
     }
     let mut reuse = false;
     if let Some(item) = table.get("isolation") {
@@ -147,7 +147,7 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
             Some("reuse") => reuse = true,
             Some("shared") => {
                 let message = "`isolation = \"shared\"` is not supported".into();
-                let help = "one failure would end the invocations of others: write \"reuse\" to have one after another";
+                let help = "one failure would end the other invocations: write \"reuse\" for one invocation after another";
                 problems.add(&item.span, message, Some(help.into()));
             }
             _ => {}
@@ -247,7 +247,7 @@ fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> O
             let schedule = main.text(problems)?;
             if let Err(error) = parse_cron(schedule) {
                 let help = "write five fields (minute hour day month weekday), or six with seconds first";
-                let message = format!("`{schedule}` is no cron schedule: {error}");
+                let message = format!("`{schedule}` is not a cron schedule: {error}");
                 problems.add(&main.span, message, Some(help.into()));
                 return None;
             }
@@ -273,7 +273,11 @@ fn object_pattern(item: &Item<'_>, problems: &mut Problems) -> Option<String> {
     match glob_error(pattern) {
         None => Some(pattern.to_owned()),
         Some(reason) => {
-            problems.add(&item.span, format!("`{}` is no pattern: {reason}", pattern.escape_debug()), None);
+            problems.add(
+                &item.span,
+                format!("`{}` is not a pattern: {reason}", pattern.escape_debug()),
+                None,
+            );
             None
         }
     }
@@ -286,7 +290,7 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
         && ordered
         && qos == 0
     {
-        let help = "add `qos = 1`: messages are put in order on the disk, where QoS 0 ones are not kept";
+        let help = "add `qos = 1`: messages are ordered on the disk, which does not store QoS 0";
         problems.add(&item.span, "`order_by` needs a `qos` of 1 or 2".into(), Some(help.into()));
     }
     let consume = table.get("consume").and_then(|item| item.boolean(problems)).unwrap_or(false);
@@ -296,16 +300,15 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
         return None;
     }
     if filter.starts_with("$share/") {
-        let help = "a trigger runs its function once per message anyway; write the filter alone";
+        let help = "a trigger runs its function once for each message; write the filter alone";
         problems.add(&main.span, "a trigger cannot be a shared subscription".into(), Some(help.into()));
         return None;
     }
     if filter.starts_with('$') && !NODE_TRIGGERS.iter().any(|prefix| filter.starts_with(prefix)) {
-        let message =
-            format!("no message on `{filter}` runs a function: topics with `$` are the broker's own");
+        let message = format!("`{filter}` cannot be a trigger: topics with `$` belong to the broker");
         let [dead_letters, events] = NODE_TRIGGERS;
         let help =
-            format!("of these, a trigger can have filters that start with `{dead_letters}` or `{events}`");
+            format!("of these, a trigger may have filters that start with `{dead_letters}` or `{events}`");
         problems.add(&main.span, message, Some(help.into()));
         return None;
     }
@@ -328,7 +331,7 @@ fn http_trigger(
     if let Some(item) = table.get("methods") {
         let items = item.items(problems);
         if item.is_array() && items.is_empty() {
-            let help = "name some, or remove the key to take any";
+            let help = "name methods, or remove the key for all methods";
             problems.add(&item.span, "`methods` is empty".into(), Some(help.into()));
         }
         for item in items {
@@ -342,7 +345,7 @@ fn http_trigger(
     if let Some(reason) = http_path_error(path) {
         let message = format!("`{path}` cannot be a trigger's path: {reason}");
         let help = "write a path such as \"/greenhouse/{room}\"; /fn, /workflows, /invocations and \
-                    /mqtt are taken";
+                    /mqtt belong to the gateway";
         problems.add(&main.span, message, Some(help.into()));
         return None;
     }
@@ -350,7 +353,7 @@ fn http_trigger(
     Some(Trigger::Http { path: path.to_owned(), methods, auth })
 }
 
-/// The paths of a manifest so far, to see those that clash.
+/// The paths of a manifest so far, to detect conflicts.
 #[derive(Default)]
 struct HttpPaths {
     router: matchit::Router<()>,
@@ -359,13 +362,13 @@ struct HttpPaths {
 
 impl HttpPaths {
     fn add(&mut self, item: &Item<'_>, path: &str, methods: &[String], problems: &mut Problems) {
-        let clash = match self.methods.get_mut(path) {
-            Some(taken) => {
-                let clash = taken.is_empty()
+        let conflict = match self.methods.get_mut(path) {
+            Some(used) => {
+                let conflict = used.is_empty()
                     || methods.is_empty()
-                    || methods.iter().any(|method| taken.contains(method));
-                taken.extend_from_slice(methods);
-                clash.then(|| path.to_owned())
+                    || methods.iter().any(|method| used.contains(method));
+                used.extend_from_slice(methods);
+                conflict.then(|| path.to_owned())
             }
             None => match self.router.insert(path, ()) {
                 Ok(()) => {
@@ -376,8 +379,8 @@ impl HttpPaths {
                 Err(_) => None,
             },
         };
-        if let Some(with) = clash {
-            let message = format!("`{path}` clashes with the trigger `{with}`");
+        if let Some(with) = conflict {
+            let message = format!("`{path}` conflicts with the trigger `{with}`");
             let help = "one function answers a path and method; change the path or the methods";
             problems.add(&item.span, message, Some(help.into()));
         }
@@ -485,7 +488,7 @@ fn file_patterns(item: &Item<'_>, key: &str, example: &str, problems: &mut Probl
     for (pattern, span) in item.texts(problems) {
         let reason = match glob::Pattern::new(pattern) {
             Err(error) => Some(error.to_string()),
-            Ok(_) if !is_asset_name(pattern) => Some("it is no path inside of the app folder".to_owned()),
+            Ok(_) if !is_asset_name(pattern) => Some("it is not a path inside the app folder".to_owned()),
             Ok(_) => None,
         };
         match reason {
@@ -510,7 +513,7 @@ fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
     for (name, span) in item.texts(problems) {
         if !is_secret_name(name) {
             let help = "a secret's name has 1 to 256 of letters, digits, `_`, `-` and `.`";
-            problems.add(&span, format!("`{name}` is no name of a secret"), Some(help.into()));
+            problems.add(&span, format!("`{name}` is not a name of a secret"), Some(help.into()));
         } else if names.iter().any(|known| known == name) {
             problems.add(&span, format!("the secret `{name}` is named twice"), None);
         } else {
@@ -520,13 +523,14 @@ fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
     names
 }
 
-/// `[objects."room-*"]`: how objects whose names fit the pattern are kept.
+/// `[objects."room-*"]`: the class of the objects that match the pattern.
 fn objects(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, ObjectClass> {
     const KNOWN: [&str; 6] = ["interval", "durability", "write_interval", "copies", "quota", "recover"];
     let mut classes = BTreeMap::new();
     for entry in item.entries(problems) {
         if let Some(reason) = glob_error(entry.key) {
-            let message = format!("`{}` is no pattern of object names: {reason}", entry.key.escape_debug());
+            let message =
+                format!("`{}` is not a pattern of object names: {reason}", entry.key.escape_debug());
             problems.add(&entry.key_span, message, None);
             continue;
         }
@@ -557,8 +561,8 @@ fn objects(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, ObjectC
     classes
 }
 
-/// `workflows = ["workflows/*.yaml"]` names the files. Where one needs permissions they are in `workflows.files`, beside
-/// `[workflows.NAME]`: a key of a TOML file is a list or a table, not both.
+/// `workflows = ["workflows/*.yaml"]` names the files. If a workflow needs permissions, the files are in `workflows.files`,
+/// beside `[workflows.NAME]`: a key of a TOML file is a list or a table, not both.
 fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
     let mut workflows = Workflows::default();
     if item.is_array() {
@@ -571,8 +575,8 @@ fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
             continue;
         }
         let Some(name) = checked_name(entry.key, &entry.key_span, problems) else { continue };
-        let place = format!("in [workflows.{}]", entry.key);
-        if let Some(table) = entry.table(&place, &["permissions"], problems) {
+        let context = format!("in [workflows.{}]", entry.key);
+        if let Some(table) = entry.table(&context, &["permissions"], problems) {
             let granted = table.get("permissions").map(|item| permissions(&item, problems));
             workflows.permissions.insert(name, granted.unwrap_or_default());
         }

@@ -1,4 +1,4 @@
-//! What a function may reach. Nothing is allowed that is not named.
+//! Permissions of a function. It may use only the topics, functions, objects and servers that they name.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,17 +28,17 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// May it publish to this topic name?
+    /// Whether it may publish to this topic name.
     pub fn allows_publish(&self, topic: &str) -> bool {
         self.publish.iter().any(|filter| filter.matches(topic))
     }
 
-    /// May it call this function?
+    /// Whether it may call this function.
     pub fn allows_call(&self, function: &str) -> bool {
         self.call.iter().any(|pattern| glob_matches(pattern, function))
     }
 
-    /// May it open a TCP connection to this address without looking up a name?
+    /// Whether it may open a TCP connection to this address without a lookup of a name.
     pub fn allows_tcp(&self, address: SocketAddr) -> bool {
         self.tcp.iter().any(|target| target.names_address(address))
     }
@@ -53,7 +53,7 @@ impl Permissions {
         self.tcp.iter().filter(named).map(|target| target.port).collect()
     }
 
-    /// May it read and write this object?
+    /// Whether it may read and write this object.
     pub fn allows_object(&self, object: &str) -> bool {
         self.objects.iter().any(|pattern| glob_matches(pattern, object))
     }
@@ -64,11 +64,11 @@ impl Permissions {
 pub struct Permission {
     /// The key of `permissions` it belongs to.
     pub kind: PermissionKind,
-    /// What it allows.
+    /// The allowed topics, functions, objects or servers.
     pub pattern: String,
 }
 
-/// The keys of `permissions` that the node knows how to grant.
+/// The keys of `permissions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PermissionKind {
     /// Topics to publish to.
@@ -97,7 +97,7 @@ impl PermissionKind {
         }
     }
 
-    /// Why a pattern of this kind is no good, if it is not.
+    /// The reason why a pattern of this kind is invalid; `None` if it is valid.
     pub(super) fn pattern_error(self, pattern: &str) -> Option<String> {
         match self {
             Self::Publish => validate_filter(pattern).err().map(|error| error.to_string()),
@@ -114,31 +114,31 @@ impl fmt::Display for PermissionKind {
     }
 }
 
-/// Why a permission on the command line was not understood.
+/// A permission on the command line is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PermissionError {
-    /// There is no `=`.
-    #[error("`{text}` is no permission; write KIND=PATTERN, such as publish=alerts/#")]
+    /// `=` is missing.
+    #[error("`{text}` is not a permission; write KIND=PATTERN, such as publish=alerts/#")]
     Form {
-        /// What was given.
+        /// The text of the user.
         text: String,
     },
     /// The part before `=` is not a kind.
-    #[error("`{kind}` is no kind of permission; {help}")]
+    #[error("`{kind}` is not a kind of permission; {help}")]
     Kind {
-        /// What was given.
+        /// The text of the user.
         kind: String,
-        /// What there is.
+        /// The known kinds.
         help: String,
     },
-    /// The part after `=` is no good.
-    #[error("the pattern `{pattern}` of the permission `{kind}` is no good: {reason}")]
+    /// The part after `=` is invalid.
+    #[error("the pattern `{pattern}` of the permission `{kind}` is invalid: {reason}")]
     Pattern {
-        /// The kind it was for.
+        /// The kind of the permission.
         kind: PermissionKind,
-        /// What was given.
+        /// The text of the user.
         pattern: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Reads values of a TOML document with their places, and notes what is not as it should be.
+//! Reads values of a TOML document with their positions, and notes problems.
 
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
@@ -14,30 +14,30 @@ pub(super) struct Table<'a> {
     entries: &'a DeTable<'a>,
 }
 
-/// A value with its key and its place.
+/// A value with its key and its position.
 #[derive(Clone)]
 pub(super) struct Item<'a> {
-    /// The key it was found under, or its array's.
+    /// Its key, or the key of its array.
     pub(super) key: &'a str,
-    /// The place of the key; of the value itself in an array.
+    /// The position of the key; in an array that of the value.
     pub(super) key_span: Range<usize>,
-    /// The place of the value.
+    /// The position of the value.
     pub(super) span: Range<usize>,
     value: &'a DeValue<'a>,
 }
 
 impl<'a> Table<'a> {
-    /// Every key of `entries` that is not among `known` is a problem; `place` says whose keys they are.
+    /// Every key of `entries` that is not among `known` is a problem; `context` names the table in its message.
     pub(super) fn new(
         entries: &'a DeTable<'a>,
-        place: &str,
+        context: &str,
         known: &[&str],
         problems: &mut Problems,
     ) -> Self {
         for (key, _) in entries.iter() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
-                let message = format!("unknown key `{name}` {place}");
+                let message = format!("unknown key `{name}` {context}");
                 problems.add(&key.span(), message, Some(suggestion(name, known)));
             }
         }
@@ -55,19 +55,24 @@ impl<'a> Item<'a> {
         self.value.is_array()
     }
 
-    /// Is this a table with such a key?
+    /// Whether this is a table with such a key.
     pub(super) fn has(&self, key: &str) -> bool {
         matches!(self.value, DeValue::Table(entries) if entries.contains_key(key))
     }
 
-    pub(super) fn table(&self, place: &str, known: &[&str], problems: &mut Problems) -> Option<Table<'a>> {
+    pub(super) fn table(
+        &self,
+        context: &str,
+        known: &[&str],
+        problems: &mut Problems,
+    ) -> Option<Table<'a>> {
         match self.value {
-            DeValue::Table(entries) => Some(Table::new(entries, place, known, problems)),
+            DeValue::Table(entries) => Some(Table::new(entries, context, known, problems)),
             _ => self.mismatch("a table", problems),
         }
     }
 
-    /// The entries of a table whose keys are names the user chose.
+    /// The entries of a table whose keys are chosen by the user.
     pub(super) fn entries(&self, problems: &mut Problems) -> Vec<Item<'a>> {
         match self.value {
             DeValue::Table(entries) => entries
@@ -98,7 +103,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The texts of an array, each with its place.
+    /// The texts of an array, each with its position.
     pub(super) fn texts(&self, problems: &mut Problems) -> Vec<(&'a str, Range<usize>)> {
         let items = self.items(problems);
         items.into_iter().filter_map(|item| Some((item.text(problems)?, item.span))).collect()
@@ -138,12 +143,12 @@ impl<'a> Item<'a> {
         };
         let Ok(size) = text.parse::<ByteSize>() else {
             let help = "write a number and a unit: \"512KiB\", \"32MiB\", \"1GiB\"";
-            problems.add(&self.span, format!("`{text}` is no size"), Some(help.into()));
+            problems.add(&self.span, format!("`{text}` is not a size"), Some(help.into()));
             return None;
         };
         if !allowed.contains(&size.as_u64()) {
-            let (least, most) = (ByteSize::b(*allowed.start()), ByteSize::b(*allowed.end()));
-            let message = format!("`{}` must be from {least} to {most}", self.key);
+            let (min, max) = (ByteSize::b(*allowed.start()), ByteSize::b(*allowed.end()));
+            let message = format!("`{}` must be from {min} to {max}", self.key);
             problems.add(&self.span, message, Some(format!("it is {size} here")));
             return None;
         }
@@ -161,13 +166,13 @@ impl<'a> Item<'a> {
         };
         let Ok(duration) = humantime::parse_duration(text) else {
             let help = "write a number and a unit: \"200ms\", \"2s\", \"1m 30s\"";
-            problems.add(&self.span, format!("`{text}` is no duration"), Some(help.into()));
+            problems.add(&self.span, format!("`{text}` is not a duration"), Some(help.into()));
             return None;
         };
         if !allowed.contains(&duration) {
             let shown = |duration| humantime::format_duration(duration);
-            let (least, most) = (shown(*allowed.start()), shown(*allowed.end()));
-            let message = format!("`{}` must be from {least} to {most}", self.key);
+            let (min, max) = (shown(*allowed.start()), shown(*allowed.end()));
+            let message = format!("`{}` must be from {min} to {max}", self.key);
             problems.add(&self.span, message, Some(format!("it is {} here", shown(duration))));
             return None;
         }
@@ -185,23 +190,23 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// The value as JSON, which is how functions see `config`.
+    /// The value as JSON, the form in which functions see `config`.
     pub(super) fn json(&self, problems: &mut Problems) -> Option<serde_json::Value> {
         json(self.value, &self.span, problems)
     }
 
-    fn mismatch<T>(&self, wanted: &str, problems: &mut Problems) -> Option<T> {
+    fn mismatch<T>(&self, expected: &str, problems: &mut Problems) -> Option<T> {
         let found = match self.value.type_str() {
             word if word.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("an {word}"),
             word => format!("a {word}"),
         };
-        let message = format!("`{}` must be {wanted}, not {found}", self.key);
+        let message = format!("`{}` must be {expected}, not {found}", self.key);
         problems.add(&self.span, message, None);
         None
     }
 }
 
-/// "did you mean", if something known is near enough, and what is known.
+/// "did you mean", if a known word is similar, and all known words.
 pub(super) fn suggestion(word: &str, known: &[&str]) -> String {
     let all = known.iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ");
     match nearest(word, known) {
@@ -242,7 +247,8 @@ fn json(value: &DeValue<'_>, span: &Range<usize>, problems: &mut Problems) -> Op
         DeValue::Float(number) => number.as_str().parse().ok().and_then(Number::from_f64),
     };
     if number.is_none() {
-        let help = "functions see `config` as JSON, whose numbers are finite and whole ones have 64 bits";
+        let help =
+            "functions see `config` as JSON, whose numbers are finite and whose whole numbers have 64 bits";
         problems.add(span, "this number has no JSON form".into(), Some(help.into()));
     }
     number.map(Value::Number)

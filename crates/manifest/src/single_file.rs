@@ -5,7 +5,7 @@ use std::path::Path;
 use super::check::{NAME_RULE, is_name};
 use super::permissions::{Permission, PermissionKind};
 
-/// A file cannot be an app by itself.
+/// The name of a file is not valid for an app.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the function would be called `{name}` after its file, but {NAME_RULE}; rename the file")]
 pub struct SingleFileError {

@@ -146,29 +146,29 @@ fn bad_values_say_where_and_what_to_do() {
         ),
         (
             "triggers = [{ mqtt = \"$share/g/a\" }]",
-            "4:22 a trigger cannot be a shared subscription / a trigger runs its function once per \
-             message anyway; write the filter alone",
+            "4:22 a trigger cannot be a shared subscription / a trigger runs its function once for \
+             each message; write the filter alone",
         ),
         (
             "triggers = [{ mqtt = \"$SYS/#\" }]",
-            "4:22 no message on `$SYS/#` runs a function: topics with `$` are the broker's own / of these, a \
-             trigger can have filters that start with `$faas/dead/` or `$faas/events/`",
+            "4:22 `$SYS/#` cannot be a trigger: topics with `$` belong to the broker / of these, a \
+             trigger may have filters that start with `$faas/dead/` or `$faas/events/`",
         ),
         (
             "triggers = [{ mqtt = \"$faas/+/f\" }]",
-            "4:22 no message on `$faas/+/f` runs a function: topics with `$` are the broker's own / of these, a \
-             trigger can have filters that start with `$faas/dead/` or `$faas/events/`",
+            "4:22 `$faas/+/f` cannot be a trigger: topics with `$` belong to the broker / of these, a \
+             trigger may have filters that start with `$faas/dead/` or `$faas/events/`",
         ),
         ("triggers = [{ mqtt = \"a\", qos = 3 }]", "4:33 `qos` must be from 0 to 2 / it is 3 here"),
         (
             "triggers = [{ http = \"greenhouse\" }]",
             "4:22 `greenhouse` cannot be a trigger's path: it does not start with `/` / write a path \
-             such as \"/greenhouse/{room}\"; /fn, /workflows, /invocations and /mqtt are taken",
+             such as \"/greenhouse/{room}\"; /fn, /workflows, /invocations and /mqtt belong to the gateway",
         ),
         (
             "triggers = [{ http = \"/fn/x\" }]",
             "4:22 `/fn/x` cannot be a trigger's path: `/fn` belongs to the gateway / write a path such \
-             as \"/greenhouse/{room}\"; /fn, /workflows, /invocations and /mqtt are taken",
+             as \"/greenhouse/{room}\"; /fn, /workflows, /invocations and /mqtt belong to the gateway",
         ),
         (
             "triggers = [{ http = \"/a\", methods = [\"get\"] }]",
@@ -177,26 +177,26 @@ fn bad_values_say_where_and_what_to_do() {
         ),
         (
             "triggers = [{ http = \"/a\", methods = [] }]",
-            "4:38 `methods` is empty / name some, or remove the key to take any",
+            "4:38 `methods` is empty / name methods, or remove the key for all methods",
         ),
         (
             "triggers = [{ http = \"/a/{x}\" }, { http = \"/a/{y}\" }]",
-            "4:43 `/a/{y}` clashes with the trigger `/a/{x}` / one function answers a path and method; \
+            "4:43 `/a/{y}` conflicts with the trigger `/a/{x}` / one function answers a path and method; \
              change the path or the methods",
         ),
         (
             "triggers = [{ http = \"/a\", methods = [\"GET\"] }, { http = \"/a\" }]",
-            "4:58 `/a` clashes with the trigger `/a` / one function answers a path and method; change \
+            "4:58 `/a` conflicts with the trigger `/a` / one function answers a path and method; change \
              the path or the methods",
         ),
         (
             "limits = { memory = \"32Mib\", timeout = \"soon\" }",
-            "4:40 `soon` is no duration / write a number and a unit: \"200ms\", \"2s\", \"1m 30s\"",
+            "4:40 `soon` is not a duration / write a number and a unit: \"200ms\", \"2s\", \"1m 30s\"",
         ),
         ("limits = { memory = 32 }", "4:21 `memory` must be a size such as \"32MiB\", not an integer / -"),
         (
             "limits = { memory = \"lots\" }",
-            "4:21 `lots` is no size / write a number and a unit: \"512KiB\", \"32MiB\", \"1GiB\"",
+            "4:21 `lots` is not a size / write a number and a unit: \"512KiB\", \"32MiB\", \"1GiB\"",
         ),
         ("limits = { memory = \"0\" }", "4:21 `memory` must be from 64.0 KiB to 4.0 GiB / it is 0 B here"),
         ("limits = { timeout = \"0s\" }", "4:22 `timeout` must be from 1ms to 1h / it is 0s here"),
@@ -226,12 +226,12 @@ fn bad_values_say_where_and_what_to_do() {
         (
             "config = { n = nan }",
             "4:16 this number has no JSON form / functions see `config` as JSON, whose numbers are \
-             finite and whole ones have 64 bits",
+             finite and whose whole numbers have 64 bits",
         ),
         ("secrets = [\"a\", \"a\"]", "4:17 the secret `a` is named twice / -"),
         (
             "secrets = [\"a b\"]",
-            "4:12 `a b` is no name of a secret / a secret's name has 1 to 256 of letters, digits, `_`, \
+            "4:12 `a b` is not a name of a secret / a secret's name has 1 to 256 of letters, digits, `_`, \
              `-` and `.`",
         ),
     ] {
@@ -246,7 +246,7 @@ fn bad_sources_names_and_documents() {
         ("", "1:1 the manifest has no `app` / start the file with a line such as: app = \"greenhouse\""),
         (
             "app = \"A b\"\n[functions.f]\nmain = \"f.js\"",
-            "1:7 `A b` is no name / a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a \
+            "1:7 `A b` is not a name / a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a \
              letter or a digit",
         ),
         (
@@ -256,7 +256,7 @@ fn bad_sources_names_and_documents() {
         ),
         (
             "app = \"a\"\n[functions.F]\nmain = \"f.js\"",
-            "2:12 `F` is no name / a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a \
+            "2:12 `F` is not a name / a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a \
              letter or a digit",
         ),
         (
@@ -317,10 +317,10 @@ fn workflows_are_files_and_permissions() {
     for (text, expected) in [
         (
             "app = \"a\"\nworkflows = [\"../a.yaml\"]",
-            "2:14 `../a.yaml` in `workflows`: it is no path inside of the app folder",
+            "2:14 `../a.yaml` in `workflows`: it is not a path inside the app folder",
         ),
         ("app = \"a\"\n[workflows.w]\npermissions = {}", "2:2 `workflows` names no files"),
-        ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.W]\n", "4:12 `W` is no name"),
+        ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.W]\n", "4:12 `W` is not a name"),
         ("app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w]\nlimits = {}", "5:1 "),
     ] {
         let problems = problems(text);
@@ -380,22 +380,22 @@ fn a_single_file_is_an_app() {
 #[test]
 fn bad_permissions_on_a_command_line() {
     for (text, expected) in [
-        ("publish", "`publish` is no permission; write KIND=PATTERN, such as publish=alerts/#"),
+        ("publish", "`publish` is not a permission; write KIND=PATTERN, such as publish=alerts/#"),
         (
             "publsh=a",
-            "`publsh` is no kind of permission; did you mean `publish`? Known are `publish`, `call`, \
+            "`publsh` is not a kind of permission; did you mean `publish`? Known are `publish`, `call`, \
              `objects`, `http`, `tcp`",
         ),
         (
             "http=a.example/x",
-            "the pattern `a.example/x` of the permission `http` is no good: it names more than a host; write \
+            "the pattern `a.example/x` of the permission `http` is invalid: it names more than a host; write \
              `api.example.com`, `https://api.example.com:8443` or `192.168.1.0/24`",
         ),
         (
             "tcp=plc",
-            "the pattern `plc` of the permission `tcp` is no good: it has no port; write `HOST:PORT`",
+            "the pattern `plc` of the permission `tcp` is invalid: it has no port; write `HOST:PORT`",
         ),
-        ("call=", "the pattern `` of the permission `call` is no good: it is empty"),
+        ("call=", "the pattern `` of the permission `call` is invalid: it is empty"),
     ] {
         assert_eq!(text.parse::<Permission>().unwrap_err().to_string(), expected);
     }

@@ -1,16 +1,16 @@
-//! Bytes that there are for something, over all who have some of it.
+//! A limit in bytes for the data of several holders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So many bytes and no more.
+/// A limit in bytes. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    most: usize,
+    max_bytes: usize,
     taken: Arc<AtomicUsize>,
 }
 
-/// Bytes of a budget; given back when it is dropped.
+/// Bytes of a budget; a drop returns them.
 #[derive(Debug)]
 pub struct Taken {
     budget: Budget,
@@ -18,36 +18,36 @@ pub struct Taken {
 }
 
 impl Budget {
-    /// Nothing of it is taken yet.
-    pub fn new(most: usize) -> Self {
-        Self { most, taken: Arc::default() }
+    /// A budget of which no bytes are taken.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, taken: Arc::default() }
     }
 
-    /// No bytes, to which others may be added.
-    pub fn nothing(&self) -> Taken {
+    /// Takes 0 bytes, which may grow.
+    pub fn take_none(&self) -> Taken {
         Taken { budget: self.clone(), bytes: 0 }
     }
 
-    /// How many bytes there are for all.
-    pub fn most(&self) -> usize {
-        self.most
+    /// The limit, in bytes.
+    pub fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
     /// Bytes that are not taken.
     pub fn free(&self) -> usize {
-        self.most.saturating_sub(self.taken.load(Ordering::Relaxed))
+        self.max_bytes.saturating_sub(self.taken.load(Ordering::Relaxed))
     }
 
-    /// So many of them, if there are.
+    /// Takes `bytes`; `None` if fewer are free.
     pub fn take(&self, bytes: usize) -> Option<Taken> {
         let taken = Taken { budget: self.clone(), bytes };
         let before = self.taken.fetch_add(bytes, Ordering::Relaxed);
-        (before.saturating_add(bytes) <= self.most).then_some(taken)
+        (before.saturating_add(bytes) <= self.max_bytes).then_some(taken)
     }
 }
 
 impl Taken {
-    /// Takes more of them; false if there are not so many.
+    /// Takes `bytes` more; false if fewer are free.
     pub fn grow(&mut self, bytes: usize) -> bool {
         match self.budget.take(bytes) {
             Some(mut more) => {
@@ -63,12 +63,12 @@ impl Taken {
         self.budget.free()
     }
 
-    /// How many these are.
+    /// The taken bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Changes how many bytes these are, also beyond the budget: for what exists already.
+    /// Sets the taken bytes, also beyond the limit: for data that exists already.
     pub fn resize(&mut self, bytes: usize) {
         match bytes >= self.bytes {
             true => self.budget.taken.fetch_add(bytes - self.bytes, Ordering::Relaxed),
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_as_much_as_there_is_and_it_comes_back() {
+    fn bytes_are_taken_up_to_the_limit_and_returned() {
         let budget = Budget::new(10);
         let six = budget.take(6).unwrap();
         assert!(budget.take(5).is_none());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A wall clock. Everything that asks for the time of day is given one: tests and simulations have their own.
+/// A wall clock. Users of the time of day get one as an argument: tests and simulations have their own.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
 
@@ -22,12 +22,12 @@ impl Clock {
         })
     }
 
-    /// A clock of one's own.
+    /// A clock with the time of `now_unix_ms`.
     pub fn new(now_unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(now_unix_ms))
     }
 
-    /// Microseconds since the Unix epoch: as fine as the machine's clock, where it is that.
+    /// Microseconds since the Unix epoch; a clock other than the machine's has a resolution of 1 ms.
     pub fn now_unix_us(&self) -> u64 {
         let fine = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
         let ms = self.now_unix_ms();

@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole.
+//! Atomic replacement of files.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;

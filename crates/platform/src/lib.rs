@@ -1,7 +1,5 @@
-//! The platform: what a node takes from the machine it runs on.
-//!
-//! The wall clock, files that are replaced as a whole, files that hold keys, addresses, and budgets of memory. Nothing here
-//! knows what a function or a message is.
+//! The platform of a node: the wall clock, atomic replacement of files, checks of files with keys, addresses, and memory
+//! budgets. It knows no functions and no messages.
 
 mod budget;
 mod clock;

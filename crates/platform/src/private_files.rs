@@ -1,4 +1,4 @@
-//! Keys and tokens in files: only the user that the node runs as may read them.
+//! Files with keys and tokens: only the node's own user may read them.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ pub struct ExposedFiles(Vec<ExposedFile>);
 struct ExposedFile {
     path: PathBuf,
     mode: u32,
-    /// The mode with which the node reads it and others do not.
+    /// The mode with which only the node can read it.
     needed: u32,
 }
 
@@ -32,11 +32,11 @@ impl fmt::Display for ExposedFiles {
     }
 }
 
-/// Refuses files that other users can read or change, all in one error. As PostgreSQL does with its key, it lets the group
-/// read a file of another owner (root:ssl-cert, mode 0640). A missing file is no error here.
+/// Refuses files that other users can read or change, all in one error. As with PostgreSQL's key, the group may
+/// read a file of another owner (root:ssl-cert, mode 0640). Missing files are skipped. Blocks.
 ///
 /// # Errors
-/// The files that others can read or change, with the commands to run.
+/// The files that other users can read or change, with the commands to run.
 pub fn check<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<(), ExposedFiles> {
     let user = rustix::process::geteuid().as_raw();
     let exposed = |path: P| {

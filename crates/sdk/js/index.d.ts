@@ -1,23 +1,23 @@
 /**
- * What can be sent: text and bytes as they are, anything else as JSON. `null` and `undefined` are empty.
+ * Values that can be sent: text and bytes unchanged, all others as JSON. `null` and `undefined` are empty.
  */
 export type Payload = string | number | boolean | object | null | undefined;
 
 /**
- * What a handler may return: an object, array, number or boolean becomes JSON, a string text, bytes bytes;
- * a `Response` is sent as it is, and nothing is nothing (over HTTP status 204).
+ * Values that a handler may return: an object, array, number or boolean becomes JSON, a string text, bytes bytes;
+ * a `Response` is sent unchanged, and no value is an empty reply (over HTTP status 204).
  */
 export type Reply = Payload | Response | void;
 
-/** What all events have. */
+/** Members of all events. */
 export interface EventBody {
-  /** The body, payload or data read as JSON, whatever its content type. Throws a `SyntaxError` if it is none. */
+  /** The body, payload or data read as JSON, for any content type. Throws a `SyntaxError` if it is not JSON. */
   json<T = any>(): T;
   /** The body, payload or data as UTF-8 text. */
   text(): string;
   /** The body, payload or data. */
   bytes(): Uint8Array;
-  /** What the event holds, for `JSON.stringify` and logs: its members are getters. */
+  /** The event as a plain object, for `JSON.stringify` and logs: its members are getters. */
   toJSON(): Record<string, unknown>;
 }
 
@@ -28,7 +28,7 @@ export interface HttpEvent extends EventBody {
   readonly method: string;
   /** After `/fn/NAME`, or the whole path on a trigger's own path. */
   readonly path: string;
-  /** Without `?`; empty if there is none. `new URLSearchParams(event.query)` takes it apart. */
+  /** Without `?`; empty if there is none. Parse it with `new URLSearchParams(event.query)`. */
   readonly query: string;
   readonly headers: Headers;
 }
@@ -62,20 +62,20 @@ export interface CronEvent extends EventBody {
   readonly scheduledTime: number;
 }
 
-/** A field of an object that changed; `json()` gives all of it at once. */
+/** A field of an object that changed; `json()` gives all of it. */
 export interface ObjectEvent<T = any> extends EventBody {
   readonly kind: "object";
   readonly object: string;
   readonly field: string;
   readonly type: FieldType;
-  /** Its value before the change; what a field of its type begins with, or `null`, if it was never written. */
+  /** Its value before the change; for a new field the initial value of its type, or `null`. */
   readonly previous: T;
   readonly value: T;
-  /** Whether the change was made on this node or on another one. */
+  /** The origin of the change: this node or another one. */
   readonly origin: "local" | "remote";
 }
 
-/** The types that a field of an object, or an entry of a map, may have. */
+/** Types of a field of an object, or of an entry of a map. */
 export type FieldType =
   | "counter"
   | "register"
@@ -94,7 +94,7 @@ export type FieldType =
 /** A call by another function, the command line or an MQTT client. */
 export interface CallEvent extends EventBody {
   readonly kind: "call";
-  /** The function that called, if one did. */
+  /** The calling function; absent for other callers. */
   readonly caller: string | undefined;
 }
 
@@ -106,19 +106,19 @@ export interface WorkflowEvent extends EventBody {
   readonly task: string;
 }
 
-/** What made the function run; `kind` tells which. */
+/** The input of a function; `kind` names its kind. */
 export type Event = HttpEvent | MqttEvent | CronEvent | ObjectEvent | CallEvent | WorkflowEvent;
 
 export interface PublishOptions {
-  /** Quality of service; 0 if left out. */
+  /** Quality of service; 0 by default. */
   qos?: 0 | 1 | 2;
   /** Whether the broker keeps the message for later subscribers. */
   retain?: boolean;
   /** MQTT 5: the payload's media type. */
   contentType?: string;
-  /** MQTT 5: where an answer is expected. */
+  /** MQTT 5: the topic for the answer. */
   responseTopic?: string;
-  /** MQTT 5: what to know the answer by. */
+  /** MQTT 5: identifies the answer. */
   correlationData?: string | ArrayBuffer | ArrayBufferView;
   /** MQTT 5: names and values. */
   userProperties?: Record<string, string> | Iterable<readonly [name: string, value: string]>;
@@ -135,76 +135,76 @@ export interface Log {
 
 /** A field that counts up and down; additions on several nodes add up. */
 export interface Counter {
-  /** Adds a whole number, 1 if left out; negative to subtract. */
+  /** Adds a whole number, 1 by default; negative to subtract. */
   add(amount?: number): Promise<void>;
-  /** Subtracts a whole number, 1 if left out. */
+  /** Subtracts a whole number, 1 by default. */
   subtract(amount?: number): Promise<void>;
-  /** Its value with what this run has added; 0 if it was never added to. */
+  /** Its value with the additions of this invocation; 0 if it was never added to. */
   value(): Promise<number>;
 }
 
 /** A field that only counts up; additions on several nodes add up. */
 export interface GCounter {
-  /** Adds a whole number from 0, 1 if left out. */
+  /** Adds a whole number from 0, 1 by default. */
   add(amount?: number): Promise<void>;
-  /** Its value with what this run has added; 0 if it was never added to. */
+  /** Its value with the additions of this invocation; 0 if it was never added to. */
   value(): Promise<number>;
 }
 
 /**
- * A field that counts up and down, but never below its floor, whatever nodes do at once: each has a share of what is
- * there and takes from that only. Nodes pass shares on to one another.
+ * A field that counts up and down, but never below 0, also with concurrent changes of several nodes: each node has a
+ * share of the value and takes only from it. Nodes pass shares on to one another.
  */
 export interface BoundedCounter {
-  /** Adds a whole number, 1 if left out. */
+  /** Adds a whole number, 1 by default. */
   add(amount?: number): Promise<void>;
-  /** Takes a whole number, 1 if left out; refused if this node's share does not suffice. */
+  /** Takes a whole number, 1 by default; refused if this node's share is too small. */
   subtract(amount?: number): Promise<void>;
-  /** Its value; its floor if it was never added to. */
+  /** Its value; 0 if it was never added to. */
   value(): Promise<number>;
-  /** What this node may take without asking others. */
+  /** This node's share: the amount that it may take. */
   share(): Promise<number>;
 }
 
 /** A field that holds a value as JSON; the last write wins. */
 export interface Register<T = any> {
   set(value: T): Promise<void>;
-  /** Its value, this run's own if it set one; `undefined` if it was never set. */
+  /** Its value, with a write of this invocation; `undefined` if it was never set. */
   get(): Promise<T | undefined>;
 }
 
-/** A field that keeps the values of all writes that did not know of one another; a write replaces those it knew of. */
+/** A field that keeps the values of all concurrent writes; a write replaces the values that it has seen. */
 export interface MvRegister<T = any> {
   set(value: T): Promise<void>;
   /** None if it was never set, several after concurrent writes. */
   get(): Promise<T[]>;
 }
 
-/** A field that holds elements, which stay for good. Two elements are the same if they are equal as JSON. */
+/** A field that holds elements, which are never removed. Two elements are the same if they are equal as JSON. */
 export interface GSet<T = any> {
   add(element: T): Promise<void>;
   has(element: T): Promise<boolean>;
-  /** In no order that means anything. */
+  /** The order has no meaning. */
   values(): Promise<T[]>;
 }
 
 /**
- * A field that holds elements that come and go; an `add` that a `delete` did not know of wins. Two elements are the same if
+ * A field that holds elements; an `add` wins over a concurrent `delete`. Two elements are the same if
  * they are equal as JSON.
  */
 export interface ObjectSet<T = any> {
   add(element: T): Promise<void>;
-  /** Nothing happens if it is not there. */
+  /** No effect if it does not exist. */
   delete(element: T): Promise<void>;
   has(element: T): Promise<boolean>;
   clear(): Promise<void>;
-  /** In no order that means anything. */
+  /** The order has no meaning. */
   values(): Promise<T[]>;
 }
 
 /**
- * A field that is on or off. If it is enabled on one node and disabled on another, neither knowing of the other, the
- * enabling wins in a `flag`, which is an `ewFlag`, and the disabling in a `dwFlag`.
+ * A field that is on or off. If two nodes enable and disable it concurrently, the enabling wins in a `flag`, which is an
+ * `ewFlag`, and the disabling in a `dwFlag`.
  */
 export interface Flag {
   enable(): Promise<void>;
@@ -213,10 +213,10 @@ export interface Flag {
   value(): Promise<boolean>;
 }
 
-/** A field that holds values in an order. Indexes count from 0; one that is not there is refused. */
+/** A field that holds values in an order. Indexes count from 0; one out of range is refused. */
 export interface List<T = any> {
   push(value: T): Promise<void>;
-  /** Puts a value before the one at `index`. */
+  /** Inserts a value before the one at `index`. */
   insert(index: number, value: T): Promise<void>;
   /** Replaces the value at `index`. */
   set(index: number, value: T): Promise<void>;
@@ -226,12 +226,12 @@ export interface List<T = any> {
 }
 
 /**
- * A field that holds text, which several may edit at once. Places and lengths count Unicode code points: `[...s].length`,
- * which is less than `s.length` where there are emoji.
+ * A field that holds text, which several nodes may edit concurrently. Positions and lengths count Unicode code points: `[...s].length`,
+ * which is less than `s.length` for emoji.
  */
 export interface Text {
   insert(at: number, text: string): Promise<void>;
-  /** Deletes `count` code points, 1 if left out. */
+  /** Deletes `count` code points, 1 by default. */
   delete(at: number, count?: number): Promise<void>;
   /** Deletes `count` code points and puts `text` there, if there is any. */
   splice(at: number, count: number, text?: string): Promise<void>;
@@ -240,7 +240,7 @@ export interface Text {
 }
 
 /**
- * A field that holds a JSON document, which several may edit at once. Pointers are those of RFC 6901, such as
+ * A field that holds a JSON document, which several nodes may edit concurrently. Pointers are those of RFC 6901, such as
  * `/limits/0/high`; the empty one is the whole document.
  */
 export interface JsonDocument<T = any> {
@@ -253,7 +253,7 @@ export interface JsonDocument<T = any> {
   value(): Promise<T>;
 }
 
-/** What has fields: an object, and a map in one. A field has the type of its first use. */
+/** A holder of fields: an object, or a map in one. A field has the type of its first use. */
 export interface Fields {
   counter(name: string): Counter;
   gCounter(name: string): GCounter;
@@ -275,8 +275,8 @@ export interface Fields {
 }
 
 /**
- * A field that holds fields of its own by key, at any depth. An entry is there as soon as something is written to it; a
- * change of an entry that a `delete` did not know of wins.
+ * A field that holds fields of its own by key, at any depth. The first write creates an entry; a
+ * change of an entry wins over a concurrent `delete`.
  */
 export interface ObjectMap<T extends object = Record<string, any>> extends Fields {
   keys(): Promise<string[]>;
@@ -284,58 +284,58 @@ export interface ObjectMap<T extends object = Record<string, any>> extends Field
   types(): Promise<Record<string, FieldType>>;
   /** Keys and values. */
   entries(): Promise<[key: string, value: any][]>;
-  /** All that is in it, as a plain object. */
+  /** All entries, as a plain object. */
   value(): Promise<T>;
   has(key: string): Promise<boolean>;
-  /** Removes an entry and all that is in it. */
+  /** Removes an entry with its content. */
   delete(key: string): Promise<void>;
   clear(): Promise<void>;
 }
 
 /**
- * State that outlives the run and is the same for every function. Writes take effect together when the run
- * succeeds, and not at all if it fails.
+ * State that outlives the invocation and that all functions of the app share. Writes take effect together when the
+ * invocation succeeds, and not at all if it fails.
  */
 export interface StatefulObject extends Fields {
   readonly name: string;
 }
 
-/** What a function may do. All of it is limited to what the manifest's `permissions` name. */
+/** Host calls of a function, within the manifest's `permissions`. */
 export interface Capabilities {
-  /** Publishes a message when the run succeeds; if it fails, the message is not sent. */
+  /** Publishes a message when the invocation succeeds; if it fails, the message is not sent. */
   publish(topic: string, payload?: Payload, options?: PublishOptions): Promise<void>;
   /**
-   * Calls another function and gives what it returned: the value of JSON, a string, a `Uint8Array`, a `Response`
-   * or `undefined`. Calls that are started together run side by side.
+   * Calls another function and gives its result: the value of JSON, a string, a `Uint8Array`, a `Response`
+   * or `undefined`. Calls that are started together run concurrently.
    */
   call<T = any>(name: string, data?: Payload): Promise<T>;
   /**
-   * A stateful object; it exists as soon as something is written to it. Without an argument it is the function's own, for which
-   * it needs no permission; others reach it as `@NAME`.
+   * A stateful object; the first write creates it. Without an argument it is the function's own object, for which
+   * it needs no permission; other functions use it as `@NAME`.
    */
   object(name?: string): StatefulObject;
   /**
    * A file of the app that `assets` of the manifest names, by its path in the app folder. It is not read or copied: all
-   * runs share it, and what a run writes into it is gone with the run. Throws if there is no such file.
+   * isolates share it, and writes of an invocation end with it. Throws if there is no such file.
    */
   asset(name: string): Uint8Array<ArrayBuffer>;
 }
 
-/** The run that an event is handled in. */
+/** The invocation for an event. */
 export interface Context<Config extends object = Record<string, any>> extends Capabilities {
   readonly invocationId: string;
   /** The function's name in the manifest. */
   readonly function: string;
-  /** When the node ends the run, in milliseconds since the Unix epoch. */
+  /** When the node ends the invocation, in milliseconds since the Unix epoch. */
   readonly deadline: number;
   /** The `config` values of the manifest. */
   readonly config: Readonly<Config>;
   /** The secrets that the manifest names and that are set. */
   readonly secrets: Readonly<Record<string, string | undefined>>;
   readonly log: Log;
-  /** Keeps the run going until the promise is settled, though the handler has returned. */
+  /** Continues the invocation until the promise is settled, after the handler has returned. */
   waitUntil(promise: Promise<unknown>): void;
-  /** Does nothing; it is there for code that was written for other platforms. */
+  /** Does nothing; for code that was written for other platforms. */
   passThroughOnException(): void;
 }
 
@@ -358,33 +358,33 @@ export interface Service<Values extends object = Record<string, any>> {
   scheduled?(event: CronEvent, env: Env<Values>, ctx: Context): Reply | Promise<Reply>;
 }
 
-/** Why the node refused a call of its API. */
+/** Reason why the node refused a host call. */
 export type HostErrorCode =
-  /** The manifest's permissions do not name it. */
+  /** The manifest's permissions do not allow it. */
   | "NotPermitted"
-  /** There is no such function or the like. */
+  /** No such function or other target. */
   | "NotFound"
-  /** The arguments are no good: a bad topic, a payload over its limit, a field of another type. */
+  /** Invalid arguments: a wrong topic, a payload over its limit, a field of another type. */
   | "Invalid"
-  /** It is good but there is no room now; try later. */
+  /** The node has no room now; try later. */
   | "Overloaded"
-  /** It was carried out and failed. */
+  /** The operation ran and failed. */
   | "Failed";
 
-/** What `publish`, `call` and objects reject with. A failed `fetch` is a `TypeError` with such a `code`. */
+/** The error of `publish`, `call` and objects. A failed `fetch` is a `TypeError` with such a `code`. */
 export interface HostError extends Error {
   readonly code: HostErrorCode;
 }
 
-/** Gives back the handler it is given, typed: `event` and `context` need no annotation then. */
+/** Returns its handler with types: `event` and `context` need no annotation. */
 export function defineFunction<E extends Event = Event, Config extends object = Record<string, any>>(
   handler: Handler<E, Config>,
 ): Handler<E, Config>;
 
-/** Gives back the object of handlers it is given, typed. */
+/** Returns its object of handlers with types. */
 export function defineService<Values extends object = Record<string, any>>(
   service: Service<Values>,
 ): Service<Values>;
 
-/** Whether the node refused a call of its API, or it failed; `error.code` then says why. */
+/** Whether a host call was refused or failed; `error.code` has the reason. */
 export function isHostError(error: unknown): error is HostError;

@@ -1,12 +1,12 @@
-// The API itself is given to a handler by the node; these helpers only carry types.
+// The node passes the API to a handler; these helpers only add types.
 
-/** Gives back the handler it is given, typed: `event` and `context` need no annotation then. */
+/** Returns its handler with types: `event` and `context` need no annotation. */
 export const defineFunction = (handler) => handler;
 
-/** Gives back the object of handlers it is given, typed. */
+/** Returns its object of handlers with types. */
 export const defineService = (service) => service;
 
 const CODES = new Set(["NotPermitted", "NotFound", "Invalid", "Overloaded", "Failed"]);
 
-/** Whether the node refused a call of its API, or it failed; `error.code` then says why. */
+/** Whether a host call was refused or failed; `error.code` has the reason. */
 export const isHostError = (error) => error instanceof Error && CODES.has(error.code);

@@ -1,13 +1,13 @@
-//! The guest's allocator: an arena of fixed size first, the system's allocator once that is full.
+//! The guest's allocator: first an arena of fixed size, then the system's allocator.
 //!
-//! A fresh instance has no heap, so the system's allocator would ask for memory at the first allocation,
-//! and growing a memory costs the node more than all the rest of a small invocation: two `mprotect` calls
-//! that stop its other threads. The arena is .bss and there from the start.
+//! A fresh isolate has no heap, so the system's allocator would grow the memory at the first allocation.
+//! That costs the node more than the rest of a small invocation: two `mprotect` calls
+//! that stop its other threads. The arena is .bss and exists from the start.
 //!
-//! The C library knows nothing of the arena. What the node passes to *it* (the environment, which a panic
-//! looks into) it releases with its own `free`; what the node passes to *us* is released by this allocator,
-//! which can tell both kinds of blocks apart. So [`cabi_realloc`], which serves both, uses the arena only
-//! while it is known to work for us: for the arguments of an export, and within [`receiving`].
+//! The C library does not know the arena. It releases the node's data for itself (the environment, which a panic
+//! reads) with its own `free`; this allocator releases the node's data for the SDK
+//! and distinguishes both kinds of blocks. So [`cabi_realloc`], which serves both, uses the arena only
+//! for the SDK: for the arguments of an export, and within [`receiving`].
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
@@ -27,8 +27,8 @@ pub(crate) fn receiving<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs the function; the arguments it is called with may be put into the arena, what the C library
-/// asks for in the meantime not.
+/// Runs the function; its arguments may be put into the arena, allocations of the C library
+/// in the meantime not.
 pub(crate) fn running<T>(function: impl FnOnce() -> T) -> T {
     ALLOCATOR.running.set(true);
     let result = function();
@@ -36,8 +36,8 @@ pub(crate) fn running<T>(function: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Where the node gets room for the lists and strings it passes in (Canonical ABI, `realloc`). Takes
-/// the place of std's, which is a weak symbol and always uses the global allocator.
+/// Allocates the lists and strings that the node passes in (Canonical ABI, `realloc`). Replaces
+/// std's, which is a weak symbol and always uses the global allocator.
 ///
 /// # Safety
 /// As for `realloc` with a layout of `old_size` and `align`; `old_size` 0 is an allocation.
@@ -69,15 +69,15 @@ unsafe extern "C" fn cabi_realloc(
     result
 }
 
-/// Hands out its bytes from the front. Only the newest block can be given back or resized in place:
-/// the instance ends with the invocation, so nothing finer pays.
+/// Hands out its bytes from the front. Only the newest block can be released or resized in place:
+/// the isolate ends with the invocation, so a finer scheme does not pay.
 ///
 /// Its first value is all zeros, or the whole arena would be part of the component.
 #[repr(C, align(16))]
 struct Arena {
     bytes: UnsafeCell<[u8; ARENA_BYTES]>,
     used: Cell<usize>,
-    /// The function's own code is running, and with it perhaps the C library.
+    /// The function's own code runs, and with it perhaps the C library.
     running: Cell<bool>,
 }
 

@@ -5,11 +5,11 @@ use std::task::{Context, Poll};
 use crate::host::{Call, Host};
 use crate::{HostError, Reply};
 
-/// A call of another function that is under way; dropping it gives the call up.
+/// A call of another function in flight; a drop cancels it.
 #[derive(Debug)]
 #[must_use = "a call that is not waited for is given up"]
 pub struct PendingCall {
-    /// Gone once the answer has been given.
+    /// `None` after the answer was returned.
     call: Option<Result<Call, HostError>>,
 }
 
@@ -18,7 +18,7 @@ impl PendingCall {
         Self { call: Some(data.and_then(|data| host.call(function, &data))) }
     }
 
-    /// Waits for the answer. Calls started before go on in the meantime.
+    /// Waits for the answer. Earlier calls continue in the meantime.
     pub fn wait(self) -> Result<Reply, HostError> {
         match self.call {
             Some(call) => call?.wait(),
@@ -27,7 +27,7 @@ impl PendingCall {
     }
 }
 
-/// Panics when polled after it has given the answer.
+/// Panics when polled after it has returned the answer.
 impl Future for PendingCall {
     type Output = Result<Reply, HostError>;
 

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::host::Host;
 use crate::{HostError, IntoPayload, Object, PendingCall, PendingFetch, Request};
 
-/// The run that an event is handled in, and what the function may do in it.
+/// The invocation for an event, with the host calls of the function.
 #[derive(Debug, Clone)]
 pub struct Context {
     pub(crate) host: Host,
@@ -30,25 +30,25 @@ pub struct PublishOptions {
     pub retain: bool,
     /// MQTT 5: the payload's media type.
     pub content_type: Option<String>,
-    /// MQTT 5: where an answer is expected.
+    /// MQTT 5: the topic for the answer.
     pub response_topic: Option<String>,
-    /// MQTT 5: what to know the answer by.
+    /// MQTT 5: identifies the answer.
     pub correlation_data: Option<Vec<u8>>,
     /// MQTT 5: names and values, in order.
     pub user_properties: Vec<(String, String)>,
 }
 
-/// A `config` value of the manifest is not what it was read as.
+/// A `config` value of the manifest has another type than the requested one.
 #[derive(Debug, thiserror::Error)]
-#[error("config `{key}` is {value}, which is no {wanted}: {source}; change it in the manifest")]
+#[error("config `{key}` is {value}, which is not a {wanted}: {source}; change it in the manifest")]
 pub struct ConfigError {
     /// The key.
     pub key: String,
     /// Its value as JSON.
     pub value: String,
-    /// The Rust type that was wanted.
+    /// The requested Rust type.
     pub wanted: &'static str,
-    /// Why it does not fit.
+    /// The reason.
     pub source: serde_json::Error,
 }
 
@@ -60,7 +60,7 @@ pub struct Log {
 }
 
 impl Context {
-    /// The id of this run; it is in the log, in traces and in the HTTP header `Invocation-Id`.
+    /// The id of this invocation; it is in the log, in traces and in the HTTP header `Invocation-Id`.
     pub fn invocation_id(&self) -> &str {
         &self.invocation.id
     }
@@ -70,12 +70,12 @@ impl Context {
         &self.invocation.function
     }
 
-    /// When the node ends the run.
+    /// When the node ends the invocation.
     pub fn deadline(&self) -> SystemTime {
         self.invocation.deadline
     }
 
-    /// How long the run may still take; zero once the deadline has passed.
+    /// The time until the deadline; zero after it.
     pub fn time_left(&self) -> Duration {
         self.invocation.deadline.duration_since(SystemTime::now()).unwrap_or_default()
     }
@@ -85,7 +85,7 @@ impl Context {
         Log { host: self.host.clone() }
     }
 
-    /// A `config` value of the manifest; none if there is no such key.
+    /// A `config` value of the manifest; `None` if there is no such key.
     ///
     /// ```
     /// # use edgefaas::prelude::*;
@@ -105,15 +105,15 @@ impl Context {
         }
     }
 
-    /// The value of a secret; none if the manifest does not name it or nobody has set it.
+    /// The value of a secret; `None` if the manifest does not name it or it is not set.
     pub fn secret(&self, name: &str) -> Option<String> {
         self.host.secret(name)
     }
 
-    /// A file of the app that `assets` of the manifest names, such as a model or a table; none if there is no such file.
+    /// A file of the app that `assets` of the manifest names, such as a model or a table; `None` if there is no such file.
     ///
-    /// It lies in the function's memory from the start, shared by all runs: nothing is read or copied, however large it
-    /// is. `name` is its path in the app folder, with `/`. It begins at a multiple of 64 bytes.
+    /// It is in the function's memory from the start, shared by all isolates: the call reads and copies nothing, for any
+    /// size. `name` is its path in the app folder, with `/`. It begins at a multiple of 64 bytes.
     ///
     /// ```
     /// # use edgefaas::prelude::*;
@@ -126,15 +126,15 @@ impl Context {
         self.host.asset(name)
     }
 
-    /// Publishes a message with QoS 0 when the run succeeds; if it fails, the message is not sent.
+    /// Publishes a message with QoS 0 when the invocation succeeds; if it fails, the message is not sent.
     ///
     /// Errors: `NotPermitted` if no `publish` permission covers the topic, `Invalid` for a topic with
-    /// wildcards or a payload over the broker's limit, `Overloaded` if the run holds back too much.
+    /// wildcards or a payload over the broker's limit, `Overloaded` if the effects of the invocation are too large.
     pub fn publish(&self, topic: &str, payload: impl IntoPayload) -> Result<(), HostError> {
         self.publish_with(topic, payload, &PublishOptions::default())
     }
 
-    /// The same with options.
+    /// As [`publish`](Self::publish), with options.
     ///
     /// ```
     /// # use edgefaas::prelude::*;
@@ -155,7 +155,7 @@ impl Context {
 
     /// Starts a call of another function; `.await` it or `.wait()` for it.
     ///
-    /// Calls that are started before the first is waited for run side by side. Errors come with the
+    /// Calls that are started before the first await run concurrently. Errors come with the
     /// answer: `NotPermitted`, `NotFound`, `Overloaded` if its queue is full, `Failed` with its message.
     ///
     /// ```
@@ -173,9 +173,9 @@ impl Context {
 
     /// Sends a request to another server; `.await` it or `.wait()` for it. An answer of any status is an answer.
     ///
-    /// Requests that are started before the first is waited for run side by side. Errors come with the answer:
-    /// `NotPermitted` if no `http` permission names the server, `Invalid` for a URL that is none, `Overloaded` over the
-    /// run's limit of calls, `Failed` without a connection or an answer.
+    /// Requests that are started before the first await run concurrently. Errors come with the answer:
+    /// `NotPermitted` if no `http` permission names the server, `Invalid` for an invalid URL, `Overloaded` over the
+    /// invocation's limit of calls, `Failed` without a connection or an answer.
     ///
     /// ```
     /// # use edgefaas::prelude::*;
@@ -192,39 +192,39 @@ impl Context {
         PendingFetch::start(&self.host, request)
     }
 
-    /// The function's own stateful object, for which it needs no permission. Others reach it as `@NAME`.
+    /// The function's own stateful object, for which it needs no permission. Other functions use it as `@NAME`.
     pub fn own_object(&self) -> Object {
         self.object("")
     }
 
-    /// A stateful object; it exists as soon as something is written to it. An empty name stands for the function's own.
+    /// A stateful object; the first write creates it. An empty name stands for the function's own object.
     pub fn object(&self, name: impl Into<String>) -> Object {
         Object { host: self.host.clone(), name: name.into() }
     }
 }
 
 impl Log {
-    /// A line that helps to follow the code.
+    /// Level trace: a step of the code.
     pub fn trace(&self, message: impl Display) {
         self.host.log(Level::Trace, &message.to_string());
     }
 
-    /// A line for whoever works on the function.
+    /// Level debug: for the developer of the function.
     pub fn debug(&self, message: impl Display) {
         self.host.log(Level::Debug, &message.to_string());
     }
 
-    /// A line for whoever runs it.
+    /// Level info: for the operator.
     pub fn info(&self, message: impl Display) {
         self.host.log(Level::Info, &message.to_string());
     }
 
-    /// Something is odd.
+    /// Level warn: an unexpected state.
     pub fn warn(&self, message: impl Display) {
         self.host.log(Level::Warn, &message.to_string());
     }
 
-    /// Something went wrong.
+    /// Level error: a failure.
     pub fn error(&self, message: impl Display) {
         self.host.log(Level::Error, &message.to_string());
     }

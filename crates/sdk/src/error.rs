@@ -1,27 +1,27 @@
 use std::fmt;
 
-/// Why a host call was refused or failed; the texts come from the node and name what was asked for.
+/// A host call was refused or failed; the texts come from the node and name the object of the call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The manifest's permissions do not name it.
+    /// The manifest's permissions do not allow it.
     #[error("not permitted: {0}")]
     NotPermitted(String),
-    /// There is no such function or the like.
+    /// No such function or other target.
     #[error("not found: {0}")]
     NotFound(String),
-    /// The arguments are no good: a bad topic, a payload over its limit, a field of another type.
+    /// Invalid arguments: a wrong topic, a payload over its limit, a field of another type.
     #[error("invalid: {0}")]
     Invalid(String),
-    /// It is good but there is no room now; try later.
+    /// The node has no room now; try later.
     #[error("overloaded: {0}")]
     Overloaded(String),
-    /// It was carried out and failed.
+    /// The operation ran and failed.
     #[error("{0}")]
     Failed(String),
 }
 
-/// The function's own failure: its state changes are dropped and its messages are not sent.
+/// A failure of the function: its state changes are dropped and its messages are not sent.
 ///
 /// Any error turns into one with `?`; its message then has the causes, `a: b: c`.
 pub struct Error {
@@ -35,13 +35,13 @@ impl Error {
         Self { message: format!("{message:#}") }
     }
 
-    /// What the node shows.
+    /// The message that the node shows.
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// `Error` itself is no `std::error::Error`, or this would not be possible.
+/// `Error` itself is not a `std::error::Error`, otherwise this implementation would conflict.
 impl<E: std::error::Error> From<E> for Error {
     fn from(error: E) -> Self {
         let mut message = error.to_string();

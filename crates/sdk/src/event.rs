@@ -3,14 +3,14 @@ use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 
-/// What made the function run: a trigger and its bytes.
+/// The input of a function: a trigger and its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     trigger: Trigger,
     body: Vec<u8>,
 }
 
-/// The kind of an event and what its kind brings.
+/// The kind of an event, with the data of that kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trigger {
@@ -53,9 +53,9 @@ pub struct MqttMessage {
     pub retain: bool,
     /// MQTT 5: the payload's media type.
     pub content_type: Option<String>,
-    /// MQTT 5: where the sender waits for an answer.
+    /// MQTT 5: the topic on which the sender expects the answer.
     pub response_topic: Option<String>,
-    /// MQTT 5: what the sender will know the answer by.
+    /// MQTT 5: identifies the answer for the sender.
     pub correlation_data: Option<Vec<u8>>,
     /// MQTT 5: names and values, in order.
     pub user_properties: Vec<(String, String)>,
@@ -82,7 +82,7 @@ pub struct ObjectChange {
 /// A direct call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirectCall {
-    /// The function that called, if one did.
+    /// The calling function; `None` for other callers.
     pub caller: Option<String>,
 }
 
@@ -93,36 +93,36 @@ pub struct WorkflowStep {
     pub workflow: String,
     /// The instance's id.
     pub instance: String,
-    /// The task's place in the definition.
+    /// The task's path in the definition.
     pub task: String,
 }
 
-/// The bytes of an event or a reply are not what they were read as.
+/// The bytes of an event or a reply have another form than the requested one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
-    /// They are no UTF-8 text.
+    /// Not UTF-8 text.
     #[error("the {what} is no UTF-8 text: byte {valid_up_to} is wrong")]
     NotText {
-        /// Whose bytes they are, such as `mqtt event`.
+        /// The source of the bytes, such as `mqtt event`.
         what: &'static str,
-        /// How many bytes were fine.
+        /// The number of valid bytes at the start.
         valid_up_to: usize,
     },
-    /// They are no JSON, or none of the wanted shape.
+    /// Not JSON, or JSON of another shape.
     #[error("the {what} is no JSON of type {wanted}: {source}")]
     NotJson {
-        /// Whose bytes they are, such as `mqtt event`.
+        /// The source of the bytes, such as `mqtt event`.
         what: &'static str,
         /// The Rust type.
         wanted: &'static str,
-        /// What is wrong, with line and column.
+        /// The reason, with line and column.
         source: serde_json::Error,
     },
-    /// The event is no change of an object.
+    /// The event is not a change of an object.
     #[error("a {kind} event has no change of an object")]
     NoChange {
-        /// What it is.
+        /// The kind of the event.
         kind: &'static str,
     },
 }
@@ -145,12 +145,12 @@ impl Event {
         }
     }
 
-    /// What happened.
+    /// The trigger of the event.
     pub fn trigger(&self) -> &Trigger {
         &self.trigger
     }
 
-    /// The request, if it is one.
+    /// The request; `None` for other kinds.
     pub fn http(&self) -> Option<&HttpRequest> {
         match &self.trigger {
             Trigger::Http(request) => Some(request),
@@ -158,7 +158,7 @@ impl Event {
         }
     }
 
-    /// The message, if it is one.
+    /// The message; `None` for other kinds.
     pub fn mqtt(&self) -> Option<&MqttMessage> {
         match &self.trigger {
             Trigger::Mqtt(message) => Some(message),
@@ -181,7 +181,7 @@ impl Event {
         text(self.what(), &self.body)
     }
 
-    /// The bytes as JSON, whatever the content type says.
+    /// The bytes as JSON, for any content type.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         json(self.what(), &self.body)
     }
@@ -199,7 +199,7 @@ impl Event {
 }
 
 impl HttpRequest {
-    /// The first header of that name, in whatever case.
+    /// The first header of that name, in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())

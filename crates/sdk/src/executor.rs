@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::host;
 
-/// The future is pending, and the node has nothing under way for it.
+/// The future is pending without a host call in flight.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the async function never settles: nothing it waits for is under way")]
+#[error("the async function never settles: it waits without a call in flight")]
 pub(crate) struct NeverSettles;
 
 /// Runs a future to its end, sleeping in the node while it waits for host calls.

@@ -26,15 +26,15 @@ pub struct Request {
     pub method: String,
     /// The absolute URL, http or https.
     pub url: String,
-    /// Names and values, in order. Those of the connection, such as `host` and `content-length`, are the node's.
+    /// Names and values, in order. The node sets those of the connection, such as `host` and `content-length`.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
-    /// What to do with a redirection.
+    /// The treatment of a redirection.
     pub redirect: Redirect,
 }
 
-/// What becomes of an answer that points elsewhere (status 301, 302, 303, 307 or 308).
+/// The treatment of a redirection (status 301, 302, 303, 307 or 308).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Redirect {
     /// It is followed, to servers that the manifest permits.
@@ -55,7 +55,7 @@ pub struct Fetched {
     pub headers: Vec<(String, String)>,
     /// The whole body.
     pub body: Vec<u8>,
-    /// Where it came from in the end; empty in a test that does not say.
+    /// The final URL; empty in a test that does not set it.
     pub url: String,
     /// Whether a redirection led there.
     pub redirected: bool,
@@ -99,7 +99,7 @@ impl Request {
         self
     }
 
-    /// The request with a value as JSON. `HostError::Invalid` if it can't be made JSON.
+    /// The request with a value as JSON. `HostError::Invalid` if the value has no JSON form.
     pub fn json(self, value: &impl Serialize) -> Result<Self, HostError> {
         let json = serde_json::to_vec(value);
         let json = json.map_err(|error| HostError::Invalid(format!("the body is no JSON: {error}")))?;
@@ -119,7 +119,7 @@ impl Fetched {
         (200..300).contains(&self.status)
     }
 
-    /// The first header of this name, in whatever case.
+    /// The first header of this name, in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
@@ -130,7 +130,7 @@ impl Fetched {
         event::text("answer's body", &self.body)
     }
 
-    /// The body read as JSON, whatever the content type says.
+    /// The body read as JSON, for any content type.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         event::json("answer's body", &self.body)
     }
@@ -143,11 +143,11 @@ impl From<Fetched> for Response {
     }
 }
 
-/// A request that is under way; dropping it closes its connection.
+/// A request in flight; a drop closes its connection.
 #[derive(Debug)]
 #[must_use = "a request that is not waited for is given up"]
 pub struct PendingFetch {
-    /// Gone once the answer has been given.
+    /// `None` after the answer was returned.
     fetch: Option<Result<Fetch, HostError>>,
 }
 
@@ -156,7 +156,7 @@ impl PendingFetch {
         Self { fetch: Some(host.fetch(request)) }
     }
 
-    /// Waits for the answer. Calls and requests started before go on in the meantime.
+    /// Waits for the answer. Earlier calls and requests continue in the meantime.
     pub fn wait(self) -> Result<Fetched, HostError> {
         match self.fetch {
             Some(fetch) => fetch?.wait(),
@@ -165,7 +165,7 @@ impl PendingFetch {
     }
 }
 
-/// Panics when polled after it has given the answer.
+/// Panics when polled after it has returned the answer.
 impl Future for PendingFetch {
     type Output = Result<Fetched, HostError>;
 

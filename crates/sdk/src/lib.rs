@@ -26,7 +26,7 @@ pub use host::{Published, TestNode};
 pub use object::{Counter, Object, Register};
 pub use reply::{IntoPayload, IntoReply, Json, Reply, Response};
 
-/// What most functions need.
+/// The usual imports of a function.
 pub mod prelude {
     pub use log;
 
@@ -36,7 +36,7 @@ pub mod prelude {
     };
 }
 
-/// What `#[edgefaas::function]` expands to; not for use by hand.
+/// The expansion of `#[edgefaas::function]`; not for direct use.
 #[doc(hidden)]
 pub mod __private {
     use std::future::Future;

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use crate::event::{self, PayloadError};
 use crate::{Error, HostError};
 
-/// What a function answers, and what the call of another function gives.
+/// The answer of a function, also of a called one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -45,7 +45,7 @@ pub struct Response {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Json<T>(pub T);
 
-/// What a function may return.
+/// Types that a function may return.
 #[diagnostic::on_unimplemented(
     message = "a function can't return `{Self}`",
     label = "not a reply",
@@ -56,13 +56,13 @@ pub trait IntoReply {
     fn into_reply(self) -> Result<Reply, Error>;
 }
 
-/// What may be published, or given to a call.
+/// Types that may be published, or passed to a call.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent as a payload",
     note = "a payload is text, bytes or `Json(VALUE)`"
 )]
 pub trait IntoPayload {
-    /// The bytes. `HostError::Invalid` if the value can't be made JSON.
+    /// The bytes. `HostError::Invalid` if the value has no JSON form.
     fn into_payload(self) -> Result<Vec<u8>, HostError>;
 }
 
@@ -184,7 +184,7 @@ impl<T: IntoReply> IntoReply for Option<T> {
     }
 }
 
-/// An error is the function's failure.
+/// An error fails the invocation.
 impl<T: IntoReply, E: Display> IntoReply for Result<T, E> {
     fn into_reply(self) -> Result<Reply, Error> {
         self.map_err(Error::new)?.into_reply()

@@ -115,7 +115,7 @@ fn config_and_secrets_are_typed() {
     let error = context.config::<bool>("target_c").unwrap_err().to_string();
     assert_eq!(
         error,
-        "config `target_c` is 24.5, which is no bool: invalid type: floating point `24.5`, expected a boolean \
+        "config `target_c` is 24.5, which is not a bool: invalid type: floating point `24.5`, expected a boolean \
          at line 1 column 4; change it in the manifest"
     );
     assert_eq!(context.secret("key").as_deref(), Some("s3cret"));

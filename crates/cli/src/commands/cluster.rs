@@ -32,7 +32,7 @@ async fn init(mut client: Client, name: Option<&str>, global: &Global) -> anyhow
             output::json(&json!({ "cluster": cluster.id, "name": cluster.name, "token": token }))
         }
         Format::Table => output::text(&format!(
-            "{} is the first node of cluster {}\non the next node, within an hour:\n\n  edgefaas cluster join {token}\n",
+            "{} is the first member of cluster {}\nwithin an hour, run on the next node:\n\n  edgefaas cluster join {token}\n",
             cluster.name, cluster.id
         )),
     }
@@ -59,7 +59,7 @@ async fn join(mut client: Client, token: &str, name: Option<&str>, global: &Glob
     match global.output {
         Format::Json => output::json(&json!({ "cluster": cluster.id, "name": cluster.name })),
         Format::Table => output::text(&format!(
-            "{} is a node of cluster {}; `edgefaas nodes` lists all\n",
+            "{} is a member of cluster {}; `edgefaas nodes` lists all members\n",
             cluster.name, cluster.id
         )),
     }
@@ -70,6 +70,6 @@ async fn revoke(mut client: Client, name: &str, global: &Global) -> anyhow::Resu
     client.revoke_member(request).await.map_err(|status| client::failure(&status))?;
     match global.output {
         Format::Json => output::json(&json!({ "name": name })),
-        Format::Table => output::text(&format!("{name} is no node of the cluster any more\n")),
+        Format::Table => output::text(&format!("{name} is revoked\n")),
     }
 }

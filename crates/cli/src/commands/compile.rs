@@ -1,4 +1,4 @@
-//! `edgefaas compile-stdio`, `dry-run-stdio` and `collect-stdio`, hidden: the child processes that parse and compile what others wrote.
+//! `edgefaas compile-stdio`, `dry-run-stdio` and `collect-stdio`, hidden: the child processes that parse and compile untrusted code.
 
 use std::process::ExitCode;
 
@@ -10,11 +10,11 @@ use crate::args::{Collect, Compile, CompileTask, DryRun};
 
 pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
     let memory_bytes = args.compile_memory_bytes;
-    // Where memory runs out all the same, the kernel is to end this process and not the node.
+    // If memory still runs out, the kernel ends this process and not the node.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     ProcessLimits { memory_bytes }.apply()?;
     let pool = PoolConfig {
-        // The top level of one function, and room for more would count for the limit.
+        // One isolate, for the top level of one function; room for more would count towards the limit.
         max_isolates: 1,
         max_memory_bytes: args.max_memory_bytes,
         reservation_bytes: args.reservation_bytes,

@@ -10,16 +10,16 @@ use crate::exit::{Exit, Failure};
 use crate::log;
 use crate::node;
 
-/// Time without a packet after which the broker is asked whether it is still there.
+/// MQTT keepalive of the connection to the broker.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A node whose messages come from another broker, and go there.
+/// Runs a node whose messages come from another broker, and go there.
 pub async fn run(args: &Coordinator, global: &Global) -> anyhow::Result<()> {
     let _log = log::start("info,fjall=warn,lsm_tree=warn", global.output);
     node::raise_open_files();
     let mut config = node::config(&args.listen, global.data_dir.clone())?;
     if args.listen.mqtt.is_none() {
-        // Its own broker is for nobody else, and 1883 may be the other one's.
+        // Its own broker has no other clients, and 1883 may belong to the other broker.
         config.mqtt = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     }
     let invalid = |reason: String| Failure::new(Exit::Usage, reason);

@@ -11,8 +11,8 @@ use crate::progress::Step;
 
 pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    // Say that there is no node before a build that may take minutes. The deploy has a connection of its own, since the node closes
-    // one that sends nothing for some seconds.
+    // Report a missing node before a build that may take minutes. The deploy uses a new connection, since the node closes an idle
+    // one after some seconds.
     drop(client::connect(global).await?);
     let request = deploy_request(&app, app.build().await?, args.strict)?;
     let mut client = client::connect(global).await?;
@@ -26,7 +26,7 @@ pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
         }));
     }
     warn(&response.warnings);
-    let what = if response.unchanged { "was live already" } else { "is live" };
+    let what = if response.unchanged { "was already live" } else { "is live" };
     output::text(&format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)))?;
     if !deployed.functions.is_empty() {
         output::table(&output::DEPLOYED_HEADER, output::deployed_rows(&deployed))?;

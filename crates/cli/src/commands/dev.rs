@@ -23,7 +23,7 @@ use crate::output;
 use crate::watch::{RecursiveMode, Watch};
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
-    // The functions' own lines come over the control API.
+    // Log lines of functions come over the control API.
     let _log = log::start("warn,edgefaas::function=off", global.output);
     let app = App::load(&args.app)?;
     let root = app.root.clone();
@@ -50,7 +50,7 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// Deploys, shows logs and redeploys until the end.
+/// Deploys, shows logs and redeploys until the shutdown.
 async fn session(
     args: &Dev,
     format: Format,
@@ -75,7 +75,7 @@ async fn session(
     let _written = dev_file::write(&root, &dev_node).with_context(|| cannot_write(&root))?;
 
     let mode = if app.is_file { RecursiveMode::NonRecursive } else { RecursiveMode::Recursive };
-    // Before the first build, so that no change is missed.
+    // Start before the first build, so that no change is missed.
     let mut watch = Watch::start(&root, mode)?;
     announce_ready(addresses, fingerprint.as_deref(), data_dir, format)?;
     let _logs = AbortOnDropHandle::new(follow_logs(client.clone(), format));
@@ -94,7 +94,7 @@ async fn session(
                 Ok((app, response)) => announce(&app, &response, addresses, &mut shown),
                 Err(error) => {
                     exit::show(&error);
-                    eprintln!("not deployed; what was live stays live, and the next change is tried");
+                    eprintln!("not deployed; the live revision stays live until a change builds");
                 }
             },
         }
@@ -102,7 +102,7 @@ async fn session(
             () = shutdown.cancelled() => return Ok(()),
             changed = watch.changed() => changed,
         };
-        let Some(path) = changed else { anyhow::bail!("the files of the app can no longer be watched") };
+        let Some(path) = changed else { anyhow::bail!("the watcher of the app's files ended") };
         eprintln!("changed {}", output::line(&relative(&path, &root).to_string_lossy()));
         loaded = App::load(&args.app);
     }
@@ -122,7 +122,7 @@ fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, 
     }
 }
 
-/// Prints log lines as they come.
+/// Prints log lines as they arrive.
 fn follow_logs(mut client: Client, format: Format) -> JoinHandle<()> {
     tokio::spawn(async move {
         let request = proto::LogsRequest { follow: true, ..Default::default() };

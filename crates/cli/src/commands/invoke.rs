@@ -43,7 +43,7 @@ pub async fn run(args: &Invoke, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// The body as it is, text with a newline at its end.
+/// Prints the unchanged body, text with a newline at its end.
 fn print(reply: proto::Reply) -> anyhow::Result<()> {
     let proto::Reply { kind, mut body, status, .. } = reply;
     if kind == "http" && status >= 400 {

@@ -19,7 +19,7 @@ pub async fn run(args: &Login, global: &Global) -> anyhow::Result<()> {
     let url = NodeUrl::parse(&args.url)?;
     if !url.secure && args.url.contains("://") {
         let message = format!(
-            "`{}`: only nodes that other machines can reach are logged in to, by https; commands find the \
+            "`{}`: a login is for nodes on other machines, over https; commands find the \
              token of a node on this machine themselves",
             args.url
         );
@@ -47,20 +47,20 @@ pub async fn run(args: &Login, global: &Global) -> anyhow::Result<()> {
             "fingerprint": fingerprint.to_string(),
         })),
         Format::Table => output::text(&format!(
-            "logged in to node {node_id}; kept in {}\nnow: edgefaas --node {url} status\n",
+            "logged in to node {node_id}; stored in {}\nnext: edgefaas --node {url} status\n",
             path.display()
         )),
     }
 }
 
-/// Is this the certificate it should be? A person is asked, a script says.
-fn check(url: &NodeUrl, found: Fingerprint, wanted: Option<Fingerprint>) -> anyhow::Result<()> {
-    match wanted {
-        Some(wanted) if wanted == found => return Ok(()),
-        Some(wanted) => {
+/// Compares the certificate with `--fingerprint`, or asks the user to confirm it.
+fn check(url: &NodeUrl, found: Fingerprint, expected: Option<Fingerprint>) -> anyhow::Result<()> {
+    match expected {
+        Some(expected) if expected == found => return Ok(()),
+        Some(expected) => {
             let message = format!(
-                "the certificate of {url} has the fingerprint {found}, not {wanted} as given; nothing was \
-                 sent and nothing is kept"
+                "the certificate of {url} has the fingerprint {found}, not {expected} as given; nothing was \
+                 sent or stored"
             );
             return Err(Failure::new(Exit::Refused, message));
         }
@@ -68,21 +68,21 @@ fn check(url: &NodeUrl, found: Fingerprint, wanted: Option<Fingerprint>) -> anyh
     }
     if !std::io::stdin().is_terminal() {
         let message = format!(
-            "nobody is there to compare the fingerprint of {url}: it is {found}; if that is right, give it \
-             with --fingerprint"
+            "stdin is no terminal, so that you cannot confirm the fingerprint of {url}: it is {found}; if it is correct, \
+             give it with --fingerprint"
         );
         return Err(Failure::new(Exit::Usage, message));
     }
     let before = KnownNodes::load()?.get(&url.to_string()).and_then(KnownNode::pin);
     let changed = match before {
         Some(before) if before != found => {
-            format!("\nIt is another than before, which had\n\n    {before}\n")
+            format!("\nIt differs from the trusted one:\n\n    {before}\n")
         }
         _ => String::new(),
     };
     eprint!(
-        "The node at {url} shows a certificate with the SHA-256 fingerprint\n\n    {found}\n{changed}\n\
-         Compare it with what the node says when it starts, or `edgefaas status` on the node.\n\
+        "The certificate of the node at {url} has the SHA-256 fingerprint\n\n    {found}\n{changed}\n\
+         Compare it with the fingerprint that the node prints when it starts, or that `edgefaas status` shows on the node.\n\
          Are they the same? [y/N] "
     );
     std::io::stderr().flush().context("the question cannot be shown")?;
@@ -90,6 +90,6 @@ fn check(url: &NodeUrl, found: Fingerprint, wanted: Option<Fingerprint>) -> anyh
     std::io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => Err(Failure::new(Exit::Refused, "not logged in; nothing was sent and nothing is kept")),
+        _ => Err(Failure::new(Exit::Refused, "not logged in; nothing was sent or stored")),
     }
 }

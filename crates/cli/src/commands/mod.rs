@@ -65,13 +65,13 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// A client does one thing at a time and is done soon.
+/// A client runs one short task.
 fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(command)
 }
 
-/// A node serves its control API beside what the command itself does.
+/// A node serves its control API beside the task of the command.
 fn with_node(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(command)

@@ -15,7 +15,7 @@ pub fn run(args: &New, global: &Global) -> anyhow::Result<()> {
     let name = &args.name;
     if !is_name(name) {
         let message = format!(
-            "`{name}` is no name: it has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a letter or a \
+            "`{name}` is not a name: a name has 1 to 63 of a-z, 0-9, `_` and `-`, and starts with a letter or a \
              digit"
         );
         return Err(Failure::new(Exit::Usage, message));

@@ -9,7 +9,7 @@ use crate::args::{Format, Global};
 use crate::client;
 use crate::output;
 
-/// Clocks that differ by less are as good as equal.
+/// Smaller clock differences are not shown.
 const SKEW_SHOWN_MS: u64 = 1000;
 
 pub async fn run(global: &Global) -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     }
     if cluster.id.is_empty() {
         eprintln!(
-            "this node is in no cluster; `edgefaas cluster init` makes one, `edgefaas cluster join TOKEN` joins one"
+            "this node is not in a cluster; `edgefaas cluster init` creates one, `edgefaas cluster join TOKEN` joins one"
         );
         return Ok(());
     }
@@ -37,7 +37,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         String::new(),
     ]];
     for member in &cluster.members {
-        let (mut state, place, rtt, traffic) = match &member.peer {
+        let (mut state, at, rtt, traffic) = match &member.peer {
             None => ("away".to_owned(), address(&member.addresses), String::new(), String::new()),
             Some(peer) => {
                 let since = humantime::format_duration(Duration::from_secs(peer.connected_ms / 1000));
@@ -55,7 +55,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             state
                 .push_str(&format!(", a second node with its identity is refused: {}", output::line(copy)));
         }
-        rows.push(vec![output::line(&member.name), member.node_id.clone(), state, place, rtt, traffic]);
+        rows.push(vec![output::line(&member.name), member.node_id.clone(), state, at, rtt, traffic]);
     }
     output::table(&["NODE", "ID", "STATE", "ADDRESS", "ROUND TRIP", "TRAFFIC"], rows)?;
     if let Some(copy) = &cluster.copy {
@@ -65,7 +65,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         );
     }
     if cluster.recovering > 0 {
-        eprintln!("objects of {} patterns have not come from the other nodes yet", cluster.recovering);
+        eprintln!("objects of {} patterns are still missing from other nodes", cluster.recovering);
     }
     Ok(())
 }

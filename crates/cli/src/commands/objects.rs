@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::progress::Step;
 
-/// Bytes of an archive that travel together.
+/// Bytes of an archive in one message.
 const CHUNK_BYTES: usize = 256 << 10;
 
 pub async fn run(args: &Objects, global: &Global) -> anyhow::Result<()> {
@@ -76,7 +76,7 @@ async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> 
         return output::json(&json!({ "objects": objects.iter().map(as_json).collect::<Vec<_>>() }));
     }
     if objects.is_empty() {
-        eprintln!("there are no objects; functions make them by writing to them");
+        eprintln!("there are no objects; the first write of a function creates one");
         return Ok(());
     }
     let row = |object: &proto::Object| {
@@ -110,7 +110,7 @@ async fn get(
         };
         return Err(Failure::new(
             Exit::NotFound,
-            format!("nobody has written to {what}; `edgefaas objects list` shows what there is"),
+            format!("there is no {what}; `edgefaas objects list` lists all objects"),
         ));
     }
     let value = |state: &proto::FieldState| serde_json::from_str::<Value>(&state.json).unwrap_or_default();
@@ -155,7 +155,7 @@ async fn watch(
     let mut changes = client.watch(request).await.map_err(|status| client::failure(&status))?.into_inner();
     while let Some(change) = changes.message().await.map_err(|status| client::failure(&status))? {
         if change.lost_before > 0 {
-            eprintln!("{} changes were lost: they came faster than they were read", change.lost_before);
+            eprintln!("{} changes were lost: they came faster than this command reads", change.lost_before);
         }
         match global.output {
             Format::Json => {
@@ -215,7 +215,7 @@ async fn read(
     Ok(client.get(request).await.map_err(|status| client::failure(&status))?.into_inner().fields)
 }
 
-/// The type of the field: as it is, as the user says, or what is most likely meant.
+/// The type of the field: as given, as stored, or `default` for a new field.
 async fn kind(
     client: &mut ObjectsClient,
     name: &FieldName,
@@ -263,7 +263,7 @@ async fn set(
             Operation::JsonSet(proto::JsonSet { pointer: at.unwrap_or_default().to_owned(), value })
         }
         ("list", None) => {
-            return Err(Failure::new(Exit::Usage, "say which element of the list: --at INDEX"));
+            return Err(Failure::new(Exit::Usage, "name the element of the list: --at INDEX"));
         }
         (_, Some(_)) => return Err(Failure::new(Exit::Usage, format!("--at has no meaning for a {kind}"))),
         _ => return Err(other(kind, "set", "edgefaas objects add")),
@@ -297,7 +297,7 @@ fn remove(kind: &str, value: &str) -> anyhow::Result<Operation> {
         "map" => Operation::MapRemove(value.to_owned()),
         "list" => Operation::ListRemove(index(value)?),
         "json" => Operation::JsonRemove(value.to_owned()),
-        "" => return Err(Failure::new(Exit::NotFound, "nobody has written to this field")),
+        "" => return Err(Failure::new(Exit::NotFound, "there is no such field")),
         _ => return Err(other(kind, "removed from", "edgefaas objects set")),
     })
 }
@@ -422,7 +422,7 @@ async fn import(mut client: ObjectsClient, file: &Path, global: &Global) -> anyh
     }
 }
 
-/// What is no JSON is a string: nobody likes to write quotes within quotes.
+/// Text that is not JSON is a string, so that a shell command needs no quotes within quotes.
 fn as_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }

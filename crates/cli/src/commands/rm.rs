@@ -15,7 +15,7 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
     match global.output {
         Format::Json => output::json(&json!({ "app": args.name, "functions": functions })),
         Format::Table => {
-            let line = format!("{} is gone, with its functions {}\n", args.name, functions.join(", "));
+            let line = format!("{} is removed, with its functions {}\n", args.name, functions.join(", "));
             output::text(&line)
         }
     }

@@ -19,7 +19,7 @@ pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     serve(config, global).await
 }
 
-/// Runs a node until it is told to stop.
+/// Runs a node until SIGTERM or SIGINT.
 pub async fn serve(config: NodeConfig, global: &Global) -> anyhow::Result<()> {
     let data_dir = config.data_dir.clone();
     let shutdown = node::shutdown_signal()?;
@@ -30,7 +30,7 @@ pub async fn serve(config: NodeConfig, global: &Global) -> anyhow::Result<()> {
     Ok(node.run(shutdown).await?)
 }
 
-/// Prints the one line that says that a node is ready, and where.
+/// Prints the `ready` line with the node's addresses.
 pub fn announce_ready(
     addresses: &Addresses,
     fingerprint: Option<&str>,

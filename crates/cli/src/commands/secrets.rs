@@ -21,17 +21,17 @@ pub async fn run(args: &Secrets, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// The app that is named, or the one in this folder.
+/// The app of `--app`, or the one in this folder.
 fn app_or_folder(app: Option<&str>) -> anyhow::Result<String> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
     match app {
         Some(app) if is_name(app) => return Ok(app.to_owned()),
-        Some(app) => return Err(usage(format!("`{app}` is no name of an app"))),
+        Some(app) => return Err(usage(format!("`{app}` is not a name of an app"))),
         None => {}
     }
     let text = std::fs::read_to_string(Path::new(FILE_NAME)).map_err(|_| {
         usage(format!(
-            "a secret belongs to an app: name it with --app APP, or run this in its folder (here is no {FILE_NAME})"
+            "a secret belongs to an app: name it with --app APP, or run this in its folder (this folder has no {FILE_NAME})"
         ))
     })?;
     Ok(Manifest::parse(&text, FILE_NAME)?.app)
@@ -40,12 +40,12 @@ fn app_or_folder(app: Option<&str>) -> anyhow::Result<String> {
 async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<()> {
     if !is_secret_name(name) {
         let message = format!(
-            "`{name}` is no name of a secret: it has 1 to 256 of letters, digits, `_`, `-` and `.`"
+            "`{name}` is not a name of a secret: a name has 1 to 256 of letters, digits, `_`, `-` and `.`"
         );
         return Err(Failure::new(Exit::Usage, message));
     }
     let app = app_or_folder(app)?;
-    // Say that there is no node before the value is typed; the node closes a connection that sends nothing meanwhile.
+    // Report a missing node before the value is typed; the node closes an idle connection meanwhile.
     drop(client::connect(global).await?);
     let value = input::secret(&format!("Value of {name}"), &format!("the value of {name}"))?;
     let mut client = client::connect(global).await?;
@@ -53,7 +53,7 @@ async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<(
     client.set_secret(request).await.map_err(|status| client::failure(&status))?;
     let listed = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
     if !listed.into_inner().apps.iter().any(|deployed| deployed.name == app) {
-        eprintln!("note: no app `{app}` is deployed yet; it will find the secret when it is");
+        eprintln!("note: no app `{app}` is deployed yet; it gets the secret with its deploy");
     }
     done(json!({ "app": app, "name": name, "set": true }), &format!("{name} of {app} is set"), global)
 }
@@ -84,8 +84,8 @@ async fn remove(name: &str, app: String, global: &Global) -> anyhow::Result<()> 
     client.remove_secret(request).await.map_err(|status| client::failure(&status))?;
     let app = (!app.is_empty()).then_some(app);
     let text = match &app {
-        Some(app) => format!("{name} of {app} is forgotten"),
-        None => format!("{name} is forgotten"),
+        Some(app) => format!("{name} of {app} is removed"),
+        None => format!("{name} is removed"),
     };
     done(json!({ "app": app, "name": name, "set": false }), &text, global)
 }

@@ -47,7 +47,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     }
     let uptime = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000)).to_string();
     let state = if status.draining { "stopping" } else { "running" };
-    let secure = |address: String, tls: bool| if tls { format!("{address}, by TLS") } else { address };
+    let secure = |address: String, tls: bool| if tls { format!("{address}, over TLS") } else { address };
     let isolates = isolates_text(&status);
     let mut lines = vec![
         ("state", format!("{state} for {uptime}")),
@@ -62,7 +62,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("apps", format!("{} with {} functions", status.apps, status.functions)),
         ("isolates", isolates),
         ("machine", status.pool.as_ref().map(machine_text).unwrap_or_default()),
-        ("runs", format!("{}, {} failed", status.invocations, status.failures)),
+        ("invoked", format!("{} times, {} failed", status.invocations, status.failures)),
         ("pending", format!("{} durable invocations", status.pending)),
     ];
     lines.extend(status.disk.as_ref().map(|disk| ("disk", disk_text(disk))));
@@ -175,7 +175,7 @@ fn disk_text(disk: &proto::Disk) -> String {
         true => format!(
             "full: {free} free, {needed} needed; writes that need space are refused, deletions and deliveries go on"
         ),
-        false => format!("{free} free, of which {needed} are kept for the store's own work"),
+        false => format!("{free} free, of which {needed} are reserved for the store"),
     }
 }
 

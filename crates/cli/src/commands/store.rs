@@ -27,8 +27,8 @@ fn check(args: &StoreCheck, global: &Global) -> anyhow::Result<()> {
         return Ok(());
     }
     let message = format!(
-        "the store in {} is damaged; restore the data directory from a backup, or start once with `edgefaas run --accept-loss` to go \
-         on without what is lost",
+        "the store in {} is damaged; restore the data directory from a backup, or start once with `edgefaas run --accept-loss` to continue \
+         without the lost data",
         report.store.display()
     );
     Err(Failure::new(Exit::Failed, message))
@@ -70,7 +70,7 @@ fn as_text(report: &CheckReport) -> String {
     }
     if report.torn_bytes > 0 {
         text += &format!(
-            "note: the last {} bytes of the journal are of no whole change, as after a power cut; a start cuts them off\n",
+            "note: the last {} bytes of the store journal are an incomplete change, as after a power cut; a start cuts them off\n",
             report.torn_bytes
         );
     }

@@ -7,7 +7,7 @@ use crate::args::{Format, Global, Trace};
 use crate::client;
 use crate::output;
 
-/// Deeper spans are not moved further to the right.
+/// Maximum indentation; deeper spans have the same.
 const MAX_INDENT: usize = 12;
 
 pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
     for root in spans.iter().filter(|span| is_root(span)) {
         add(&spans, root, 0, begin, &mut rows);
     }
-    let header = ["WHAT", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
+    let header = ["SPAN", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
     output::table(&header, rows)
 }
 
@@ -34,7 +34,8 @@ fn add(spans: &[proto::Span], span: &proto::Span, depth: usize, begin: u64, rows
         return;
     }
     let part = |us: u64| if us == 0 { String::new() } else { output::micros(us) };
-    let came = if span.error.is_empty() { span.output.clone() } else { format!("failed: {}", span.error) };
+    let result =
+        if span.error.is_empty() { span.output.clone() } else { format!("failed: {}", span.error) };
     rows.push(vec![
         format!("{}{} {}", "  ".repeat(depth.min(MAX_INDENT)), span.kind, span.name),
         format!("+{}", output::micros(span.started_unix_us.saturating_sub(begin))),
@@ -44,7 +45,7 @@ fn add(spans: &[proto::Span], span: &proto::Span, depth: usize, begin: u64, rows
         part(span.execution_us),
         part(span.state_us),
         span.input.clone(),
-        came,
+        result,
     ]);
     for child in spans.iter().filter(|child| child.parent == span.id && child.id != span.id) {
         add(spans, child, depth + 1, begin, rows);

@@ -15,12 +15,12 @@ use crate::exit::{self, Exit, Failure};
 use crate::input;
 use crate::output;
 
-/// Who keeps the users: a node, or nobody but the file while none runs.
+/// Access to the users: a running node, or the file while no node runs.
 enum Keeper {
     Node(Box<Client>),
     File {
         dir: PathBuf,
-        /// No node starts meanwhile.
+        /// Prevents the start of a node.
         _lock: DirLock,
     },
 }
@@ -43,7 +43,7 @@ pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
         }
         args::Users::Rm { name } => {
             keeper(global, false).await?.remove(name).await?;
-            done(name, false, &format!("{name} is gone"), global)
+            done(name, false, &format!("{name} is removed"), global)
         }
         args::Users::List => list(keeper(global, false).await?.list().await?, global),
         args::Users::Reload => reload(global).await,
@@ -51,7 +51,7 @@ pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
 }
 
 impl Keeper {
-    /// Asks for it. The node is connected to again, since it closes a connection that sends nothing meanwhile.
+    /// Asks for the password and connects to the node again, since the node closes an idle connection meanwhile.
     async fn new_password(&mut self, name: &str, global: &Global) -> anyhow::Result<String> {
         let password = input::new_password(name)?;
         if let Self::Node(client) = self {
@@ -112,8 +112,8 @@ impl Keeper {
     }
 }
 
-/// The node; or its users' file, if none is named and none runs: a node that others can reach does not start
-/// before there are users. `first`: the data directory need not be there yet, if it is named.
+/// The node; or its users' file, if no node is named and none runs: a node beyond loopback does not start
+/// without users. With `first` a named data directory need not exist yet.
 async fn keeper(global: &Global, first: bool) -> anyhow::Result<Keeper> {
     let error = match client::connect(global).await {
         Ok(client) => return Ok(Keeper::Node(Box::new(client))),
@@ -125,9 +125,9 @@ async fn keeper(global: &Global, first: bool) -> anyhow::Result<Keeper> {
     if global.node.is_some() || exit::code(&error) != Exit::Unreachable || !exists {
         return Err(error);
     }
-    // Held by a node that listens somewhere else: that one is to be named.
+    // Fails if a node at another address holds it: then the user must name that node.
     let lock = DirLock::take(&dir).map_err(|_| error)?;
-    eprintln!("no node runs; these are its users in {}", dir.display());
+    eprintln!("no node runs; using the users in {}", dir.display());
     Ok(Keeper::File { dir, _lock: lock })
 }
 
@@ -135,8 +135,9 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     if is_user_name(name) {
         return Ok(());
     }
-    let message =
-        format!("`{name}` is no name of a user: it has 1 to 64 of letters, digits, `_`, `-`, `.` and `@`");
+    let message = format!(
+        "`{name}` is not a name of a user: a name has 1 to 64 of letters, digits, `_`, `-`, `.` and `@`"
+    );
     Err(Failure::new(Exit::Usage, message))
 }
 

@@ -1,4 +1,4 @@
-//! A limit for lines of one kind: what devices and callers can cause again and again does not fill the disk of a log collector.
+//! A limit for lines of one kind, so that repeated events of devices and callers do not fill the disk of a log collector.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -14,18 +14,18 @@ use tracing_subscriber::layer::Context;
 
 use super::{Bounded, note};
 
-/// What lines are counted in.
+/// Period in which lines are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Lines of one kind in a window: those of one place in the program, about one function.
+/// Lines of one kind in a window: of one call site in the program, about one function.
 const MAX_LINES: u32 = 100;
-/// The same of what a function logs itself.
+/// The same for the log of a function.
 const MAX_FUNCTION_LINES: u32 = 1000;
-/// Kinds that are counted at a time; with more of them, all begin anew.
+/// Kinds that are counted at a time; with more of them, all counts restart.
 const MAX_KINDS: usize = 1024;
-/// Marks what a function logs itself.
+/// Target of the log of functions.
 const FUNCTION_TARGET: &str = "edgefaas::function";
 
-/// Leaves out lines beyond the limit, and says so.
+/// Omits lines beyond the limit, with a note.
 pub struct Limit {
     out: Bounded,
     kinds: Mutex<HashMap<Kind, Count>>,
@@ -33,7 +33,7 @@ pub struct Limit {
 
 #[derive(PartialEq, Eq, Hash)]
 struct Kind {
-    place: Identifier,
+    callsite: Identifier,
     function: Option<String>,
 }
 
@@ -42,43 +42,43 @@ struct Count {
     lines: u32,
 }
 
-/// What becomes of a line.
+/// Result for a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is written, after so many that were not.
+    /// It is written; `omitted` lines before it were not.
     Written {
-        left_out: u32,
+        omitted: u32,
     },
-    /// It is left out, as the first one.
-    FirstLeftOut,
-    LeftOut,
+    /// It is the first omitted line.
+    FirstOmitted,
+    Omitted,
 }
 
 impl Limit {
-    /// Says what is left out by `out`.
+    /// Writes its notes to `out`.
     pub fn new(out: Bounded) -> Self {
         Self { out, kinds: Mutex::default() }
     }
 
     fn say(&self, text: &str) {
         let line = note(self.out.format, text);
-        // It does not wait, and what it has no room for it counts.
+        // It does not wait; it counts lines without room.
         let _ = self.out.clone().write_all(line.as_bytes());
     }
 }
 
 impl Count {
-    fn add(&mut self, most: u32, now: Instant) -> Fate {
-        let mut left_out = 0;
+    fn add(&mut self, max_lines: u32, now: Instant) -> Fate {
+        let mut omitted = 0;
         if now.saturating_duration_since(self.since) >= WINDOW {
-            left_out = self.lines.saturating_sub(most);
+            omitted = self.lines.saturating_sub(max_lines);
             *self = Self { since: now, lines: 0 };
         }
         self.lines = self.lines.saturating_add(1);
-        match self.lines.checked_sub(most) {
-            None | Some(0) => Fate::Written { left_out },
-            Some(1) => Fate::FirstLeftOut,
-            Some(_) => Fate::LeftOut,
+        match self.lines.checked_sub(max_lines) {
+            None | Some(0) => Fate::Written { omitted },
+            Some(1) => Fate::FirstOmitted,
+            Some(_) => Fate::Omitted,
         }
     }
 }
@@ -87,8 +87,8 @@ impl<S: Subscriber> Layer<S> for Limit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let mut function = Function(None);
         event.record(&mut function);
-        let kind = Kind { place: event.metadata().callsite(), function: function.0 };
-        let most = match event.metadata().target() {
+        let kind = Kind { callsite: event.metadata().callsite(), function: function.0 };
+        let max_lines = match event.metadata().target() {
             FUNCTION_TARGET => MAX_FUNCTION_LINES,
             _ => MAX_LINES,
         };
@@ -98,22 +98,22 @@ impl<S: Subscriber> Layer<S> for Limit {
             if kinds.len() >= MAX_KINDS && !kinds.contains_key(&kind) {
                 kinds.clear();
             }
-            kinds.entry(kind).or_insert(Count { since: now, lines: 0 }).add(most, now)
+            kinds.entry(kind).or_insert(Count { since: now, lines: 0 }).add(max_lines, now)
         };
         let seconds = WINDOW.as_secs();
         match fate {
-            Fate::Written { left_out: 0 } => true,
-            Fate::Written { left_out } => {
-                self.say(&format!("{left_out} lines like the next one were left out"));
+            Fate::Written { omitted: 0 } => true,
+            Fate::Written { omitted } => {
+                self.say(&format!("{omitted} lines like the next one were omitted"));
                 true
             }
-            Fate::FirstLeftOut => {
+            Fate::FirstOmitted => {
                 self.say(&format!(
-                    "more lines like the last ones are left out: {most} in {seconds} s are the maximum"
+                    "more lines like the last ones are omitted: at most {max_lines} in {seconds} s"
                 ));
                 false
             }
-            Fate::LeftOut => false,
+            Fate::Omitted => false,
         }
     }
 }
@@ -143,11 +143,11 @@ mod tests {
     fn lines_beyond_the_limit_are_counted_until_the_next_window() {
         let start = Instant::now();
         let mut count = Count { since: start, lines: 0 };
-        let written = |left_out| Fate::Written { left_out };
+        let written = |omitted| Fate::Written { omitted };
         let fates: Vec<_> = (0..5).map(|_| count.add(2, start)).collect();
         assert_eq!(
             fates,
-            [written(0), written(0), Fate::FirstLeftOut, Fate::LeftOut, Fate::LeftOut],
+            [written(0), written(0), Fate::FirstOmitted, Fate::Omitted, Fate::Omitted],
             "two in a window"
         );
         assert_eq!(count.add(2, start + WINDOW), written(3));

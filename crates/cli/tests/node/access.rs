@@ -164,7 +164,7 @@ fn users_come_and_go_by_command() {
 
     for (args, stdin, code, words) in [
         (&["users", "add", "ada"][..], "x", 7, "there is a user `ada` already"),
-        (&["users", "add", "a/b"], "x", 2, "no name of a user"),
+        (&["users", "add", "a/b"], "x", 2, "not a name of a user"),
         (&["users", "add", "bob"], "", 2, "is empty"),
         (&["users", "passwd", "bob"], "x", 6, "there is no user `bob`"),
         (&["users", "rm", "bob"], "", 6, "there is no user `bob`"),

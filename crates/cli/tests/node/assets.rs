@@ -126,8 +126,8 @@ fn assets_that_are_not_there_are_refused() {
     };
     for (assets, reason) in [
         (r#"["no/*.bin"]"#, "`assets` names `no/*.bin`, but there is no such file"),
-        (r#"["../f.js"]"#, "no path inside of the app folder"),
-        (r#"["/etc/passwd"]"#, "no path inside of the app folder"),
+        (r#"["../f.js"]"#, "not a path inside the app folder"),
+        (r#"["/etc/passwd"]"#, "not a path inside the app folder"),
         (r#"["a**"]"#, "`a**` in `assets`"),
         (r#"[1]"#, "assets"),
     ] {
@@ -138,7 +138,7 @@ fn assets_that_are_not_there_are_refused() {
     std::fs::write(home.path().join("secret.txt"), "secret").unwrap();
     std::os::unix::fs::symlink("../secret.txt", app.join("link.txt")).unwrap();
     assert!(deploy(r#"["link.txt"]"#).contains("leads out of the app folder"));
-    assert!(deploy(r#"[".?/secret.txt"]"#).contains("inside of the app folder"));
+    assert!(deploy(r#"[".?/secret.txt"]"#).contains("inside the app folder"));
     // Larger than any function's memory can be.
     std::fs::File::create(app.join("huge.bin")).unwrap().set_len(65 << 20).unwrap();
     let error = deploy(r#"["huge.bin"]"#);

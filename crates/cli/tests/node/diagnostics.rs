@@ -42,10 +42,10 @@ fn nothing_waits_for_who_reads_stderr() {
         let path = format!("/fn/loud-{}", call % FUNCTIONS);
         assert_eq!(node.http("POST", &path, ""), (200, "said".to_owned()));
     }
-    // Now somebody reads: what was left out is counted, and the rest is there to the end.
+    // Now somebody reads: omitted lines are counted, and the rest is there to the end.
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(stderr).lines().map_while(Result::ok);
-        lines.filter(|line| line.contains("lines are left out")).count()
+        lines.filter(|line| line.contains("lines are omitted")).count()
     });
     assert_eq!(node.http("POST", "/fn/loud-0", ""), (200, "said".to_owned()));
     assert_eq!(node.terminate(), Some(0));
@@ -78,7 +78,7 @@ fn lines_of_one_kind_are_limited_on_stderr() {
     let text = std::fs::read_to_string(&log).unwrap();
     let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
     let (loud, other, notes) =
-        (count("loud-0"), count("loud-1"), count("lines like the last ones are left out"));
+        (count("loud-0"), count("loud-1"), count("lines like the last ones are omitted"));
     // On a slow machine the calls take longer than one window of the limit.
     assert!((MOST_LINES..2 * CALLS * 100).contains(&loud), "{loud} lines");
     assert!(other == 100 && notes >= 1, "{other} lines of the other function, {notes} notes");

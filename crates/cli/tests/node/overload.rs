@@ -337,7 +337,10 @@ fn a_deploy_that_is_too_large_is_refused() {
         std::fs::write(data.join("large"), noise(50)).unwrap();
         let refused = node.cli(&["deploy", &app]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("sixteenth of its memory limit"), "{said}");
+        assert!(
+            !refused.status.success() && said.contains("sixteenth of the node's memory limit"),
+            "{said}"
+        );
         assert!(node.is_alive());
         // The most that it takes, from several at the same time.
         std::fs::write(data.join("large"), noise(7)).unwrap();

@@ -46,9 +46,9 @@ pub enum EffectsFull {
 impl Effects {
     /// Nothing yet, of an invocation that so many others led to. `budget`: of all invocations, of which one has half.
     pub fn of(depth: u8, budget: &Budget) -> Self {
-        let most_bytes = (budget.most() / 2).min(MAX_BYTES);
+        let most_bytes = (budget.max_bytes() / 2).min(MAX_BYTES);
         let (publishes, fields) = (Vec::new(), PendingFields::default());
-        Self { publishes, publish_bytes: 0, taken: budget.nothing(), most_bytes, fields, depth }
+        Self { publishes, publish_bytes: 0, taken: budget.take_none(), most_bytes, fields, depth }
     }
 
     /// Holds a message back.

@@ -251,7 +251,7 @@ impl Invoker {
 
     /// Takes so much of what there is for events.
     pub fn take_event_bytes(&self, bytes: usize) -> Result<Taken, InvocationError> {
-        let max_bytes = self.event_bytes.most();
+        let max_bytes = self.event_bytes.max_bytes();
         self.event_bytes.take(bytes).ok_or(InvocationError::NoMemory { max_bytes })
     }
 

@@ -8,9 +8,9 @@ use syn::{Error, FnArg, Ident, ItemFn, Type};
 const EXPECTED: &str = "expected `fn NAME(event: Event, context: Context) -> REPLY`, \
     where `async` is possible, `context` may be left out, and REPLY is anything that implements `IntoReply`";
 
-/// Makes a function the one that this crate exports to the node.
+/// Exports a function of this crate to the node.
 ///
-/// The function takes an `Event` and, if it wants, a `Context`; it may be `async`. What it returns must
+/// The function takes an `Event` and optionally a `Context`; it may be `async`. Its return type must
 /// implement `IntoReply`. A crate has exactly one.
 #[proc_macro_attribute]
 pub fn function(
@@ -66,7 +66,7 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Erro
     })
 }
 
-/// The types of the parameters, if the signature is one that can be called.
+/// The types of the parameters; an error for other signatures.
 fn parameters(function: &ItemFn) -> Result<Vec<&Type>, Error> {
     let signature = &function.sig;
     let wrong =

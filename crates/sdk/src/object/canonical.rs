@@ -1,6 +1,6 @@
 use serde_json::{Map, Number, Value};
 
-/// The JSON text that equal values have in common, as RFC 8785 writes it and the JavaScript engine does: keys in the
+/// The canonical JSON text, which equal values share, as RFC 8785 writes it and the JavaScript engine does: keys in the
 /// order of their UTF-16, numbers as JavaScript prints them, no spaces. Whole numbers of more than 53 bits keep all their
 /// digits, other than in JavaScript.
 pub fn canonical(value: &Value) -> String {

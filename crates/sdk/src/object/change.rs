@@ -4,20 +4,20 @@ use serde::de::DeserializeOwned;
 use super::FieldType;
 use crate::event::{Event, ObjectChange, PayloadError, Trigger};
 
-/// Where a change of an object was made.
+/// The origin of a change of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Origin {
-    /// On this node.
+    /// This node.
     Local,
-    /// On another one.
+    /// Another node.
     Remote,
 }
 
-/// What the body of an object event says.
+/// Access to the body of an object event.
 impl Event {
-    /// The change of an object, if it is one.
+    /// The change of an object; `None` for other events.
     ///
     /// ```
     /// use edgefaas::prelude::*;
@@ -38,8 +38,8 @@ impl Event {
         }
     }
 
-    /// The field's value before the change. An error if the event is no change of an object, or the value is of another
-    /// shape; what was never written may be null, so `Option<T>` is what fits registers.
+    /// The field's value before the change; null for a new field, so use `Option<T>` for registers. An error if the event is
+    /// not a change of an object, or the value has another shape.
     pub fn previous<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         #[derive(Deserialize)]
         #[serde(bound = "T: DeserializeOwned")]
@@ -68,7 +68,7 @@ impl Event {
         self.part::<FieldType, Part>().map(|part| part.r#type)
     }
 
-    /// Where the change was made.
+    /// The origin of the change.
     pub fn origin(&self) -> Result<Origin, PayloadError> {
         #[derive(Deserialize)]
         struct Part {

@@ -13,8 +13,8 @@ pub struct GCounter {
     place: Place,
 }
 
-/// A field that counts up and down, but never below its floor, whatever nodes do at once: each has a share of what is
-/// there and takes from that only. Nodes pass shares on to one another.
+/// A field that counts up and down, but never below 0, also with concurrent changes of several nodes: each node has a share
+/// of the value and takes only from it. Nodes pass shares on to one another.
 ///
 /// ```
 /// # use edgefaas::prelude::*;
@@ -90,17 +90,17 @@ impl BoundedCounter {
         self.place.change(Change::BoundedCounterAdd(amount))
     }
 
-    /// Takes from it; refused if this node's share does not suffice.
+    /// Takes from it; refused if this node's share is too small.
     pub fn subtract(&self, amount: i64) -> Result<(), HostError> {
         self.add(negated(&self.place, FieldType::BoundedCounter, amount)?)
     }
 
-    /// Its value; its floor if it was never added to.
+    /// Its value; 0 if it was never added to.
     pub fn value(&self) -> Result<i64, HostError> {
         self.place.integer(FieldType::BoundedCounter)
     }
 
-    /// What this node may take without asking others.
+    /// This node's share: the amount that it may take.
     pub fn share(&self) -> Result<u64, HostError> {
         match self.place.read(Read::Share)? {
             FieldValue::Unsigned(share) => Ok(share),

@@ -4,21 +4,21 @@ use serde::de::DeserializeOwned;
 use super::{Change, FieldType, FieldValue, Place, Read};
 use crate::HostError;
 
-/// A field that holds values in an order. Indexes count from 0. What several nodes insert at one place is kept, all of it,
+/// A field that holds values in an order. Indexes count from 0. Concurrent inserts at one index are all kept,
 /// in the same order everywhere.
 #[derive(Debug, Clone)]
 pub struct List {
     place: Place,
 }
 
-/// A field that holds text, which several may edit at once. Places and lengths count Unicode code points, as
+/// A field that holds text, which several nodes may edit concurrently. Positions and lengths count Unicode code points, as
 /// `str::chars` does.
 #[derive(Debug, Clone)]
 pub struct Text {
     place: Place,
 }
 
-/// A field that holds a JSON document, which several may edit at once. Pointers are those of RFC 6901, such as
+/// A field that holds a JSON document, which several nodes may edit concurrently. Pointers are those of RFC 6901, such as
 /// `/limits/0/high`; the empty one is the whole document.
 #[derive(Debug, Clone)]
 pub struct Document {
@@ -58,7 +58,7 @@ impl List {
         self.place.values(FieldType::List)
     }
 
-    /// How many values it has.
+    /// The number of its values.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> Result<usize, HostError> {
         match self.place.read(Read::Value(FieldType::List))? {
@@ -73,17 +73,17 @@ impl Text {
         Self { place }
     }
 
-    /// Puts text at a place. `Invalid` if the text is shorter than that.
+    /// Inserts text at a position. `Invalid` if the text is shorter than that.
     pub fn insert(&self, at: u32, text: &str) -> Result<(), HostError> {
         self.splice(at, 0, text)
     }
 
-    /// Deletes `count` code points from a place on. `Invalid` if there are fewer.
+    /// Deletes `count` code points from a position on. `Invalid` if there are fewer.
     pub fn delete(&self, at: u32, count: u32) -> Result<(), HostError> {
         self.splice(at, count, "")
     }
 
-    /// Deletes `count` code points from a place on and puts text there. `Invalid` if there are fewer.
+    /// Deletes `count` code points from a position on and inserts text there. `Invalid` if there are fewer.
     pub fn splice(&self, at: u32, count: u32, text: &str) -> Result<(), HostError> {
         self.place.change(Change::TextSplice { at, delete: count, insert: text })
     }
@@ -102,7 +102,7 @@ impl Document {
         Self { place }
     }
 
-    /// Sets a part of it. `Invalid` if the pointer is malformed or leads nowhere, or the value can't be made JSON.
+    /// Sets a part of it. `Invalid` if the pointer is malformed, its parent does not exist, or the value has no JSON form.
     ///
     /// ```
     /// # use edgefaas::prelude::*;
@@ -123,7 +123,7 @@ impl Document {
         self.place.change(Change::JsonRemove(pointer))
     }
 
-    /// The whole document, as a struct or a `serde_json::Value`. `Invalid` if it is of another shape.
+    /// The whole document, as a struct or a `serde_json::Value`. `Invalid` if it has another shape.
     pub fn value<T: DeserializeOwned>(&self) -> Result<T, HostError> {
         self.place.document(FieldType::Json)
     }

@@ -1,8 +1,8 @@
 use super::{Change, FieldType, Place, Read};
 use crate::HostError;
 
-/// A field that is on or off. If it is enabled on one node and disabled on another, neither knowing of the other, the
-/// enabling wins in an `ew_flag` and the disabling in a `dw_flag`.
+/// A field that is on or off. If two nodes enable and disable it concurrently, the enabling wins in an `ew_flag`, the
+/// disabling in a `dw_flag`.
 #[derive(Debug, Clone)]
 pub struct Flag {
     place: Place,
@@ -24,7 +24,7 @@ impl Flag {
         self.set(false)
     }
 
-    /// Whether it is on; not if it was never switched.
+    /// Whether it is on; false if it was never switched.
     pub fn value(&self) -> Result<bool, HostError> {
         let field_type = if self.enable_wins { FieldType::EwFlag } else { FieldType::DwFlag };
         self.place.flag(Read::Value(field_type))

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::HostError;
 
-/// A field that holds fields of its own by key: it has the accessors of an object, and a map may hold maps. An entry is
-/// there as soon as something is written to it; a change of an entry that a remove did not know of wins.
+/// A field that holds fields of its own by key: it has the accessors of an object, and a map may hold maps. The first write
+/// creates an entry; a change of an entry wins over a concurrent remove.
 ///
 /// ```
 /// # use edgefaas::prelude::*;
@@ -50,7 +50,7 @@ impl Map {
         Ok(self.types()?.iter().any(|(known, _)| known == key))
     }
 
-    /// Removes an entry and all that is in it; nothing happens if it is not there.
+    /// Removes an entry with its content; no effect if it does not exist.
     pub fn remove(&self, key: &str) -> Result<(), HostError> {
         self.place.change(Change::MapRemove(key))
     }
@@ -60,7 +60,7 @@ impl Map {
         self.place.change(Change::MapClear)
     }
 
-    /// All that is in it, read as one JSON object, such as a struct or a `serde_json::Value`. `Invalid` if it is of another
+    /// All entries, read as one JSON object, such as a struct or a `serde_json::Value`. `Invalid` if it has another
     /// shape.
     pub fn value<T: DeserializeOwned>(&self) -> Result<T, HostError> {
         self.place.document(FieldType::Map)

@@ -1,20 +1,20 @@
 //! Stateful objects and the types that their fields may have.
 //!
-//! | accessor | type | what it is for |
+//! | accessor | type | value |
 //! |---|---|---|
 //! | `counter` | [`Counter`] | counts up and down; additions on several nodes add up |
 //! | `g_counter` | [`GCounter`] | only counts up |
-//! | `bounded_counter` | [`BoundedCounter`] | counts up and down, but never below its floor, whatever nodes do at once |
+//! | `bounded_counter` | [`BoundedCounter`] | counts up and down, but never below 0, also with concurrent changes |
 //! | `register` | [`Register`] | a value; the last write wins |
-//! | `mv_register` | [`MvRegister`] | a value; writes that did not know of one another are all kept |
-//! | `g_set` | [`GSet`] | elements that stay for good |
-//! | `set` | [`Set`] | elements that come and go; an add that a remove did not know of wins |
+//! | `mv_register` | [`MvRegister`] | a value; concurrent writes are all kept |
+//! | `g_set` | [`GSet`] | elements that are never removed |
+//! | `set` | [`Set`] | elements; an add wins over a concurrent remove |
 //! | `map` | [`Map`] | fields of all these types by key, maps among them |
-//! | `ew_flag` | [`Flag`] | on or off; an enable that a disable did not know of wins |
-//! | `dw_flag` | [`Flag`] | on or off; a disable that an enable did not know of wins |
+//! | `ew_flag` | [`Flag`] | on or off; an enable wins over a concurrent disable |
+//! | `dw_flag` | [`Flag`] | on or off; a disable wins over a concurrent enable |
 //! | `list` | [`List`] | values in an order |
-//! | `text` | [`Text`] | text that several edit at once |
-//! | `json` | [`Document`] | a JSON document that several edit at once |
+//! | `text` | [`Text`] | text for concurrent edits |
+//! | `json` | [`Document`] | a JSON document for concurrent edits |
 //!
 //! A field has the type of its first use. Values are JSON, so that functions in all languages share them.
 //!
@@ -45,10 +45,10 @@ pub use sets::{GSet, Set};
 
 use crate::host::Host;
 
-/// A stateful object: fields that outlive the run and are the same for every function.
+/// A stateful object: fields that outlive the invocation and that all functions of the app share.
 ///
-/// Reads see the state of this node and what the run itself has written. Writes take effect together
-/// when the run succeeds, and not at all if it fails. `NotPermitted` if no `objects` permission covers
+/// Reads see the state of this node and the writes of the invocation itself. Writes take effect together
+/// when the invocation succeeds, and not at all if it fails. `NotPermitted` if no `objects` permission covers
 /// the name, `Invalid` if a field has another type.
 ///
 /// ```

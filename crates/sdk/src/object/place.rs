@@ -8,7 +8,7 @@ use super::{Change, FieldType, FieldValue, Read};
 use crate::HostError;
 use crate::host::Host;
 
-/// Where a field is: in an object, or behind keys of maps in one.
+/// The position of a field: in an object, or under keys of nested maps.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub host: Host,
@@ -19,7 +19,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of an entry of the map that is here.
+    /// The position of an entry of this map.
     pub fn entry(&self, key: String) -> Self {
         let mut entry = self.clone();
         entry.path.push(key);
