@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use wasm_encoder::{Component, DataSection, MemorySection, MemoryType, Module, RawSection};
 use wasmparser::{Parser, Payload};
 
-use crate::js::snapshot::{PAGE_BYTES, add_segment};
+use crate::memory_image::{PAGE_BYTES, add_segment};
 
 /// What a component imports that reads assets.
 const INTERFACE: &str = "edgefaas:function/assets@";

@@ -72,20 +72,25 @@ impl Default for PoolConfig {
     }
 }
 
-/// The engine could not be made.
+/// The isolates of a node cannot be set up.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the isolate pool for {max_isolates} isolates cannot be set up: {reason}; lower isolates.max or isolates.reservation"
-)]
-pub struct EngineError {
-    max_isolates: u32,
-    reason: String,
-}
-
-impl EngineError {
-    pub(crate) fn new(max_isolates: u32, reason: String) -> Self {
-        Self { max_isolates, reason }
-    }
+pub enum EngineError {
+    /// The system has no address space for the pool.
+    #[error(
+        "the isolate pool for {max_isolates} isolates cannot be set up: {reason:#}; lower isolates.max or isolates.reservation"
+    )]
+    Pool {
+        /// Isolates of the pool.
+        max_isolates: u32,
+        /// The reason, from wasmtime.
+        reason: wasmtime::Error,
+    },
+    /// The imports of components cannot be linked.
+    #[error("the imports of components cannot be linked: {0:#}")]
+    Linker(wasmtime::Error),
+    /// The thread of the epoch clock cannot be started.
+    #[error("the thread of the epoch clock cannot be started: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 /// Makes the engine and reserves its address space.
@@ -93,7 +98,8 @@ impl EngineError {
 /// # Errors
 /// The system has no room for so many isolates.
 pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
-    Engine::new(&config(pool)).map_err(|error| EngineError::new(pool.max_isolates, format!("{error:#}")))
+    Engine::new(&config(pool))
+        .map_err(|reason| EngineError::Pool { max_isolates: pool.max_isolates, reason })
 }
 
 /// The configuration that compiled code depends on as well; the same in the compiling process.

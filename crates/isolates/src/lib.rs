@@ -8,6 +8,7 @@
 mod app_folder;
 mod assets;
 mod busy;
+pub mod child_process;
 mod code_cache;
 pub mod compile;
 pub mod component;
@@ -19,9 +20,14 @@ mod host;
 pub mod js;
 mod lane;
 mod machine;
+mod memory_image;
 mod outcome;
 mod pool;
+mod program;
+mod reply;
+mod run_resources;
 mod source;
+mod start;
 mod turns;
 mod warm;
 
@@ -40,6 +46,8 @@ pub use host::{
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolWishes, ProcessMemory};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
-pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Preparing, Program, Start, Usage};
+pub use pool::{Isolates, IsolatesConfig};
+pub use program::{FunctionSource, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};
+pub use start::{Start, Usage};
 pub use warm::Isolation;

@@ -213,6 +213,7 @@ impl Node {
             pool,
             compiler: platform.compiler.clone(),
             code_cache: Some(code_cache),
+            clock: clock.clone(),
         })?);
         let logs = Arc::new(Logs::new(
             clock.clone(),

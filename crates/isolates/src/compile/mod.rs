@@ -1,11 +1,13 @@
-//! Everything that is done with deployed code before it runs: parsing, transpiling, evaluating the top level of
-//! JavaScript, and compiling WebAssembly to native code.
+//! Compiling WebAssembly to native code, and the child process that handles deployed code.
 //!
-//! The code comes from whoever may deploy, and none of these steps has a known bound on its stack, memory or time. A node
-//! therefore leaves all of them to a short-lived child process of the same binary ([`process`]), which has limits
-//! on all three. If the child dies, the deploy fails ([`child`]).
+//! Deployed code is not trusted, and no step of it (parsing, transpiling, evaluating the top level of JavaScript, compiling)
+//! has a known bound on its stack, memory or time. A node therefore leaves all steps to a short-lived child process of the
+//! same binary, with [limits](ProcessLimits) on all three. If the child dies, the deploy fails ([`child`]). The main
+//! functions of the child are in [`child_process`](crate::child_process).
 
 mod child;
+mod component;
+mod parse_thread;
 mod process;
 
 use std::path::PathBuf;
@@ -19,30 +21,31 @@ use wasmtime::Engine;
 use crate::assets::PlainAsset;
 
 pub(crate) use child::{Input, run};
-pub(crate) use process::{ChildError, CompiledComponent, ComponentTask, Parsing};
-pub use process::{ProcessLimits, collect_stdio, compile_stdio, dry_run_stdio};
+pub(crate) use component::{CompiledComponent, ComponentTask};
+pub(crate) use parse_thread::{ParseThread, ParseThreadError};
+pub use process::ProcessLimits;
 
-/// Where deployed code is parsed and compiled.
+/// The place where deployed code is parsed and compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compiler {
-    /// In this process: tests and benches, with code that they know.
+    /// In this process: tests and benches, with trusted code.
     InProcess,
     /// In a child process.
     Child(ChildCompiler),
 }
 
-/// A program that calls [`compile_stdio`].
+/// A program that calls [`compile_stdio`](crate::child_process::compile_stdio).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildCompiler {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments; the word for the [`Task`] is added.
+    /// Its arguments; the name of the [`Task`] is added.
     pub arguments: Vec<String>,
-    /// The limit that it sets itself with [`ProcessLimits::apply`], for errors.
+    /// The limit in bytes that it sets itself with [`ProcessLimits::apply`], for errors.
     pub memory_bytes: u64,
 }
 
-/// How long a child process may take.
+/// The time limit of a child process.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 impl Compiler {
@@ -54,7 +57,7 @@ impl Compiler {
         }
     }
 
-    /// Puts assets into a component and compiles it. Blocks.
+    /// Adds assets to a component and compiles it. Blocks.
     pub(crate) fn component(
         &self,
         engine: &Engine,
@@ -68,10 +71,10 @@ impl Compiler {
 }
 
 impl ChildCompiler {
-    /// Lets a child, whose arguments are complete, look at `content` and forget it: see [`dry_run_stdio`]. Blocks.
+    /// Runs a child, whose arguments are complete, on `content` and drops its result: see [`dry_run_stdio`](crate::child_process::dry_run_stdio). Blocks.
     ///
     /// # Errors
-    /// The child died of it, or took too long.
+    /// The child died, or took too long.
     pub fn dry_run(&self, content: Vec<u8>, time_limit: Duration) -> Result<(), CompileError> {
         let (program, memory_bytes) = (&self.program, self.memory_bytes);
         let arguments = self.arguments.iter().map(Into::into).collect();
@@ -86,7 +89,7 @@ impl ChildCompiler {
         .map(drop)
     }
 
-    /// Gives a child its task and takes its result. Blocks.
+    /// Sends a task to a child and returns its result. Blocks.
     pub(crate) fn exchange<T: DeserializeOwned>(
         &self,
         task: Task,
@@ -119,7 +122,7 @@ impl ChildCompiler {
     }
 }
 
-/// What the child process does.
+/// The task of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Compiles a core module.
@@ -131,7 +134,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The word for it on the child's command line.
+    /// Its name on the child's command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Module => "module",

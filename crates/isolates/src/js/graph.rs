@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::transpile::{ImportSite, MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 use crate::app_folder::{AppFileError, AppFolder};
-use crate::compile::{self, CompileError, Parsing};
+use crate::compile::{self, CompileError, ParseThread};
 use crate::{Module, ModuleGraph};
 
 /// The most modules a function may have; more is a package meant for a build step.
@@ -58,10 +58,10 @@ impl From<AppFileError> for CollectError {
 /// Blocks while it reads and parses. A module may have 8 MiB, a function 2000 modules. Text that nests too deeply for the parser
 /// ends this process: see [`collect_in_child`].
 pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
-    gather(entry, root, Parsing::in_process())
+    gather(entry, root, ParseThread::in_process())
 }
 
-/// The same in a child process: `program` with `arguments`, which calls [`collect_stdio`](crate::compile::collect_stdio) within
+/// The same in a child process: `program` with `arguments`, which calls [`collect_stdio`](crate::child_process::collect_stdio) within
 /// `memory_bytes`. Blocks.
 pub fn collect_in_child(
     program: &Path,
@@ -81,8 +81,8 @@ pub fn collect_in_child(
     collected
 }
 
-pub(crate) fn gather(entry: &Path, root: &Path, parsing: Parsing) -> Result<ModuleGraph, CollectError> {
-    let gathered = parsing.run(|| gather_here(entry, root, parsing.report));
+pub(crate) fn gather(entry: &Path, root: &Path, thread: ParseThread) -> Result<ModuleGraph, CollectError> {
+    let gathered = thread.run(|| gather_here(entry, root, thread.report));
     gathered.map_err(|error| CollectError::Parser(error.to_string()))?
 }
 
