@@ -27,7 +27,7 @@ use crate::warm::{Isolation, Taken, WarmPool};
 pub struct IsolatesConfig {
     /// Sizes of the pool.
     pub pool: PoolConfig,
-    /// The place where code is compiled.
+    /// In this process or in a child.
     pub compiler: Compiler,
     /// The folder of cached code; without it nothing is cached.
     pub code_cache: Option<CacheFolder>,

@@ -41,7 +41,7 @@ impl FunctionSource {
         }
     }
 
-    /// The size of what the user wrote or built, in bytes.
+    /// The size of the source in bytes.
     pub fn size_bytes(&self) -> usize {
         match self {
             Self::Component(wasm) => wasm.len(),

@@ -178,7 +178,7 @@ pub(super) fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()>
         }
         file.write_all(page)?;
     }
-    // What follows is never empty, so that a hole at the end has an end as well.
+    // The data after it is never empty, so that the file does not end with a hole.
     file.seek_relative(hole)
 }
 

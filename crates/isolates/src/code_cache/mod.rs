@@ -66,7 +66,7 @@ impl CodeCache {
         Self { compiler, folder, clock }
     }
 
-    /// The place where code is compiled.
+    /// Compiles in this process or in a child.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
@@ -178,7 +178,7 @@ impl Loaded for Module {
     }
 
     fn from_file(engine: &Engine, file: &File) -> wasmtime::Result<Self> {
-        // SAFETY: as above. The file is the very one whose content was authenticated; nobody writes to it any more: the
+        // SAFETY: as above. The file is the very one whose content was authenticated; it is never written again: the
         // node replaces files as a whole, and the folder is its own.
         unsafe { Self::deserialize_open_file(engine, file.try_clone()?) }
     }
@@ -237,7 +237,7 @@ mod tests {
         cache.entry(engine, Module::KIND, &[wasm]).unwrap()
     }
 
-    /// A cache that cannot compile: what it gives was kept.
+    /// A cache that cannot compile: it returns cached code only.
     fn only_kept(folder: &Path) -> CodeCache {
         let (program, arguments) = ("/no/such/compiler".into(), Vec::new());
         let compiler = Compiler::Child(ChildCompiler { program, arguments, memory_bytes: 0 });

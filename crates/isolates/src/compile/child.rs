@@ -199,7 +199,7 @@ impl Drop for RunningChild {
     fn drop(&mut self) {
         self.kill();
         self.alive = None;
-        // A process that the child has started may hold a pipe open. The thread of that pipe ends with it, and nobody waits.
+        // A process that the child has started may hold a pipe open. The thread of that pipe ends with that process.
         if self.ended.recv_timeout(DRAIN_TIMEOUT) == Err(RecvTimeoutError::Disconnected) {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();

@@ -25,7 +25,7 @@ pub(crate) use component::{CompiledComponent, ComponentTask};
 pub(crate) use parse_thread::{ParseThread, ParseThreadError};
 pub use process::ProcessLimits;
 
-/// The place where deployed code is parsed and compiled.
+/// Compiles deployed code in this process or in a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compiler {
     /// In this process: tests and benches, with trusted code.
@@ -150,7 +150,7 @@ pub enum CompileError {
     /// The code is not valid WebAssembly.
     #[error("{0}")]
     Invalid(String),
-    /// The app's assets can't be put into its memory.
+    /// The app's assets cannot be added to its memory.
     #[error("{0}")]
     Assets(String),
     /// The child process could not be run.
@@ -158,28 +158,28 @@ pub enum CompileError {
     Process {
         /// The program.
         program: String,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
     /// The child process took too long and was killed.
     #[error(
         "{}compiling it did not end within {limit:?}; try again when the machine has less to do, or make the code smaller",
-        place(at.as_deref())
+        prefix(at.as_deref())
     )]
     TimedOut {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
         /// How long it had.
         limit: Duration,
     },
-    /// The child process wanted more memory than it may have.
+    /// The child process exceeded its memory limit.
     #[error(
         "{}compiling it takes more than {} MiB of memory; make the code smaller (for Rust: opt-level = \"s\" and \
          strip = true), or raise isolates.compile_memory",
-        place(at.as_deref()), memory_bytes >> 20
+        prefix(at.as_deref()), memory_bytes >> 20
     )]
     OutOfMemory {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
         /// The limit in bytes.
         memory_bytes: u64,
@@ -188,16 +188,16 @@ pub enum CompileError {
     #[error(
         "{}the compiler was killed, as the system does when the machine's memory is used up: if it happens again, the code takes more to \
          compile, or its top level more to run, than this node has; make it smaller, or use a larger machine",
-        place(at.as_deref())
+        prefix(at.as_deref())
     )]
     Killed {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
     },
     /// The child process overflowed its stack.
-    #[error("{}the code is nested too deeply; split up what nests (brackets, operators, branches)", place(at.as_deref()))]
+    #[error("{}the code is nested too deeply; split up what nests (brackets, operators, branches)", prefix(at.as_deref()))]
     TooDeep {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
     },
     /// The result does not fit.
@@ -210,17 +210,17 @@ pub enum CompileError {
         limit_bytes: u64,
     },
     /// The child process crashed: a fault of the parser or compiler.
-    #[error("{}the compiler crashed on this code ({reason}); please report it", place(at.as_deref()))]
+    #[error("{}the compiler crashed on this code ({reason}); please report it", prefix(at.as_deref()))]
     Crashed {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
         /// How it ended, and its last words.
         reason: String,
     },
 }
 
-/// A file as the beginning of a message.
-fn place(at: Option<&str>) -> String {
+/// The prefix of a message with the file.
+fn prefix(at: Option<&str>) -> String {
     at.map(|file| format!("{file}: ")).unwrap_or_default()
 }
 
@@ -240,10 +240,10 @@ pub(crate) fn compile(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Ve
     native.map_err(|error| CompileError::Invalid(format!("{error:#}")))
 }
 
-/// Puts assets, names with contents, into a component that reads any, and compiles it in this process: what the fuzzer drives.
+/// Puts assets, names with contents, into a component that reads any, and compiles it in this process, for the fuzzer.
 ///
 /// # Errors
-/// It is no component, or has no place for assets.
+/// It is no component, or has no memory for assets.
 pub fn compile_component(
     engine: &Engine,
     wasm: Bytes,

@@ -88,7 +88,7 @@ pub enum ComponentError {
     Invalid {
         /// The file or function.
         name: String,
-        /// What the compiler says.
+        /// The error of the compiler.
         reason: String,
     },
     /// The export of either world is missing or of another type.
@@ -100,17 +100,17 @@ pub enum ComponentError {
     WrongWorld {
         /// The file or function.
         name: String,
-        /// What the linker says.
+        /// The error of the linker.
         reason: String,
-        /// What it says of the other world.
+        /// The error for the other world.
         proxy_reason: String,
     },
-    /// It imports what a node does not give.
+    /// It imports something that a node does not provide.
     #[error("{name} imports what a function is not given: {reason}")]
     UnknownImport {
         /// The file or function.
         name: String,
-        /// What the linker says.
+        /// The error of the linker.
         reason: String,
     },
 }

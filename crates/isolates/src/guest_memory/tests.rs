@@ -63,7 +63,7 @@ fn growth_is_charged_and_refused_where_nothing_is_left() {
     assert_eq!(memory.reading().refused, 1);
     // The next one waits for as much.
     assert!(memory.try_reserve(&one, 64 * MIB).is_none());
-    // What can never fit is the function's own fault.
+    // More than the whole budget is the function's own fault.
     let mut grows = memory.empty(&one);
     assert!(!grows.cover(90 << 20));
     assert!(matches!(grows.refusal(), Some(RunError::OutOfMemory { .. })));

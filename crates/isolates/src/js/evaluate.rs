@@ -150,7 +150,7 @@ impl JsEngine {
         let (engine, functions) = (self.engine.clone(), self.passed_on());
         blocking(move || {
             let pages = image.len().div_ceil(PAGE_BYTES) as u64;
-            let (assets, contents) = assets::place(pages, &assets)
+            let (assets, contents) = assets::lay_out(pages, &assets)
                 .map_err(|error| PrepareError::Assets { reason: error.to_string() })?;
             let wasm = image.to_module(&functions, &contents, assets.memory_bytes);
             drop((image, contents));
