@@ -108,8 +108,12 @@ async fn invoke(isolates: &Isolates, program: &Program) {
 }
 
 fn isolates() -> Isolates {
-    let config =
-        IsolatesConfig { pool: PoolConfig::default(), compiler: Compiler::InProcess, code_cache: None };
+    let config = IsolatesConfig {
+        pool: PoolConfig::default(),
+        compiler: Compiler::InProcess,
+        code_cache: None,
+        clock: edgefaas_node::Clock::system(),
+    };
     Isolates::new(&config).expect("the pool can be set up")
 }
 

@@ -22,6 +22,7 @@ pub fn run_isolates(broker: SocketAddr, kind: FunctionKind) -> anyhow::Result<()
             pool: PoolConfig::default(),
             compiler: Compiler::InProcess,
             code_cache: None,
+            clock: edgefaas_node::Clock::system(),
         })?;
         let source = match kind {
             FunctionKind::Js => functions::js_source(),

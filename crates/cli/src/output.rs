@@ -411,10 +411,7 @@ fn log_text(line: &proto::LogLine) -> String {
 
 /// The time since `unix_ms`, in words.
 pub fn since(unix_ms: u64) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64);
-    let ago = now.saturating_sub(unix_ms);
+    let ago = edgefaas_platform::Clock::system().now_unix_ms().saturating_sub(unix_ms);
     let ago = if ago >= 1000 { ago / 1000 * 1000 } else { ago };
     format!("{} ago", humantime::format_duration(std::time::Duration::from_millis(ago)))
 }

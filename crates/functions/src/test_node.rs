@@ -56,7 +56,8 @@ impl TestNode {
     pub fn open(data_dir: &Path, clock: Clock, hooks: Hooks, keep: KeepLimits) -> Self {
         let store = Arc::new(Store::open(&StoreOptions::small(data_dir), clock.clone()).unwrap());
         let pool = PoolConfig { max_isolates: 1, max_memory_bytes: 1 << 20, ..PoolConfig::default() };
-        let isolates = IsolatesConfig { pool, compiler: Compiler::InProcess, code_cache: None };
+        let isolates =
+            IsolatesConfig { pool, compiler: Compiler::InProcess, code_cache: None, clock: clock.clone() };
         let isolates = Arc::new(Isolates::new(&isolates).unwrap());
         let logs = Arc::new(Logs::new(clock.clone(), RingLimits { lines: 100, bytes: 10_000 }));
         let registry = Registry::open(

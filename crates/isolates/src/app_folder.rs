@@ -1,7 +1,7 @@
 //! Files of an app on the user's machine: those inside of its folder, and no others.
 //!
-//! A link may lead from one place in the folder to another, as package managers make them, but not out of it. Otherwise an
-//! app that somebody else wrote could have keys and tokens deployed with it.
+//! A link may lead from one place in the folder to another, as package managers make them, but not out of it. Otherwise a
+//! foreign app could deploy keys and tokens of the user.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -78,8 +78,8 @@ impl AppFolder {
         self.check(path, target)
     }
 
-    /// The content of a file inside. Its path is looked at once it is open, so that nobody can put a link in its place
-    /// between.
+    /// The content of a file inside. Its path is looked at once it is open, so that the file cannot be
+    /// replaced by a link meanwhile.
     ///
     /// # Errors
     /// It is no file, cannot be read, is outside, or has more than `limit_bytes`.

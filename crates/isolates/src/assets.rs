@@ -2,7 +2,7 @@
 //!
 //! Each is one more part of the memory that an instance starts with: the system maps it from the compiled code's file,
 //! once for all instances, and copies a page only where an instance writes to it. So a start takes no longer for it, and
-//! what nobody reads takes no memory.
+//! pages that are not read take no memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wasm_encoder::{Component, DataSection, MemorySection, MemoryType, Module, RawSection};
-use wasmparser::{Parser, Payload};
+use wasmparser::{BinaryReaderError, Parser, Payload};
 
-use crate::js::snapshot::{PAGE_BYTES, add_segment};
+use crate::memory_image::{PAGE_BYTES, add_segment};
 
-/// What a component imports that reads assets.
+/// The import of components that read assets.
 const INTERFACE: &str = "edgefaas:function/assets@";
 /// Each asset begins at a multiple of this: enough for all types of numbers and vectors of them.
 const ALIGNMENT: u64 = 64;
-/// So many are listed for somebody who asks for another one.
+/// The maximum of names that the error for a missing asset lists.
 const SHOWN_NAMES: usize = 10;
-/// The end of what 32-bit addresses reach.
+/// The end of 32-bit addresses.
 const ADDRESS_SPACE: u64 = 1 << 32;
 
 /// A file of an app.
@@ -33,12 +33,15 @@ pub struct Asset {
     pub digest: [u8; 32],
     /// Its size in bytes.
     pub bytes: u64,
-    /// Gets the content, which is asked for only where code is compiled; or says why not.
+    /// Reads the content; called only where code is compiled.
     pub read: ReadAsset,
 }
 
 /// See [`Asset::read`]. Blocks.
-pub type ReadAsset = Arc<dyn Fn() -> Result<Bytes, String> + Send + Sync>;
+pub type ReadAsset = Arc<dyn Fn() -> Result<Bytes, ReadAssetError> + Send + Sync>;
+
+/// The error of a [`ReadAsset`]: that of the store it reads from.
+pub type ReadAssetError = Box<dyn std::error::Error + Send + Sync>;
 
 impl fmt::Debug for Asset {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,52 +59,61 @@ pub(crate) struct PlainAsset {
     pub content: Bytes,
 }
 
-/// Gets the contents of assets. Blocks.
+/// Reads the contents of assets. Blocks.
 pub(crate) fn read_all(assets: &[Asset]) -> Result<Vec<PlainAsset>, AssetError> {
     let read = |asset: &Asset| {
-        let unreadable = |reason: String| AssetError::Unreadable { name: asset.name.clone(), reason };
-        let content = (asset.read)().map_err(unreadable)?;
-        if content.len() as u64 != asset.bytes {
-            return Err(unreadable(format!("it has {} bytes and not {}", content.len(), asset.bytes)));
+        let name = || asset.name.clone();
+        let content = (asset.read)().map_err(|reason| AssetError::Unreadable { name: name(), reason })?;
+        let (bytes, expected_bytes) = (content.len() as u64, asset.bytes);
+        if bytes != expected_bytes {
+            return Err(AssetError::WrongSize { name: name(), bytes, expected_bytes });
         }
         Ok(PlainAsset { name: asset.name.clone(), content })
     };
     assets.iter().map(read).collect()
 }
 
-/// Where the assets of a function lie in its memory.
+/// The addresses of a function's assets in its memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AssetTable {
-    /// By name.
-    places: Vec<Place>,
-    /// What they add to the memory of an instance: whole pages.
+    /// Sorted by name.
+    regions: Vec<Region>,
+    /// Bytes that they add to the memory of an instance: whole pages.
     pub memory_bytes: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct Region {
     name: String,
     address: u32,
     bytes: u32,
 }
 
-/// Assets that can't be given to a function.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Assets cannot be added to a function.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum AssetError {
     #[error("the assets and the function's own memory have more than 4 GiB together")]
     TooLarge,
     #[error("the asset {name} cannot be read: {reason}")]
-    Unreadable { name: String, reason: String },
+    Unreadable { name: String, reason: ReadAssetError },
+    #[error("the asset {name} cannot be read: it has {bytes} bytes and not {expected_bytes}")]
+    WrongSize { name: String, bytes: u64, expected_bytes: u64 },
     #[error("assets cannot be added to it: {0}")]
-    Component(String),
+    Invalid(#[from] BinaryReaderError),
+    #[error("assets cannot be added to it: no module of it has a memory of its own")]
+    NoMemory,
+    #[error("assets cannot be added to it: its memory is not a plain 32-bit one")]
+    UnsupportedMemory,
+    #[error("assets cannot be added to it: a section is longer than the file")]
+    SectionTooLong,
 }
 
 impl AssetTable {
-    /// Places assets one after another from a page on.
+    /// Assigns addresses to assets one after another, from `first_page` on.
     fn new(first_page: u64, assets: &[PlainAsset]) -> Result<Self, AssetError> {
         let start = first_page.saturating_mul(PAGE_BYTES as u64);
         let mut end = start;
-        let mut places = Vec::with_capacity(assets.len());
+        let mut regions = Vec::with_capacity(assets.len());
         for asset in assets {
             let address = end.next_multiple_of(ALIGNMENT);
             end = address.saturating_add(asset.content.len() as u64);
@@ -110,23 +122,24 @@ impl AssetTable {
             else {
                 return Err(AssetError::TooLarge);
             };
-            places.push(Place { name: asset.name.clone(), address, bytes });
+            regions.push(Region { name: asset.name.clone(), address, bytes });
         }
-        places.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { places, memory_bytes: (end - start).next_multiple_of(PAGE_BYTES as u64) as usize })
+        regions.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { regions, memory_bytes: (end - start).next_multiple_of(PAGE_BYTES as u64) as usize })
     }
 
     /// Address and length of an asset.
     pub fn find(&self, name: &str) -> Option<(u32, u32)> {
-        let index = self.places.binary_search_by(|place| place.name.as_str().cmp(name)).ok()?;
-        let place = &self.places[index];
-        Some((place.address, place.bytes))
+        let index = self.regions.binary_search_by(|region| region.name.as_str().cmp(name)).ok()?;
+        let region = &self.regions[index];
+        Some((region.address, region.bytes))
     }
 
-    /// Why there is no asset of that name.
+    /// The error text for a name without an asset.
     pub fn describe_missing(&self, name: &str) -> String {
-        let names: Vec<_> = self.places.iter().take(SHOWN_NAMES).map(|place| place.name.as_str()).collect();
-        let more = if self.places.len() > SHOWN_NAMES { ", and others" } else { "" };
+        let names: Vec<_> =
+            self.regions.iter().take(SHOWN_NAMES).map(|region| region.name.as_str()).collect();
+        let more = if self.regions.len() > SHOWN_NAMES { ", and others" } else { "" };
         match names.as_slice() {
             [] => format!(
                 "there is no asset `{name}`: `assets` of the app's manifest names none, or the function's text does not \
@@ -137,7 +150,7 @@ impl AssetTable {
     }
 }
 
-/// What a program's code depends on: names and contents.
+/// The identity of assets in cache keys: their names and digests.
 pub(crate) fn identity(assets: &[Asset]) -> Vec<u8> {
     let mut identity = Vec::new();
     for asset in assets {
@@ -148,14 +161,14 @@ pub(crate) fn identity(assets: &[Asset]) -> Vec<u8> {
     identity
 }
 
-/// Assets in a memory of `pages` pages: where they are, and their contents by address.
-pub(crate) fn place(
+/// Assigns addresses behind a memory of `pages` pages. Returns them with the contents by address.
+pub(crate) fn lay_out(
     pages: u64,
     assets: &[PlainAsset],
 ) -> Result<(AssetTable, Vec<(u32, Bytes)>), AssetError> {
     let table = AssetTable::new(pages, assets)?;
-    let place = |asset: &PlainAsset| Some((table.find(&asset.name)?.0, asset.content.clone()));
-    let contents = assets.iter().filter_map(place).collect();
+    let content = |asset: &PlainAsset| Some((table.find(&asset.name)?.0, asset.content.clone()));
+    let contents = assets.iter().filter_map(content).collect();
     Ok((table, contents))
 }
 
@@ -173,7 +186,7 @@ pub(crate) fn reads_assets(wasm: &[u8]) -> bool {
                 }
             }
             Ok(_) => {}
-            // The compiler says what is wrong.
+            // The compiler finds the error again.
             Err(_) => return false,
         }
     }
@@ -185,12 +198,11 @@ pub(crate) fn add_to_component(
     wasm: &[u8],
     assets: &[PlainAsset],
 ) -> Result<(Vec<u8>, AssetTable), AssetError> {
-    let invalid = |error: wasmparser::BinaryReaderError| AssetError::Component(error.to_string());
     let mut component = Component::new();
     let mut table = None;
     let mut depth = 0;
     for payload in Parser::new(0).parse_all(wasm) {
-        let payload = payload.map_err(invalid)?;
+        let payload = payload?;
         if depth == 0
             && let Some((id, range)) = payload.as_section()
         {
@@ -200,8 +212,8 @@ pub(crate) fn add_to_component(
                 _ => None,
             };
             match changed {
-                Some((module, places)) => {
-                    table = Some(places);
+                Some((module, added)) => {
+                    table = Some(added);
                     component.section(&RawSection { id, data: &module });
                 }
                 None => drop(component.section(&RawSection { id, data })),
@@ -215,28 +227,27 @@ pub(crate) fn add_to_component(
     }
     match table {
         Some(table) => Ok((component.finish(), table)),
-        None => Err(AssetError::Component("no module of it has a memory of its own".into())),
+        None => Err(AssetError::NoMemory),
     }
 }
 
-/// A section of `wasm`, whose header may say that it is longer than the file.
+/// A section of `wasm`. Its header may give a length beyond the end of the file.
 fn within(wasm: &[u8], range: Range<usize>) -> Result<&[u8], AssetError> {
-    wasm.get(range).ok_or_else(|| AssetError::Component("a section is longer than the file".into()))
+    wasm.get(range).ok_or(AssetError::SectionTooLong)
 }
 
-/// The module with assets behind its memory; nothing if it has none of its own, or another's beside it.
+/// The module with assets behind its memory. None if it has no memory of its own, or imports one.
 fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, AssetTable)>, AssetError> {
-    let invalid = |error: wasmparser::BinaryReaderError| AssetError::Component(error.to_string());
     let mut module = Module::new();
     let mut placed = None;
     let mut data = DataSection::new();
     for payload in Parser::new(0).parse_all(wasm) {
-        let payload = payload.map_err(invalid)?;
+        let payload = payload?;
         let Some((id, range)) = payload.as_section() else { continue };
         match (&payload, &placed) {
             (Payload::ImportSection(imports), _) => {
                 for import in imports.clone().into_imports() {
-                    if matches!(import.map_err(invalid)?.ty, wasmparser::TypeRef::Memory(_)) {
+                    if matches!(import?.ty, wasmparser::TypeRef::Memory(_)) {
                         return Ok(None);
                     }
                 }
@@ -245,22 +256,20 @@ fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, 
             (Payload::MemorySection(memories), _) => {
                 let mut section = MemorySection::new();
                 for (index, memory) in memories.clone().into_iter().enumerate() {
-                    let memory = memory.map_err(invalid)?;
+                    let memory = memory?;
                     let mut pages = 0;
                     if index == 0 {
                         if memory.memory64 || memory.shared || memory.page_size_log2.is_some() {
-                            return Err(AssetError::Component(
-                                "its memory is not a plain 32-bit one".into(),
-                            ));
+                            return Err(AssetError::UnsupportedMemory);
                         }
-                        let (table, contents) = place(memory.initial, assets)?;
+                        let (table, contents) = lay_out(memory.initial, assets)?;
                         pages = (table.memory_bytes / PAGE_BYTES) as u64;
                         placed = Some((table, contents));
                     }
                     let maximum = ADDRESS_SPACE / PAGE_BYTES as u64;
                     section.memory(MemoryType {
                         minimum: memory.initial.saturating_add(pages),
-                        maximum: memory.maximum.map(|most| most.saturating_add(pages).min(maximum)),
+                        maximum: memory.maximum.map(|max| max.saturating_add(pages).min(maximum)),
                         memory64: memory.memory64,
                         shared: memory.shared,
                         page_size_log2: memory.page_size_log2,
@@ -272,10 +281,10 @@ fn add_to_module(wasm: &[u8], assets: &[PlainAsset]) -> Result<Option<(Vec<u8>, 
                 let count = count.saturating_add(contents.len() as u32);
                 module.section(&wasm_encoder::DataCountSection { count });
             }
-            // It is the last one that means anything; where it is missing, there is one now.
+            // Written at the end with the new segments. The order is kept: only custom sections follow.
             (Payload::DataSection(segments), Some(_)) => {
                 for segment in segments.clone() {
-                    data.raw(within(wasm, segment.map_err(invalid)?.range)?);
+                    data.raw(within(wasm, segment?.range)?);
                 }
             }
             _ => drop(module.section(&RawSection { id, data: within(wasm, range)? })),

@@ -1,4 +1,4 @@
-//! Processor time: what an invocation computes, and not what it waits for.
+//! Processor time of invocations, without the time that they wait.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,18 +12,17 @@ use crate::turns::{Turn, Turns};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How much processor time an isolate used so far: what the system gave to other processes and threads meanwhile is not in
-/// it.
+/// The processor time of an isolate so far, without the time of other threads and processes.
 #[derive(Debug)]
 pub(crate) struct Busy {
     limit: Duration,
     spent_ns: AtomicU64,
-    /// What its thread had used when the isolate got it.
+    /// The processor time of its thread when the isolate got it.
     entered_ns: AtomicU64,
     turns: Arc<Turns>,
     /// Its function's turn, while it has it.
     turn: Mutex<Option<Turn>>,
-    place: AtomicU8,
+    phase: AtomicU8,
 }
 
 /// It runs in the time that a round has for those that have not computed for long.
@@ -33,22 +32,22 @@ const WAITS_FOR_LANE: u8 = 1;
 /// It has computed in the lane since it was polled.
 const IN_LANE: u8 = 2;
 
-/// What an isolate does at a tick.
+/// The effect of a tick on an isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtTick {
-    /// It has the thread until the next tick.
+    /// It keeps the thread until the next tick.
     GoesOn,
     /// It waits for its [turn](Busy::take_turn).
     TakesTurn,
 }
 
-/// It computed for longer than it may: the root cause of the error that ends the isolate.
+/// It has used up its processor time: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has used its time")]
 pub(crate) struct TimeUsed;
 
 impl Busy {
-    /// None so far, and no more than `limit` in all; `turns` are those of its function.
+    /// No time so far, and at most `limit` in all. `turns` are those of its function.
     pub fn new(limit: Duration, turns: Arc<Turns>) -> Arc<Self> {
         let none = || AtomicU64::new(0);
         let (spent_ns, entered_ns) = (none(), none());
@@ -58,28 +57,28 @@ impl Busy {
             entered_ns,
             turns,
             turn: Mutex::default(),
-            place: AtomicU8::new(PASSING),
+            phase: AtomicU8::new(PASSING),
         })
     }
 
     /// Lets others compute, and waits until it is its function's turn. It has the turn until it waits for something.
     pub async fn take_turn(&self) {
         drop(self.turn.lock().take());
-        self.place.store(WAITS_FOR_LANE, Relaxed);
+        self.phase.store(WAITS_FOR_LANE, Relaxed);
         let turn = self.turns.take().await;
-        self.place.store(IN_LANE, Relaxed);
+        self.phase.store(IN_LANE, Relaxed);
         *self.turn.lock() = Some(turn);
     }
 
-    /// All of it, up to the last time it gave the thread back.
+    /// The processor time up to the last time that it returned the thread.
     pub fn spent(&self) -> Duration {
         Duration::from_nanos(self.spent_ns.load(Relaxed))
     }
 
-    /// Whether it goes on at a tick of the epoch. To be called within its [`Counted`] run.
+    /// The effect of an epoch tick now. Called within its [`Counted`] run.
     ///
     /// # Errors
-    /// It used more than it may.
+    /// `TimeUsed` if it is over its limit.
     pub fn at_tick(&self) -> Result<AtTick, TimeUsed> {
         let running_ns = thread_ns().saturating_sub(self.entered_ns.load(Relaxed));
         let spent = self.spent() + Duration::from_nanos(running_ns);
@@ -88,7 +87,7 @@ impl Busy {
         }
         // Ticks come at any time. One that interrupted a short invocation would make it wait for those that compute, and keep the
         // fine tick going, which interrupts more of them.
-        let is_short = self.place.load(Relaxed) == PASSING && !lane::is_long(running_ns);
+        let is_short = self.phase.load(Relaxed) == PASSING && !lane::is_long(running_ns);
         Ok(if is_short { AtTick::GoesOn } else { AtTick::TakesTurn })
     }
 }
@@ -118,7 +117,7 @@ impl<F: Future + Unpin> Future for Counted<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        if this.waiting.is_none() && lane::must_wait() && this.busy.place.load(Relaxed) == PASSING {
+        if this.waiting.is_none() && lane::must_wait() && this.busy.phase.load(Relaxed) == PASSING {
             this.waiting = Some(Box::pin(lane::admit(Arc::as_ptr(&this.busy.turns) as lane::FunctionId)));
         }
         if let Some(waiting) = &mut this.waiting {
@@ -131,9 +130,9 @@ impl<F: Future + Unpin> Future for Counted<F> {
         let ran_ns = thread_ns().saturating_sub(entered_ns);
         this.busy.spent_ns.fetch_add(ran_ns, Relaxed);
         lane::note_run(ran_ns);
-        match this.busy.place.load(Relaxed) {
+        match this.busy.phase.load(Relaxed) {
             PASSING => lane::charge(ran_ns),
-            IN_LANE => this.busy.place.store(PASSING, Relaxed),
+            IN_LANE => this.busy.phase.store(PASSING, Relaxed),
             _ => {}
         }
         drop(this.busy.turn.lock().take());
@@ -163,7 +162,7 @@ mod tests {
         let mut run = Counted::new(busy.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut run).poll(&mut context).is_pending());
-        // It waits, while somebody else computes.
+        // It waits, while another isolate computes.
         spin(1000);
         assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Err(TimeUsed)));
         assert!((250..1000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
@@ -189,7 +188,7 @@ mod tests {
     fn a_thread_that_sleeps_uses_nothing() {
         let busy = Busy::new(Duration::from_millis(100), Arc::default());
         let run = async {
-            // As where the system gives the processor to somebody else.
+            // As if the system gave the processor to another thread.
             std::thread::sleep(Duration::from_millis(300));
             busy.at_tick().map(drop)
         };

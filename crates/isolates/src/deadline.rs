@@ -17,8 +17,8 @@ use crate::busy::{AtTick, Busy};
 #[error("the deadline has passed")]
 pub struct DeadlinePassed;
 
-/// Makes the code of `store` yield at a tick once it has run for a while, and wait for its function's [turn](crate::turns), and end with [`DeadlinePassed`] after `deadline` or with
-/// [`TimeUsed`](crate::busy::TimeUsed) when it has computed for long enough.
+/// Makes the code of `store` yield at ticks and wait for its function's [turn](crate::turns). It ends with [`DeadlinePassed`]
+/// after `deadline`, or with [`TimeUsed`](crate::busy::TimeUsed) at its limit of processor time.
 pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(move |_| {
@@ -33,7 +33,7 @@ pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
     });
 }
 
-/// Runs `run` until `deadline`; dropping it there cancels what it waits for.
+/// Runs `run` until `deadline`, and drops it then, which cancels its host calls.
 pub async fn limit<F: Future>(deadline: Instant, run: F) -> Result<F::Output, DeadlinePassed> {
     tokio::time::timeout_at(deadline.into(), run).await.map_err(|_| DeadlinePassed)
 }

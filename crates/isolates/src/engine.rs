@@ -18,15 +18,15 @@ pub const FINE_TICK: Duration = Duration::from_millis(1);
 /// The fine tick is kept for so many ticks after the last long run.
 const FINE_TICKS: u32 = 100;
 
-/// The most elements a table may have.
+/// The maximum of elements of a table.
 pub const MAX_TABLE_ELEMENTS: usize = 20_000;
 
-/// After this long without an invocation the clock stops, so that an idle node does not wake up.
+/// The clock stops after this long without an invocation, so that an idle node does not wake up.
 const CLOCK_IDLE: Duration = Duration::from_secs(1);
 
 /// 4 GiB of reservation lets the compiler leave out bounds checks on 32-bit memories.
 pub(crate) const FULL_RESERVATION_BYTES: u64 = 4 << 30;
-/// What is not mapped behind each.
+/// The guard behind each reservation, which is never mapped.
 pub(crate) const GUARD_BYTES: u64 = 32 << 20;
 /// Where address space is short, bounds are checked against this much.
 pub(crate) const SMALL_RESERVATION_BYTES: u64 = 64 << 20;
@@ -38,23 +38,23 @@ const DENSE_IMAGE_BYTES: u64 = 256 << 20;
 /// Sizes of the isolate pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many isolates may exist at once.
+    /// The maximum of isolates at once.
     pub max_isolates: u32,
-    /// The most linear memory any isolate may have, in bytes; a function's own limit is at most this.
+    /// The maximum of linear memory of an isolate, in bytes. The limit of a function is at most this.
     pub max_memory_bytes: usize,
     /// Address space that each of them reserves, in bytes. Native code depends on it.
     pub reservation_bytes: u64,
     /// Memory that all of them may have together, in bytes.
     pub guest_bytes: u64,
-    /// Memory that a place keeps when its isolate is gone, in bytes: the next one starts faster.
+    /// Memory that a slot keeps resident without an isolate, in bytes: the next isolate starts faster.
     pub kept_bytes: usize,
 }
 
-/// One instance may wait for its next invocation for so many that may run.
+/// The pool has one slot for an idle instance for so many running ones.
 const WARM_SHARE: u32 = 8;
 
 impl PoolConfig {
-    /// How many instances may wait for their next invocation, on top of those that run.
+    /// The maximum of idle instances, beside `max_isolates` running ones.
     pub fn max_warm(&self) -> u32 {
         self.max_isolates.div_ceil(WARM_SHARE)
     }
@@ -72,20 +72,25 @@ impl Default for PoolConfig {
     }
 }
 
-/// The engine could not be made.
+/// The isolates of a node cannot be set up.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the isolate pool for {max_isolates} isolates cannot be set up: {reason}; lower isolates.max or isolates.reservation"
-)]
-pub struct EngineError {
-    max_isolates: u32,
-    reason: String,
-}
-
-impl EngineError {
-    pub(crate) fn new(max_isolates: u32, reason: String) -> Self {
-        Self { max_isolates, reason }
-    }
+pub enum EngineError {
+    /// The system has no address space for the pool.
+    #[error(
+        "the isolate pool for {max_isolates} isolates cannot be set up: {reason:#}; lower isolates.max or isolates.reservation"
+    )]
+    Pool {
+        /// Isolates of the pool.
+        max_isolates: u32,
+        /// The reason, from wasmtime.
+        reason: wasmtime::Error,
+    },
+    /// The imports of components cannot be linked.
+    #[error("the imports of components cannot be linked: {0:#}")]
+    Linker(wasmtime::Error),
+    /// The thread of the epoch clock cannot be started.
+    #[error("the thread of the epoch clock cannot be started: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 /// Makes the engine and reserves its address space.
@@ -93,7 +98,8 @@ impl EngineError {
 /// # Errors
 /// The system has no room for so many isolates.
 pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
-    Engine::new(&config(pool)).map_err(|error| EngineError::new(pool.max_isolates, format!("{error:#}")))
+    Engine::new(&config(pool))
+        .map_err(|reason| EngineError::Pool { max_isolates: pool.max_isolates, reason })
 }
 
 /// The configuration that compiled code depends on as well; the same in the compiling process.
@@ -127,7 +133,7 @@ fn config(pool: PoolConfig) -> Config {
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling))
         .memory_reservation(reservation_bytes)
         .memory_guard_size(GUARD_BYTES)
-        // What lies far apart, such as an asset behind memory that is empty still, is mapped as well and not copied.
+        // Images with wide gaps, such as an asset behind empty memory, are mapped as well and not copied.
         .memory_guaranteed_dense_image_size(DENSE_IMAGE_BYTES)
         .epoch_interruption(true)
         .concurrency_support(false)
@@ -159,7 +165,7 @@ fn without_avx(config: &mut Config) {
 #[cfg(not(target_arch = "x86_64"))]
 fn without_avx(_: &mut Config) {}
 
-/// Drives the engine's epoch while isolates run and rests while none does.
+/// Drives the engine's epoch while isolates run, and idles while none does.
 pub struct EpochClock {
     shared: Arc<ClockState>,
     thread: Option<JoinHandle<()>>,
@@ -170,7 +176,7 @@ struct ClockState {
     /// Milliseconds since `origin` at which an isolate last ended.
     last_end_ms: AtomicU64,
     running: AtomicU64,
-    resting: AtomicBool,
+    idle: AtomicBool,
     stop: AtomicBool,
     origin: Instant,
 }
@@ -181,7 +187,7 @@ impl EpochClock {
         let shared = Arc::new(ClockState {
             last_end_ms: AtomicU64::new(0),
             running: AtomicU64::new(0),
-            resting: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             origin: Instant::now(),
         });
@@ -196,7 +202,7 @@ impl EpochClock {
     pub fn running(&self) -> Running<'_> {
         let state = &*self.shared;
         state.running.fetch_add(1, Ordering::SeqCst);
-        if state.resting.load(Ordering::SeqCst) {
+        if state.idle.load(Ordering::SeqCst) {
             self.handle.unpark();
         }
         Running { state }
@@ -232,15 +238,15 @@ fn tick(engine: &Engine, state: &ClockState) {
         fine_ticks = if lane::has_long_runs() { FINE_TICKS } else { fine_ticks.saturating_sub(1) };
         std::thread::park_timeout(if fine_ticks > 0 { FINE_TICK } else { TICK });
         engine.increment_epoch();
-        let idle_ms = (state.origin.elapsed().as_millis() as u64)
+        let unused_ms = (state.origin.elapsed().as_millis() as u64)
             .saturating_sub(state.last_end_ms.load(Ordering::Relaxed));
-        if state.running.load(Ordering::SeqCst) == 0 && idle_ms > CLOCK_IDLE.as_millis() as u64 {
-            // Announce the rest before looking again, so that a start in between sees it and wakes us.
-            state.resting.store(true, Ordering::SeqCst);
+        if state.running.load(Ordering::SeqCst) == 0 && unused_ms > CLOCK_IDLE.as_millis() as u64 {
+            // `idle` is set before the second look at `running`, so that a start in between sees it and wakes this thread.
+            state.idle.store(true, Ordering::SeqCst);
             while state.running.load(Ordering::SeqCst) == 0 && !state.stop.load(Ordering::SeqCst) {
                 std::thread::park();
             }
-            state.resting.store(false, Ordering::SeqCst);
+            state.idle.store(false, Ordering::SeqCst);
         }
     }
 }

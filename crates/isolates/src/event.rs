@@ -1,4 +1,4 @@
-//! What goes into a function and what comes out of it, independent of the language it is written in.
+//! Events and replies of functions, independent of their language.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 /// One event for a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// What happened.
+    /// The origin of the event.
     pub trigger: Trigger,
     /// HTTP body, MQTT payload or call data; empty if there is none.
     pub body: Bytes,
 }
 
-/// The kind of an event and what its kind brings.
+/// The kind of an event, with the data of the kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trigger {
     /// A request at the HTTP gateway.
@@ -111,7 +111,7 @@ pub struct WorkflowStep {
     pub task: String,
 }
 
-/// What a function answered.
+/// The reply of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// Nothing (HTTP 204).
@@ -149,19 +149,19 @@ pub struct OutgoingRequest {
     pub headers: Vec<(String, String)>,
     /// The body; empty if there is none.
     pub body: Bytes,
-    /// What to do with a redirection.
+    /// The handling of redirections.
     pub redirect: Redirect,
 }
 
-/// What becomes of an answer that points elsewhere (status 301, 302, 303, 307 or 308).
+/// The handling of redirections (status 301, 302, 303, 307 or 308).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Redirect {
-    /// It is followed, to where the function may call only.
+    /// Followed, to permitted servers only.
     #[default]
     Follow,
     /// The request fails.
     Error,
-    /// It is the answer.
+    /// The redirection is the response.
     Manual,
 }
 
@@ -174,8 +174,8 @@ pub struct IncomingResponse {
     pub headers: Vec<(String, String)>,
     /// The whole body, decoded from its transfer coding; a content coding (gzip) is the function's to undo.
     pub body: Bytes,
-    /// Where it came from in the end.
+    /// The URL of the response, after redirections.
     pub url: String,
-    /// Whether a redirection led there.
+    /// Whether a redirection was followed.
     pub redirected: bool,
 }

@@ -1,4 +1,4 @@
-//! The border to whoever runs the isolates: what a function may ask for while it runs.
+//! The interface between isolates and the node: the host calls of a function.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{IncomingResponse, OutgoingRequest, Reply};
 
-/// A future that a host call hands back; it owns what it needs.
+/// The future of a host call.
 pub type HostFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// Which addresses a function may open TCP connections to without looking up a name.
+/// Whether a function may open a TCP connection to an address without looking up a name.
 pub type TcpPermission = Box<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
 /// Held by an invocation for each of its TCP sockets, until it ends.
@@ -21,9 +21,9 @@ pub type SocketPermit = Box<dyn Send + Sync>;
 
 /// Answers the host calls of one invocation.
 ///
-/// The node implements it over its dispatcher, objects and broker; the tests and benches of this crate
-/// implement it over plain memory. One value serves one invocation and is dropped with it, so that
-/// writes which are not committed vanish.
+/// The node implements it over its invoker, objects and broker; the tests and benches of this crate
+/// implement it over plain memory. One value serves one invocation and is dropped with it, together with
+/// its uncommitted writes.
 pub trait Host: Send + 'static {
     /// Holds a message back until the invocation commits.
     fn publish(&mut self, message: PublishRequest) -> Result<(), HostError>;
@@ -38,39 +38,39 @@ pub trait Host: Send + 'static {
     /// Starts a request to another server. Dropping the future closes its connection.
     ///
     /// # Errors
-    /// At once: a URL that is none, a host that is not permitted, too many requests. From the future: no connection, no
-    /// answer in time, an answer that is too large or of another protocol.
+    /// Immediately: an invalid URL, a host that is not permitted, too many requests. From the future: no connection, no
+    /// response in time, a response that is too large or of another protocol.
     fn fetch(
         &mut self,
         request: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError>;
 
-    /// The same for a request whose body is not there yet; that of `request` itself is empty. `body` is waited for by the
-    /// future that is handed back.
+    /// As [`Host::fetch`], for a request whose body is still being written; the body of `request` itself is empty. The
+    /// returned future waits for `body`.
     ///
     /// # Errors
-    /// As [`Host::fetch`], and what `body` fails with.
+    /// As [`Host::fetch`], and the error of `body`.
     fn fetch_later(
         &mut self,
         request: OutgoingRequest,
         body: HostFuture<Result<Bytes, HostError>>,
     ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError>;
 
-    /// The addresses that the function may open TCP connections to without looking up a name; nothing if it may open none
-    /// at all.
+    /// The addresses that the function may open TCP connections to without looking up a name. None if it may open no
+    /// connection at all.
     fn tcp(&mut self) -> Option<TcpPermission>;
 
     /// A TCP socket for the function.
     ///
     /// # Errors
-    /// The function has its share of the sockets.
+    /// `Overloaded` if the function has its maximum of sockets.
     fn socket(&mut self) -> Result<SocketPermit, HostError>;
 
     /// Looks up a name that the function may open TCP connections to: its addresses, each with every port that is
     /// permitted.
     ///
     /// # Errors
-    /// At once: a name that is not permitted. From the future: no address, or none that the name may lead to.
+    /// Immediately: a name that is not permitted. From the future: no address, or no permitted one.
     fn resolve(&mut self, name: &str) -> Result<HostFuture<Result<Vec<SocketAddr>, HostError>>, HostError>;
 
     /// Adds `amount` to a counter of an object.
@@ -90,8 +90,8 @@ pub trait Host: Send + 'static {
     /// methods above otherwise.
     ///
     /// # Errors
-    /// A name, key or value that is no good or over its limit, a field of another type, an object over its quota, a
-    /// counter that would leave its range, an index or pointer that leads nowhere.
+    /// A name, key or value that is invalid or over its limit, a field of another type, an object over its quota, a
+    /// counter that would leave its range, an index or pointer that does not exist.
     fn object_change(
         &mut self,
         object: &str,
@@ -100,11 +100,12 @@ pub trait Host: Send + 'static {
         change: Change<'_>,
     ) -> Result<(), HostError>;
 
-    /// Reads a field, or an entry of a map in it, with this invocation's own changes. [`Read`] says what the answer is; one
-    /// of another kind fails the function's call. What was never written has the value that its type begins with.
+    /// Reads a field, or an entry of a map in it, with this invocation's own changes. The kind of the answer
+    /// follows from [`Read`]; an answer of another kind fails the function's call. A field that was never written has the initial
+    /// value of its type.
     ///
     /// # Errors
-    /// A name or key that is no good, a field of another type.
+    /// An invalid name or key, a field of another type.
     fn object_read(
         &mut self,
         object: &str,
@@ -129,7 +130,7 @@ pub trait Host: Send + 'static {
     fn secret_names(&mut self) -> Vec<String>;
 }
 
-/// What is in a field of an object, or what was asked about it.
+/// The answer to a [`Read`] of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue {
     /// Of a counter or bounded counter.
@@ -172,7 +173,7 @@ impl FieldValue {
     }
 }
 
-/// Asks `host`, whose answer then is of the kind that `read` says.
+/// Reads from `host`, and checks that the answer is of the kind that `read` asks for.
 pub(crate) fn read_object(
     host: &mut dyn Host,
     object: &str,
@@ -184,9 +185,9 @@ pub(crate) fn read_object(
     if value.answers(&read) {
         return Ok(value);
     }
-    let wanted = read.field_type();
+    let field_type = read.field_type();
     Err(HostError::Failed(format!(
-        "the node has something else than the value of a {wanted} for field `{field}` of object `{object}`; \
+        "the node has something else than the value of a {field_type} for field `{field}` of object `{object}`; \
          this is a mistake of the node's"
     )))
 }
@@ -236,19 +237,19 @@ impl LogLevel {
     }
 }
 
-/// Why a host call was refused or failed. Functions see it as an error they can catch.
+/// A host call was refused or failed. Functions see it as an error they can catch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// The manifest's permissions do not name it.
     #[error("not permitted: {0}")]
     NotPermitted(String),
-    /// There is no such thing.
+    /// It does not exist.
     #[error("not found: {0}")]
     NotFound(String),
-    /// The arguments are no good.
+    /// The arguments are invalid.
     #[error("invalid: {0}")]
     Invalid(String),
-    /// No room now; try later.
+    /// A limit is reached; try later.
     #[error("overloaded: {0}")]
     Overloaded(String),
     /// It was carried out and failed.
@@ -256,13 +257,13 @@ pub enum HostError {
     Failed(String),
 }
 
-/// Why a request to another server has no answer.
+/// A request to another server has no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct FetchError {
-    /// What a program can tell apart.
+    /// The kind, for programs.
     pub cause: FetchCause,
-    /// What a person reads.
+    /// The error with its text.
     pub error: HostError,
 }
 
@@ -271,17 +272,17 @@ pub struct FetchError {
 pub enum FetchCause {
     /// The manifest's permissions do not name the server.
     Denied,
-    /// It is no request that could be sent.
+    /// The request is invalid.
     Invalid,
-    /// No room now.
+    /// A limit is reached.
     Overloaded,
     /// The server's name has no address.
     NoAddress,
-    /// It has one, which it must not lead to.
+    /// The address is not permitted.
     AddressDenied,
-    /// There is no way to the address.
+    /// No route to the address.
     Unreachable,
-    /// Nobody listens there.
+    /// The server refuses connections.
     Refused,
     /// No connection in time.
     ConnectTimeout,
@@ -291,9 +292,9 @@ pub enum FetchCause {
     Tls,
     /// The server closed the connection before it had answered.
     Closed,
-    /// What it answered is not HTTP.
+    /// The response is not HTTP.
     Protocol,
-    /// The answer is too large.
+    /// The response is too large.
     TooLarge,
     /// Anything else.
     Other,

@@ -46,8 +46,8 @@ struct Lane {
 }
 
 /// Invocations that wait for a round with time left. Functions have their turns one after another, and the invocations of each in
-/// the order of arrival: one that is called without end holds up nobody else for longer than one of its invocations runs. The runtime alone
-/// would run tasks that a socket woke before those that have yielded, so that who comes later would be first.
+/// the order of arrival: a function that is called without end delays the others by one of its invocations only. The runtime alone
+/// would run tasks that a socket woke before those that have yielded, so that later invocations would be first.
 #[derive(Default)]
 struct Waiting {
     count: AtomicUsize,
@@ -57,14 +57,14 @@ struct Waiting {
 #[derive(Default)]
 struct Queues {
     last_number: u64,
-    /// Of each function that has some the numbers of its invocations; the function at the front is the next.
+    /// The waiting invocations of each function, by number. The function at the front is the next.
     functions: VecDeque<(FunctionId, VecDeque<u64>)>,
 }
 
 /// Tells functions apart while they run.
 pub(crate) type FunctionId = usize;
 
-/// A place among those that wait; given up when it is dropped. It belongs to one thread's lane, wherever it is looked at.
+/// A waiting invocation, which stops waiting on drop. It belongs to the lane of the thread that it was made on.
 struct Ticket {
     waiting: Arc<Waiting>,
     function: FunctionId,
@@ -123,7 +123,7 @@ impl Default for Lane {
     }
 }
 
-/// An isolate that wants to compute on, or does.
+/// An isolate that computes for long, or waits to.
 #[derive(Debug)]
 pub(crate) struct Computing(());
 
@@ -146,7 +146,7 @@ pub(crate) fn must_wait() -> bool {
 }
 
 /// Waits for a round that has time left outside of the lane, and for the turn of its function among those that wait. Dropping the
-/// future gives up the place.
+/// future stops waiting.
 pub(crate) async fn admit(function: FunctionId) {
     if !must_wait() {
         return;
@@ -164,7 +164,7 @@ impl Lane {
     }
 }
 
-/// Waits for the permit of this thread's lane and for the next round. Dropping the future gives up the place.
+/// Waits for the permit of this thread's lane and for the next round. Dropping the future stops waiting.
 pub(crate) async fn turn() -> Option<OwnedSemaphorePermit> {
     let turn = HERE.with(|lane| lane.turn.clone()).acquire_owned().await.ok();
     next_round().await;
@@ -211,6 +211,8 @@ async fn next_round() {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
+    use futures_util::FutureExt;
+
     use super::*;
 
     /// Long enough to fill a round.
@@ -236,14 +238,14 @@ mod tests {
             })
             .collect();
         // A connection: woken by the event loop once a round.
-        let mut most = 0;
+        let mut max = 0;
         for _ in 0..1000 {
             let before = slices.load(Relaxed);
             tokio::task::yield_now().await;
-            most = most.max(slices.load(Relaxed) - before);
+            max = max.max(slices.load(Relaxed) - before);
         }
         assert!(slices.load(Relaxed) > 100, "they do compute");
-        assert!(most <= 1, "{most} slices in one round");
+        assert!(max <= 1, "{max} slices in one round");
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
@@ -258,14 +260,14 @@ mod tests {
                 charge(SLICE_NS);
             });
         }
-        let mut most = 0;
+        let mut max = 0;
         while started.load(Relaxed) < 50 {
             let before = started.load(Relaxed);
             tokio::task::yield_now().await;
             connection.fetch_add(1, Relaxed);
-            most = most.max(started.load(Relaxed) - before);
+            max = max.max(started.load(Relaxed) - before);
         }
-        assert!(most <= 1, "{most} starts in one round");
+        assert!(max <= 1, "{max} starts in one round");
     }
 
     #[tokio::test]
@@ -334,10 +336,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_that_is_given_up_stops_nobody() {
+    async fn a_waiting_isolate_that_is_dropped_delays_no_other() {
         let first = turn().await;
         let mut quitter = Box::pin(turn());
-        assert!(futures_util::poll!(&mut quitter).is_pending());
+        assert!((&mut quitter).now_or_never().is_none());
         drop(quitter);
         let waits = spawn(async { drop(turn().await) });
         drop(first);

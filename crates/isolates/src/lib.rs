@@ -1,13 +1,13 @@
 //! WebAssembly isolates: every invocation runs in an instance of its own, made in microseconds from a
-//! pool and thrown away afterwards.
+//! pool and dropped afterwards.
 //!
 //! This crate knows wasmtime, the function world in `wit/` and the JavaScript engine. It knows nothing
-//! of brokers, HTTP, stores or manifests; what a function may ask for while it runs comes in as a
-//! [`Host`].
+//! of brokers, HTTP, stores or manifests; a [`Host`] answers the calls of a function while it runs.
 
 mod app_folder;
 mod assets;
 mod busy;
+pub mod child_process;
 mod code_cache;
 pub mod compile;
 pub mod component;
@@ -19,14 +19,19 @@ mod host;
 pub mod js;
 mod lane;
 mod machine;
+mod memory_image;
 mod outcome;
 mod pool;
+mod program;
+mod reply;
+mod run_resources;
 mod source;
+mod start;
 mod turns;
 mod warm;
 
 pub use app_folder::{AppFileError, AppFolder};
-pub use assets::{Asset, ReadAsset};
+pub use assets::{Asset, ReadAsset, ReadAssetError};
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
@@ -38,8 +43,10 @@ pub use host::{
     Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
     PublishRequest, Read, SocketPermit, TcpPermission,
 };
-pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolWishes, ProcessMemory};
+pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};
 pub use outcome::{Completion, InvocationMeta, Limits, RunError};
-pub use pool::{FunctionSource, Isolates, IsolatesConfig, PrepareError, Preparing, Program, Start, Usage};
+pub use pool::{Isolates, IsolatesConfig};
+pub use program::{FunctionSource, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};
+pub use start::{Start, Usage};
 pub use warm::Isolation;

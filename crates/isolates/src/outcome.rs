@@ -15,14 +15,14 @@ pub struct InvocationMeta {
     pub deadline_unix_ms: u64,
 }
 
-/// What one invocation may use.
+/// Limits of one invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Linear memory of the isolate in bytes.
     pub memory_bytes: usize,
     /// Wall-clock time from start to answer.
     pub timeout: Duration,
-    /// Time on its thread, within `timeout`: what it computes, and not what it waits for.
+    /// Processor time, within `timeout`.
     pub cpu: Duration,
     /// Size of the answer in bytes.
     pub reply_bytes: usize,
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// The finished run: its result and the times.
+/// A finished run: its result and its times.
 #[derive(Debug)]
 pub struct Completion {
     /// The answer, or why there is none.
@@ -48,16 +48,16 @@ pub struct Completion {
     pub start: Duration,
     /// In the function, host calls included.
     pub execution: Duration,
-    /// How long it had its thread: of `start` and `execution`, what was not waited for.
+    /// Processor time of `start` and `execution`.
     pub cpu: Duration,
     /// Linear memory at the end, in bytes.
     pub memory_bytes: usize,
-    /// Whether the instance was there already.
+    /// Whether it ran in a warm instance.
     pub warm: bool,
 }
 
 impl Completion {
-    /// One that did not begin, after it had waited.
+    /// An invocation that did not begin, after it had `waited`.
     pub(crate) fn refused(error: RunError, waited: Duration) -> Self {
         let none = Duration::ZERO;
         let (start, execution, cpu) = (waited, none, none);
@@ -65,7 +65,7 @@ impl Completion {
     }
 }
 
-/// Why an invocation has no answer. Messages name the user's files, not ours.
+/// An invocation without a reply. Messages name the user's files, not ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// The function returned an error or threw.
@@ -84,13 +84,13 @@ pub enum RunError {
         /// The limit it hit.
         limit: Duration,
     },
-    /// It computed for longer than it may.
+    /// It exceeded its processor time.
     #[error("used more than {limit:?} of processor time; raise limits.cpu or compute less")]
     CpuTimeUsed {
         /// The limit it hit.
         limit: Duration,
     },
-    /// It asked for more memory than it may have.
+    /// It exceeded its memory limit.
     #[error("out of memory: over its limit of {limit_bytes} bytes; raise limits.memory or use less")]
     OutOfMemory {
         /// The limit it hit.
@@ -113,7 +113,7 @@ pub enum RunError {
     /// It trapped: unreachable code, a panic, an access out of bounds, a division by zero.
     #[error("trapped: {message}")]
     Trapped {
-        /// What the trap was.
+        /// The trap.
         message: String,
         /// The first frame in the user's own files, if known.
         location: Option<String>,
@@ -134,7 +134,7 @@ pub enum RunError {
     /// The answer is not something that can be sent.
     #[error("the reply cannot be sent: {reason}")]
     InvalidReply {
-        /// What is wrong with it.
+        /// The fault of the reply.
         reason: String,
     },
     /// The node has no room for a further isolate.

@@ -14,10 +14,10 @@ pub struct ModuleGraph {
 /// One file of a [`ModuleGraph`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Module {
-    /// Its path relative to the app folder, with `/`; what stacks and errors show.
+    /// Its path relative to the app folder, with `/`, as stacks and errors show it.
     pub path: String,
     /// Its text as the user wrote it.
     pub source: String,
-    /// Where each import specifier leads: specifier to path.
+    /// Import specifiers with the paths that they resolve to.
     pub imports: Vec<(String, String)>,
 }

@@ -1,4 +1,4 @@
-//! Whose turn it is to compute, where many invocations want to at once.
+//! Turns of functions to compute, where many invocations do at once.
 //!
 //! An invocation that has computed for a tick goes on when it is its function's turn on this thread, which one invocation of
 //! a function has at a time, and then waits for the thread's [lane](crate::lane). A function with a thousand invocations
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::busy::{Busy, Counted};
 
-    /// Many invocations that compute for ever; each adds to `slices` what it had of the thread.
+    /// Many invocations that compute without end; each adds its slices of the thread to `slices`.
     fn compute(invocations: usize, slices: &Arc<AtomicU32>) -> Vec<tokio::task::JoinHandle<()>> {
         let turns = Arc::<Turns>::default();
         let compute = (0..invocations).map(|_| {

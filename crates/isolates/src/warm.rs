@@ -1,9 +1,9 @@
-//! Instances that are kept for the next invocation of their function, where the function wants that.
+//! Idle instances of functions that reuse them.
 //!
 //! Taken from two papers: an instance that has answered goes back to a cache of its function, which has a maximum
 //! (Photons@Graal, cached isolates); and it is worth keeping while the time between two invocations is below that of start
-//! and execution (DIFFUSE). One alone is kept in any case: whoever asks for `reuse` wants its state. Under pressure the
-//! least recently used go first, whosever they are.
+//! and execution (DIFFUSE). One instance is kept in any case: a function with `reuse` relies on its state. Under pressure
+//! the least recently used instances of all functions are dropped first.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -11,129 +11,105 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::busy::Busy;
-use crate::component::WarmComponent;
-use crate::guest_memory::Reservation;
-use crate::js::WarmJs;
-
-/// After so many invocations an instance is replaced: what it leaks by then is little.
+/// An instance is replaced after so many invocations, which bounds what it leaks.
 const MAX_USES: u32 = 10_000;
-/// An instance that was not used for so long goes.
+/// An instance is dropped after so long without an invocation.
 const MAX_IDLE: Duration = Duration::from_secs(300);
 /// The weight of the latest figure in a moving average.
 const WEIGHT: f64 = 0.125;
 
-/// How instances of a function follow one another.
+/// Whether invocations of a function share instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// A new one for each invocation.
+    /// A new instance for each invocation.
     #[default]
     Fresh,
-    /// One that has answered may have the next invocation, with all that it has in memory.
+    /// An instance that has answered may have the next invocation, with all that it has in memory.
     Reuse {
-        /// How many may be kept.
+        /// The maximum of idle instances.
         max: usize,
     },
 }
 
-/// What an invocation is given to run in.
-pub(crate) struct Place<I> {
-    /// An instance that has waited for it; a new one is made without.
-    pub instance: Option<Box<I>>,
-    /// The memory of a new one; one that has waited has its own.
-    pub reservation: Reservation,
-    /// Whether the instance is given back if it may have another invocation.
-    pub keep: bool,
-    /// Its processor time, and the turns of its function.
-    pub busy: Arc<Busy>,
-}
-
 /// An instance between two invocations.
-pub(crate) enum Instance {
-    Component(Box<WarmComponent>),
-    JavaScript(Box<WarmJs>),
-}
-
-/// What is kept of it.
-struct Kept {
-    instance: Instance,
+struct Kept<I> {
+    instance: I,
     since: Instant,
     uses: u32,
 }
 
-/// An instance that was kept, and how often it was used.
-pub(crate) struct Taken {
-    pub instance: Instance,
+/// An instance that was kept, and its number of invocations so far.
+pub(crate) struct Taken<I> {
+    pub instance: I,
     pub uses: u32,
 }
 
-/// The instances of one function that wait.
-pub(crate) struct Warm {
+/// The idle instances of one function.
+pub(crate) struct Warm<I> {
     max: usize,
-    all: Arc<WarmPool>,
-    state: Mutex<State>,
+    all: Arc<WarmPool<I>>,
+    state: Mutex<State<I>>,
 }
 
-#[derive(Default)]
-struct State {
+struct State<I> {
     /// The one used last is the last one: its pages are in the caches.
-    idle: Vec<Kept>,
+    idle: Vec<Kept<I>>,
     rate: Rate,
 }
 
-/// How often invocations come, and how long they take.
+/// The rate of invocations and their duration: moving averages in seconds.
 #[derive(Debug, Default)]
 struct Rate {
     last: Option<Instant>,
-    between: Option<f64>,
-    busy: f64,
+    between_s: Option<f64>,
+    busy_s: f64,
 }
 
-/// The instances of all functions that wait.
-#[derive(Default)]
-pub(crate) struct WarmPool {
+/// The idle instances of all functions. `I` is an instance.
+pub(crate) struct WarmPool<I> {
     max: usize,
     count: AtomicUsize,
-    functions: Mutex<Vec<Weak<Warm>>>,
+    functions: Mutex<Vec<Weak<Warm<I>>>>,
 }
 
-impl WarmPool {
-    /// For at most `max` instances.
+impl<I> WarmPool<I> {
+    /// A pool of at most `max` instances.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, ..Self::default() })
+        Arc::new(Self { max, count: AtomicUsize::new(0), functions: Mutex::default() })
     }
 
-    /// A cache for one function.
-    pub fn function(self: &Arc<Self>, max: usize) -> Arc<Warm> {
-        let warm = Arc::new(Warm { max, all: self.clone(), state: Mutex::default() });
+    /// The cache of one function, with at most `max` instances.
+    pub fn function(self: &Arc<Self>, max: usize) -> Arc<Warm<I>> {
+        let state = Mutex::new(State { idle: Vec::new(), rate: Rate::default() });
+        let warm = Arc::new(Warm { max, all: self.clone(), state });
         let mut functions = self.functions.lock();
         functions.retain(|function| function.strong_count() > 0);
         functions.push(Arc::downgrade(&warm));
         warm
     }
 
-    /// How many wait.
+    /// The number of idle instances.
     pub fn len(&self) -> usize {
         self.count.load(Relaxed)
     }
 
-    /// Lets go of those that were not used for long.
+    /// Drops the instances that were idle for [`MAX_IDLE`].
     pub fn tidy(&self, now: Instant) {
         self.drop_while(|since| now.saturating_duration_since(since) >= MAX_IDLE, usize::MAX);
     }
 
-    /// Lets go of up to `count`, the least recently used first; says how many went.
+    /// Drops up to `count` instances, the least recently used first. Returns how many were dropped.
     pub fn evict(&self, count: usize) -> usize {
         self.drop_while(|_| true, count)
     }
 
-    fn drop_while(&self, goes: impl Fn(Instant) -> bool, most: usize) -> usize {
-        let functions: Vec<Arc<Warm>> = self.functions.lock().iter().filter_map(Weak::upgrade).collect();
+    fn drop_while(&self, is_dropped: impl Fn(Instant) -> bool, max: usize) -> usize {
+        let functions: Vec<Arc<Warm<I>>> = self.functions.lock().iter().filter_map(Weak::upgrade).collect();
         let mut dropped = 0;
-        while dropped < most {
+        while dropped < max {
             let oldest = functions.iter().filter_map(|warm| Some((warm.oldest()?, warm)));
             let Some((since, warm)) = oldest.min_by_key(|(since, _)| *since) else { break };
-            if !goes(since) {
+            if !is_dropped(since) {
                 break;
             }
             dropped += usize::from(warm.drop_oldest());
@@ -142,9 +118,9 @@ impl WarmPool {
     }
 }
 
-impl Warm {
-    /// An invocation begins: gives it the instance that was used last, if one waits.
-    pub fn take(&self, now: Instant) -> Option<Taken> {
+impl<I> Warm<I> {
+    /// Takes the instance that was used last, if one is idle, for an invocation that begins now.
+    pub fn take(&self, now: Instant) -> Option<Taken<I>> {
         let mut state = self.state.lock();
         state.rate.arrived(now);
         let kept = state.idle.pop()?;
@@ -153,12 +129,12 @@ impl Warm {
         Some(Taken { instance: kept.instance, uses: kept.uses })
     }
 
-    /// An instance has answered after `busy`, its start included, and may have another invocation.
-    pub fn give_back(&self, instance: Instance, uses: u32, busy: Duration, now: Instant) {
+    /// Keeps an instance for another invocation. The last one took `busy`, its start included.
+    pub fn give_back(&self, instance: I, uses: u32, busy: Duration, now: Instant) {
         let uses = uses + 1;
         let mut state = self.state.lock();
         state.rate.took(busy);
-        if uses >= MAX_USES || state.idle.len() >= state.rate.wanted().min(self.max) {
+        if uses >= MAX_USES || state.idle.len() >= state.rate.needed_instances().min(self.max) {
             return;
         }
         if self.all.count.fetch_add(1, Relaxed) >= self.all.max {
@@ -190,7 +166,7 @@ impl Warm {
     }
 }
 
-impl Drop for Warm {
+impl<I> Drop for Warm<I> {
     fn drop(&mut self) {
         self.all.count.fetch_sub(self.state.get_mut().idle.len(), Relaxed);
     }
@@ -200,19 +176,19 @@ impl Rate {
     fn arrived(&mut self, now: Instant) {
         if let Some(last) = self.last.replace(now) {
             let between = now.saturating_duration_since(last).as_secs_f64();
-            self.between = Some(average(self.between, between));
+            self.between_s = Some(average(self.between_s, between));
         }
     }
 
     fn took(&mut self, busy: Duration) {
-        self.busy = average((self.busy > 0.0).then_some(self.busy), busy.as_secs_f64());
+        self.busy_s = average((self.busy_s > 0.0).then_some(self.busy_s), busy.as_secs_f64());
     }
 
-    /// How many instances have something to do at this rate: at least one.
-    fn wanted(&self) -> usize {
-        match self.between {
+    /// The number of instances that are busy at this rate: at least one.
+    fn needed_instances(&self) -> usize {
+        match self.between_s {
             // Little's law; the conversion ends at the largest.
-            Some(between) if between > 0.0 => (self.busy / between).ceil().max(1.0) as usize,
+            Some(between) if between > 0.0 => (self.busy_s / between).ceil().max(1.0) as usize,
             Some(_) => usize::MAX,
             None => 1,
         }
@@ -238,11 +214,11 @@ mod tests {
 
     #[test]
     fn as_many_are_kept_as_have_something_to_do() {
-        assert_eq!(Rate::default().wanted(), 1);
-        assert_eq!(rate(100, 10).wanted(), 1);
-        assert_eq!(rate(10, 100).wanted(), 10);
-        assert_eq!(rate(10, 101).wanted(), 11);
-        assert_eq!(rate(0, 1).wanted(), usize::MAX);
+        assert_eq!(Rate::default().needed_instances(), 1);
+        assert_eq!(rate(100, 10).needed_instances(), 1);
+        assert_eq!(rate(10, 100).needed_instances(), 10);
+        assert_eq!(rate(10, 101).needed_instances(), 11);
+        assert_eq!(rate(0, 1).needed_instances(), usize::MAX);
     }
 
     #[test]
@@ -253,6 +229,6 @@ mod tests {
             rate.arrived(now + Duration::from_secs(number));
             rate.took(Duration::from_millis(100));
         }
-        assert_eq!(rate.wanted(), 1);
+        assert_eq!(rate.needed_instances(), 1);
     }
 }

@@ -13,7 +13,8 @@ use edgefaas_isolates::{
     Compiler, CronTick, Event, FunctionSource, HostError, HttpRequest, Isolates, IsolatesConfig, Isolation,
     Limits, LogLevel, MqttMessage, Preparing, Reply, RunError, Trigger,
 };
-use support::{Bench, call, graph, http, mqtt};
+use edgefaas_platform::Clock;
+use support::{Bench, WALL_UNIX_MS, call, graph, http, mqtt};
 
 fn json(reply: Result<Reply, RunError>) -> serde_json::Value {
     match reply {
@@ -340,6 +341,7 @@ async fn what_the_pool_keeps_for_a_function_goes_with_its_program() {
         pool: PoolConfig { max_isolates: 20, ..PoolConfig::default() },
         compiler: Compiler::InProcess,
         code_cache: None,
+        clock: Clock::new(|| WALL_UNIX_MS),
     };
     let isolates = Isolates::new(&config).unwrap();
     let source = "export default async () => { await new Promise((done) => setTimeout(done, 50)); return [...Array(1000).keys()]; }";
@@ -384,14 +386,16 @@ async fn performance_counts_from_the_begin_of_the_invocation() {
                 origin: performance.timeOrigin };
         };"#;
     let program = bench.prepare(&graph("f.js", source)).await.unwrap();
-    for _ in 0..2 {
-        let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    for hours in 1..=2 {
+        let wall = WALL_UNIX_MS + hours * 3_600_000;
+        bench.set_wall(wall);
         let seen = json(bench.run(&program, call("")).await.result);
         let number = |name: &str| seen[name].as_f64().unwrap();
         assert!(number("first") >= 0.0 && number("second") >= number("first") + 19.0, "{seen}");
         assert!(number("apart").abs() <= 2.0, "{seen}");
         // It is that of this invocation, not of the snapshot.
-        assert!(number("origin") >= before.as_secs_f64() * 1e3 - 1.0, "{seen}");
+        let since_wall = number("origin") - wall as f64;
+        assert!((-1.0..60_000.0).contains(&since_wall), "{seen}");
     }
 }
 
@@ -594,14 +598,17 @@ async fn invocations_share_top_level_state_but_not_changes() {
                 now: Date.now(), began, uuid: crypto.randomUUID(), bytes: [...crypto.getRandomValues(new Uint8Array(8))] };
         };"#;
     let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let wall = WALL_UNIX_MS + 3_600_000;
+    bench.set_wall(wall);
     let first = json(bench.run(&program, call("")).await.result);
     let second = json(bench.run(&program, call("")).await.result);
     for seen in [&first, &second] {
         assert_eq!((seen["size"].as_u64(), seen["count"].as_u64()), (Some(2), Some(1)));
         assert_eq!((seen["leak"].as_u64(), seen["polluted"].as_u64()), (Some(1), Some(1)));
         assert_eq!(seen["shared"], "from deploy");
-        let (now, wall) = (seen["now"].as_f64().unwrap(), support::unix_ms() as f64);
-        assert!((wall - 60_000.0..=wall).contains(&now) && now >= seen["began"].as_f64().unwrap(), "{now}");
+        let (now, began) = (seen["now"].as_u64().unwrap(), seen["began"].as_u64().unwrap());
+        assert!((wall..wall + 60_000).contains(&now), "{now}");
+        assert!((WALL_UNIX_MS..wall).contains(&began), "{began}");
     }
     for fresh in ["random", "uuid", "bytes"] {
         assert_ne!(first[fresh], second[fresh], "{fresh} is not frozen in the snapshot");

@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
 use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
-use edgefaas_isolates::{Machine, MemoryLimit, PoolWishes};
+use edgefaas_isolates::{Machine, MemoryLimit, PoolOverrides};
 use edgefaas_platform::is_loopback;
 use edgefaas_state::store::{JournalSync, MIN_RESERVE_BYTES};
 use serde::Deserialize;
@@ -224,7 +224,7 @@ impl IsolatesSection {
     /// The pool that fits a machine and these settings, with the plan's memory.
     pub fn pool(&self, machine: &Machine, plan: &MemoryPlan) -> PoolConfig {
         let machine = Machine { memory_bytes: plan.limit.bytes, ..*machine };
-        machine.pool(PoolWishes {
+        machine.pool(PoolOverrides {
             guest_bytes: Some(plan.guest_bytes),
             max_isolates: self.max,
             max_memory_bytes: self.max_memory.map(|size| size.as_u64()),

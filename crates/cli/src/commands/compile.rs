@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use edgefaas_functions::registry::{DRY_RUN_STACK_BYTES, dry_run_workflows};
-use edgefaas_isolates::compile::{ProcessLimits, Task, collect_stdio, compile_stdio, dry_run_stdio};
+use edgefaas_isolates::child_process::{collect_stdio, compile_stdio, dry_run_stdio};
+use edgefaas_isolates::compile::{ProcessLimits, Task};
 use edgefaas_isolates::engine::PoolConfig;
+use edgefaas_platform::Clock;
 
 use crate::args::{Collect, Compile, CompileTask, DryRun};
 
@@ -25,7 +27,7 @@ pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
         CompileTask::Component => Task::Component,
         CompileTask::Script => Task::Script,
     };
-    Ok(compile_stdio(pool, memory_bytes, task))
+    Ok(compile_stdio(Clock::system(), pool, memory_bytes, task))
 }
 
 pub fn collect(args: &Collect) -> anyhow::Result<ExitCode> {

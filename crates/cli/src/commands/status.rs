@@ -1,8 +1,9 @@
 //! `edgefaas status`
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use edgefaas_api::control as proto;
+use edgefaas_platform::Clock;
 use serde_json::json;
 
 use crate::args::{Format, Global};
@@ -195,8 +196,7 @@ fn bridge_json(bridge: &proto::Bridge) -> serde_json::Value {
 
 fn bridge_text(bridge: proto::Bridge) -> String {
     let since = bridge.connected_since_ms.map(|since| {
-        let connected = SystemTime::UNIX_EPOCH + Duration::from_millis(since);
-        let time = SystemTime::now().duration_since(connected).unwrap_or_default().as_secs();
+        let time = Clock::system().now_unix_ms().saturating_sub(since) / 1000;
         format!("connected for {}", humantime::format_duration(Duration::from_secs(time)))
     });
     let state = match since {

@@ -217,8 +217,7 @@ impl LiveFunction {
             let (store, record) = (store.clone(), record.clone());
             let bytes = record.bytes;
             let digest = *blake3::hash(record.digest.as_bytes()).as_bytes();
-            let read: ReadAsset =
-                Arc::new(move || records::get_asset(&store, &record).map_err(|error| error.to_string()));
+            let read: ReadAsset = Arc::new(move || records::get_asset(&store, &record).map_err(Into::into));
             Asset { name: name.clone(), digest, bytes, read }
         };
         self.assets.iter().map(asset).collect()

@@ -1,7 +1,7 @@
-//! A file of the cache, and the room that files have together.
+//! An entry of the cache, and the size of all entries.
 //!
-//! First the native code, so that it can be mapped as it lies there; then what is kept about it, the length of that (4
-//! bytes, little-endian) and the authentication code of name and all that comes before.
+//! A file has the native code, which can be mapped in place; then its metadata, the length of the metadata (4 bytes,
+//! little-endian), and the authentication code of the entry's name and all of the above.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,34 +11,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::CacheFolder;
-use crate::js::snapshot::is_zero;
+use crate::memory_image::is_zero;
 
-/// A file that was begun longer ago was left by a process that is gone.
+/// A temporary file of this age was left by a process that has ended.
 const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
 
-/// What file systems give room in, and what `stat` counts in (stat(2)).
+/// The block size of file systems, and the unit of `stat` (stat(2)).
 const PAGE_BYTES: usize = 4096;
 const BLOCK_BYTES: u64 = 512;
 
 const CODE_BYTES: usize = blake3::OUT_LEN;
 const LENGTH_BYTES: usize = size_of::<u32>();
 
-/// A place in the folder, with a file or without.
+/// An entry, whether its file exists or not.
 pub(super) struct Entry<'a> {
-    /// The file's name; all are equally long.
+    /// The file's name; all names have one length.
     pub name: String,
     pub path: PathBuf,
     pub folder: &'a CacheFolder,
 }
 
-/// A file that this node has written, and that has not changed since.
+/// A file that this node has written, unchanged.
 pub(super) struct Authentic {
-    /// Where it begins is the native code.
+    /// Begins with the native code.
     pub file: File,
-    /// How long that is.
+    /// The length of the native code.
     pub native_bytes: u64,
-    /// What is kept about it.
-    pub about: Vec<u8>,
+    /// Its metadata.
+    pub metadata: Vec<u8>,
 }
 
 impl<'a> Entry<'a> {
@@ -46,28 +46,28 @@ impl<'a> Entry<'a> {
         Self { path: folder.path.join(&name), name, folder }
     }
 
-    /// The file, if it is there and this node's own.
-    pub fn open(&self) -> Option<Authentic> {
+    /// The file, if it exists and this node has written it. Its time of last use becomes `now`.
+    pub fn open(&self, now: SystemTime) -> Option<Authentic> {
         let file = File::open(&self.path).ok()?;
         match self.check(file) {
             Ok(Some(authentic)) => {
-                // For whoever makes room. Where it can't be noted, the age of the file has to do.
+                // Read by `make_room`. If it cannot be set, the entry is removed earlier.
                 let used = File::options().append(true).open(&self.path);
-                let _ = used.and_then(|file| file.set_modified(SystemTime::now()));
+                let _ = used.and_then(|file| file.set_modified(now));
                 Some(authentic)
             }
             Ok(None) => {
-                tracing::warn!(path = %self.path.display(), "compiled code is damaged or foreign; compiling anew");
+                tracing::warn!(path = %self.path.display(), "compiled code is damaged or foreign; compiling it again");
                 None
             }
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "compiled code cannot be read; compiling anew");
+                tracing::warn!(path = %self.path.display(), %error, "compiled code cannot be read; compiling it again");
                 None
             }
         }
     }
 
-    /// Reads it piece by piece: none of it stays in memory but what is about it.
+    /// Reads the file piece by piece; only its metadata stays in memory.
     fn check(&self, file: File) -> std::io::Result<Option<Authentic>> {
         let bytes = file.metadata()?.len();
         let Some(signed_bytes) = bytes.checked_sub(CODE_BYTES as u64) else { return Ok(None) };
@@ -79,13 +79,13 @@ impl<'a> Entry<'a> {
             return Ok(None);
         }
         let mut length = [0; LENGTH_BYTES];
-        let Some(about_end) = signed_bytes.checked_sub(LENGTH_BYTES as u64) else { return Ok(None) };
-        file.read_exact_at(&mut length, about_end)?;
+        let Some(metadata_end) = signed_bytes.checked_sub(LENGTH_BYTES as u64) else { return Ok(None) };
+        file.read_exact_at(&mut length, metadata_end)?;
         let length = u32::from_le_bytes(length);
-        let Some(native_bytes) = about_end.checked_sub(length.into()) else { return Ok(None) };
-        let mut about = vec![0; length as usize];
-        file.read_exact_at(&mut about, native_bytes)?;
-        Ok(Some(Authentic { file, native_bytes, about }))
+        let Some(native_bytes) = metadata_end.checked_sub(length.into()) else { return Ok(None) };
+        let mut metadata = vec![0; length as usize];
+        file.read_exact_at(&mut metadata, native_bytes)?;
+        Ok(Some(Authentic { file, native_bytes, metadata }))
     }
 
     /// With the name, so that one entry cannot take another's place.
@@ -95,44 +95,44 @@ impl<'a> Entry<'a> {
         hasher
     }
 
-    /// Writes it, if the folder has room for so much at all: says whether it did. Earlier files make room.
-    pub fn write(&self, native: &[u8], about: &[u8]) -> std::io::Result<bool> {
+    /// Writes the entry, and removes others to make room. False if the folder or its file system has no room for it.
+    pub fn write(&self, native: &[u8], metadata: &[u8], now: SystemTime) -> std::io::Result<bool> {
         static WRITES: AtomicU64 = AtomicU64::new(0);
-        let bytes = (native.len() + about.len() + LENGTH_BYTES + CODE_BYTES) as u64;
+        let bytes = (native.len() + metadata.len() + LENGTH_BYTES + CODE_BYTES) as u64;
         if bytes > self.folder.max_bytes {
             return Ok(false);
         }
-        make_room(&self.folder.path, self.folder.max_bytes - bytes)?;
+        make_room(&self.folder.path, self.folder.max_bytes - bytes, now)?;
         if !self.folder.has_room_for(bytes) {
             return Ok(false);
         }
         let write = WRITES.fetch_add(1, Ordering::Relaxed);
         let temporary = self.path.with_extension(format!("{}-{write}.tmp", std::process::id()));
-        let written = self.write_to(&temporary, native, about);
+        let written = self.write_to(&temporary, native, metadata);
         if written.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }
         written.map(|()| true)
     }
 
-    fn write_to(&self, temporary: &Path, native: &[u8], about: &[u8]) -> std::io::Result<()> {
-        let length = u32::try_from(about.len()).map_err(std::io::Error::other)?.to_le_bytes();
+    fn write_to(&self, temporary: &Path, native: &[u8], metadata: &[u8]) -> std::io::Result<()> {
+        let length = u32::try_from(metadata.len()).map_err(std::io::Error::other)?.to_le_bytes();
         let mut hasher = self.hasher();
-        hasher.update(native).update(about).update(&length);
+        hasher.update(native).update(metadata).update(&length);
         let mut file = File::options();
         let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
         match may_have_holes(&file) {
             true => write_sparse(&mut file, native)?,
             false => file.write_all(native)?,
         }
-        for part in [about, &length, hasher.finalize().as_bytes()] {
+        for part in [metadata, &length, hasher.finalize().as_bytes()] {
             file.write_all(part)?;
         }
         drop(file);
         std::fs::rename(temporary, &self.path)
     }
 
-    /// Takes the file away, if there is one.
+    /// Removes the file, if it exists.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -178,14 +178,13 @@ pub(super) fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()>
         }
         file.write_all(page)?;
     }
-    // What follows is never empty, so that a hole at the end has an end as well.
+    // The data after it is never empty, so that the file does not end with a hole.
     file.seek_relative(hole)
 }
 
-/// Removes the files that were not used for longest until the others have no more than `most_bytes`. Code that is mapped
-/// stays where it is until nobody uses it.
-pub(super) fn make_room(folder: &Path, most_bytes: u64) -> std::io::Result<()> {
-    let now = SystemTime::now();
+/// Removes the least recently used entries until the others have at most `max_bytes`, and temporary files that a process has
+/// left. Mapped code stays in memory while it is used.
+pub(super) fn make_room(folder: &Path, max_bytes: u64, now: SystemTime) -> std::io::Result<()> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -203,7 +202,7 @@ pub(super) fn make_room(folder: &Path, most_bytes: u64) -> std::io::Result<()> {
     kept.sort();
     let mut total: u64 = kept.iter().map(|(_, bytes, _)| bytes).sum();
     for (_, bytes, path) in kept {
-        if total <= most_bytes {
+        if total <= max_bytes {
             break;
         }
         let _ = std::fs::remove_file(path);

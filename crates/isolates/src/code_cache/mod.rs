@@ -1,8 +1,8 @@
-//! Native code that is kept between starts.
+//! Cache of native code between starts.
 //!
-//! It is a cache: made on this machine, from sources that are kept elsewhere, and only files that carry this node's own
-//! authentication code are ever loaded. They are mapped, not read: what is not touched takes no memory, and the system may
-//! drop what was. What was not used for longest goes when there is too much.
+//! Entries are made on this machine, from sources that are stored elsewhere, and only files that carry this node's own
+//! authentication code are loaded. They are mapped, not read: pages that are not touched take no memory, and the system may
+//! drop touched ones. The least recently used entries are removed when the folder is full.
 
 mod entry;
 
@@ -11,6 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
+use edgefaas_platform::Clock;
 use serde::{Deserialize, Serialize};
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
@@ -18,22 +19,21 @@ use wasmtime::{Engine, Module};
 use crate::compile::{CompileError, Compiler};
 use entry::{Authentic, Entry};
 
-/// Where compiled code is kept.
+/// The folder of cached code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheFolder {
-    /// The folder, which there is. Nobody else may write to it: a file that is cut short while it is mapped ends the
-    /// process.
+    /// An existing folder that only this node writes to: a file that is truncated while it is mapped ends the process.
     pub path: PathBuf,
-    /// What files are authenticated with.
+    /// The key that authenticates files.
     pub key: [u8; 32],
-    /// Bytes of files at most; one that is larger is not kept.
+    /// The maximum of all files together, in bytes; a larger entry is not cached.
     pub max_bytes: u64,
-    /// Bytes of the file system that are kept free for others.
+    /// Bytes of the file system that stay free.
     pub reserve_bytes: u64,
 }
 
 impl CacheFolder {
-    /// Whether the file system has room for so much more. What it cannot say is left to fail.
+    /// Whether the file system has room for `bytes`. True if it cannot tell: the write fails then.
     fn has_room_for(&self, bytes: u64) -> bool {
         rustix::fs::statvfs(&self.path).map_or(true, |stat| {
             let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -42,12 +42,14 @@ impl CacheFolder {
     }
 }
 
-/// Compiles what is not in its folder yet and loads what is.
+/// Loads native code from its folder, and compiles what is not there.
 #[derive(Debug)]
 pub struct CodeCache {
     compiler: Compiler,
-    /// Without it nothing is kept.
+    /// Without it nothing is cached.
     folder: Option<CacheFolder>,
+    /// The clock of the last use of entries.
+    clock: Clock,
 }
 
 /// Native code of one of the two kinds.
@@ -59,67 +61,67 @@ pub(crate) trait Loaded: Sized {
 }
 
 impl CodeCache {
-    /// A cache in `folder`, if there is one.
-    pub fn new(compiler: Compiler, folder: Option<CacheFolder>) -> Self {
-        Self { compiler, folder }
+    /// A cache in `folder`; without a folder code is compiled each time. `clock` gives the times of last use.
+    pub fn new(compiler: Compiler, folder: Option<CacheFolder>, clock: Clock) -> Self {
+        Self { compiler, folder, clock }
     }
 
-    /// Where code is compiled.
+    /// Compiles in this process or in a child.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
 
-    /// The folder, if code is kept.
+    /// The folder, if code is cached.
     pub fn folder(&self) -> Option<&CacheFolder> {
         self.folder.as_ref()
     }
 
-    /// The core module that depends on `key`, compiled now or earlier. Blocks for as long as compiling takes.
+    /// The core module that depends on `key`, compiled now or earlier. Blocks while it is compiled.
     ///
     /// # Errors
-    /// `wasm` gives none, or it can't be compiled.
+    /// `wasm` fails, or its result cannot be compiled.
     pub(crate) fn module<E: From<CompileError>>(
         &self,
         engine: &Engine,
         key: &[&[u8]],
         wasm: impl FnOnce() -> Result<Vec<u8>, E>,
     ) -> Result<Module, E> {
-        if let Some((module, _)) = self.kept(engine, key) {
+        if let Some((module, _)) = self.get(engine, key) {
             return Ok(module);
         }
         let native = self.compiler.module(engine, wasm()?)?;
-        Ok(self.keep(engine, key, &native, Vec::new())?.0)
+        Ok(self.put(engine, key, &native, Vec::new())?.0)
     }
 
-    /// Code that was kept as `key`, and what is kept about it. Blocks for as long as reading takes.
-    pub(crate) fn kept<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<(T, Vec<u8>)> {
+    /// The code of `key` with its metadata. None if it is not cached. Blocks while the file is read.
+    pub(crate) fn get<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<(T, Vec<u8>)> {
         self.open(engine, &self.entry(engine, T::KIND, key)?)
     }
 
-    /// Loads native code and keeps it as `key`, in place of earlier code. Gives it with what is kept about it: both are
-    /// another's if somebody else has kept some at the same time. Blocks for as long as writing takes.
+    /// Caches native code as `key`, in place of earlier code, and loads it. Returns it with its metadata: both are those of
+    /// another process that has written the same entry meanwhile. Blocks while the file is written.
     ///
     /// # Errors
-    /// It is no code of this engine.
-    pub(crate) fn keep<T: Loaded>(
+    /// `Invalid` if it is no code of this engine.
+    pub(crate) fn put<T: Loaded>(
         &self,
         engine: &Engine,
         key: &[&[u8]],
         native: &[u8],
-        about: Vec<u8>,
+        metadata: Vec<u8>,
     ) -> Result<(T, Vec<u8>), CompileError> {
-        // Kept before it is loaded, so that it can be mapped.
+        // Written before it is loaded, so that it can be mapped.
         if let Some(entry) = self.entry(engine, T::KIND, key)
-            && self.write(&entry, native, &about)
-            && let Some(kept) = self.open(engine, &entry)
+            && self.write(&entry, native, &metadata)
+            && let Some(cached) = self.open(engine, &entry)
         {
-            return Ok(kept);
+            return Ok(cached);
         }
         let code = T::from_bytes(engine, native);
-        Ok((code.map_err(|error| CompileError::Invalid(format!("{error:#}")))?, about))
+        Ok((code.map_err(|error| CompileError::Invalid(format!("{error:#}")))?, metadata))
     }
 
-    /// Files are named by all that the code depends on: source, engine settings and version, processor.
+    /// The entry of a key. Its name depends on all that the code depends on: source, engine settings and version, processor.
     fn entry(&self, engine: &Engine, kind: &str, key: &[&[u8]]) -> Option<Entry<'_>> {
         let folder = self.folder.as_ref()?;
         let mut settings = std::hash::DefaultHasher::new();
@@ -134,29 +136,29 @@ impl CodeCache {
     }
 
     fn open<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<(T, Vec<u8>)> {
-        let authentic = entry.open()?;
-        match load_kept(engine, &authentic) {
-            Ok(code) => Some((code, authentic.about)),
+        let authentic = entry.open(self.clock.now())?;
+        match load(engine, &authentic) {
+            Ok(code) => Some((code, authentic.metadata)),
             Err(error) => {
                 let path = entry.path.display();
-                tracing::warn!(%path, %error, "compiled code does not load; compiling anew");
+                tracing::warn!(%path, %error, "compiled code does not load; compiling it again");
                 entry.remove();
                 None
             }
         }
     }
 
-    /// Says whether it is there now. A cache that can't be written costs time and memory, nothing else.
-    fn write(&self, entry: &Entry<'_>, native: &[u8], about: &[u8]) -> bool {
-        entry.write(native, about).unwrap_or_else(|error| {
-            tracing::warn!(path = %entry.path.display(), %error, "compiled code could not be kept");
+    /// Writes an entry. False if it is not written: that costs time and memory, nothing else.
+    fn write(&self, entry: &Entry<'_>, native: &[u8], metadata: &[u8]) -> bool {
+        entry.write(native, metadata, self.clock.now()).unwrap_or_else(|error| {
+            tracing::warn!(path = %entry.path.display(), %error, "compiled code cannot be cached");
             false
         })
     }
 }
 
-/// Maps it; where it can't be mapped, as on a file system that nothing may be executed from, reads it.
-fn load_kept<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<T> {
+/// Maps the code, or reads it where it cannot be mapped, as on a file system mounted `noexec`.
+fn load<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<T> {
     if authentic.is_mappable()
         && let Ok(code) = T::from_file(engine, &authentic.file)
     {
@@ -176,7 +178,7 @@ impl Loaded for Module {
     }
 
     fn from_file(engine: &Engine, file: &File) -> wasmtime::Result<Self> {
-        // SAFETY: as above. The file is the very one whose content was authenticated; nobody writes to it any more: the
+        // SAFETY: as above. The file is the very one whose content was authenticated; it is never written again: the
         // node replaces files as a whole, and the folder is its own.
         unsafe { Self::deserialize_open_file(engine, file.try_clone()?) }
     }
@@ -214,6 +216,15 @@ mod tests {
     /// An empty module with an empty custom section "a".
     const OTHER: &[u8] = b"\0asm\x01\0\0\0\x00\x02\x01a";
 
+    /// 2027, whatever the machine's clock says.
+    fn clock() -> Clock {
+        Clock::new(|| 1_800_000_000_000)
+    }
+
+    fn now() -> SystemTime {
+        clock().now()
+    }
+
     fn given(wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
         Ok(wasm.to_vec())
     }
@@ -226,23 +237,23 @@ mod tests {
         cache.entry(engine, Module::KIND, &[wasm]).unwrap()
     }
 
-    /// A cache that cannot compile: what it gives was kept.
+    /// A cache that cannot compile: it returns cached code only.
     fn only_kept(folder: &Path) -> CodeCache {
         let (program, arguments) = ("/no/such/compiler".into(), Vec::new());
         let compiler = Compiler::Child(ChildCompiler { program, arguments, memory_bytes: 0 });
-        CodeCache::new(compiler, Some(self::folder(folder)))
+        CodeCache::new(compiler, Some(self::folder(folder)), clock())
     }
 
     #[test]
     fn an_entry_that_does_not_load_is_compiled_anew() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::default();
-        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())), clock());
         let entry = entry(&engine, &cache, EMPTY);
-        entry.write(b"authentic, but no code", b"").unwrap();
+        entry.write(b"authentic, but no code", b"", now()).unwrap();
         only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap_err();
         assert!(!entry.path.exists());
-        entry.write(b"authentic, but no code", b"").unwrap();
+        entry.write(b"authentic, but no code", b"", now()).unwrap();
         cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let names = std::fs::read_dir(folder.path()).unwrap().count();
@@ -253,59 +264,59 @@ mod tests {
     fn an_entry_cannot_take_the_place_of_another() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::default();
-        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())), clock());
         cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let (here, there) = (entry(&engine, &cache, EMPTY), entry(&engine, &cache, OTHER));
         std::fs::copy(&here.path, &there.path).unwrap();
-        assert!(here.open().is_some());
-        assert!(there.open().is_none());
+        assert!(here.open(now()).is_some());
+        assert!(there.open(now()).is_none());
     }
 
     #[test]
     fn every_changed_byte_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::default();
-        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())), clock());
         let entry = entry(&engine, &cache, EMPTY);
         // With pages of zeros, which take no room on most disks.
         let native = [b"native code".as_slice(), &[0; 40_000], b"more of it"].concat();
-        entry.write(&native, b"about it").unwrap();
+        entry.write(&native, b"about it", now()).unwrap();
         let room = std::os::unix::fs::MetadataExt::blocks(&entry.path.metadata().unwrap()) * 512;
         let is_sparse = may_have_holes(&File::open(&entry.path).unwrap());
         assert_eq!(room < 30_000, is_sparse, "{room}");
-        let kept = entry.open().unwrap();
+        let kept = entry.open(now()).unwrap();
         assert!(kept.read().unwrap() == native);
-        assert_eq!(kept.about, b"about it");
+        assert_eq!(kept.metadata, b"about it");
         let whole = std::fs::read(&entry.path).unwrap();
         for at in (0..whole.len()).filter(|at| !(100..40_000).contains(at) || at % 997 == 0) {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(&entry.path, &changed).unwrap();
-            assert!(entry.open().is_none(), "byte {at}");
+            assert!(entry.open(now()).is_none(), "byte {at}");
             std::fs::write(&entry.path, &whole[..at]).unwrap();
-            assert!(entry.open().is_none(), "cut at {at}");
+            assert!(entry.open(now()).is_none(), "cut at {at}");
         }
         std::fs::write(&entry.path, &whole).unwrap();
-        assert!(entry.open().is_some());
+        assert!(entry.open(now()).is_some());
     }
 
     #[test]
     fn a_file_in_memory_has_no_holes_or_is_not_mapped() {
         let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
         let engine = Engine::default();
-        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())));
+        let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())), clock());
         cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let entry = entry(&engine, &cache, EMPTY);
-        assert!(entry.open().unwrap().is_mappable());
+        assert!(entry.open(now()).unwrap().is_mappable());
         // As `cp` leaves it, which makes holes of zeros that had room where they come from.
-        let native = [entry.open().unwrap().read().unwrap(), vec![0; 40_000]].concat();
-        entry.write(&native, b"").unwrap();
-        assert!(entry.open().unwrap().is_mappable());
+        let native = [entry.open(now()).unwrap().read().unwrap(), vec![0; 40_000]].concat();
+        entry.write(&native, b"", now()).unwrap();
+        assert!(entry.open(now()).unwrap().is_mappable());
         let whole = std::fs::read(&entry.path).unwrap();
         let mut copy = File::create(&entry.path).unwrap();
         write_sparse(&mut copy, &whole[..whole.len() - 1]).unwrap();
         copy.write_all(&whole[whole.len() - 1..]).unwrap();
-        let with_holes = entry.open().expect("it has the same content");
+        let with_holes = entry.open(now()).expect("it has the same content");
         assert!(!with_holes.is_mappable());
         assert_eq!(with_holes.read().unwrap(), native);
     }
@@ -317,7 +328,7 @@ mod tests {
         let file = |name: &str, bytes: usize, age_s: u64| {
             let path = path.join(name);
             std::fs::write(&path, vec![0; bytes]).unwrap();
-            let used = SystemTime::now() - Duration::from_secs(age_s);
+            let used = now() - Duration::from_secs(age_s);
             std::fs::File::options().append(true).open(&path).unwrap().set_modified(used).unwrap();
         };
         file("old.native", 4096, 300);
@@ -326,11 +337,11 @@ mod tests {
         file("left.tmp", 4096, 7200);
         file("begun.tmp", 4096, 1);
         file("other.txt", 4096, 9000);
-        make_room(path, 2 * 4096).unwrap();
+        make_room(path, 2 * 4096, now()).unwrap();
         let left = |name: &str| path.join(name).exists();
         assert!(!left("old.native") && !left("left.tmp"));
         assert!(left("middle.native") && left("used.native") && left("begun.tmp") && left("other.txt"));
-        make_room(path, 4096).unwrap();
+        make_room(path, 4096, now()).unwrap();
         assert!(!left("middle.native") && left("used.native"));
     }
 
@@ -339,18 +350,18 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let engine = Engine::default();
         let own = folder(temporary.path());
-        let cache = CodeCache::new(Compiler::InProcess, Some(own.clone()));
+        let cache = CodeCache::new(Compiler::InProcess, Some(own.clone()), clock());
         cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let entry = entry(&engine, &cache, EMPTY);
-        let long_ago = SystemTime::now() - Duration::from_secs(1000);
+        let long_ago = now() - Duration::from_secs(1000);
         std::fs::File::options().append(true).open(&entry.path).unwrap().set_modified(long_ago).unwrap();
-        assert!(entry.open().is_some());
-        assert!(entry.path.metadata().unwrap().modified().unwrap() > long_ago);
+        assert!(entry.open(now()).is_some());
+        assert_eq!(entry.path.metadata().unwrap().modified().unwrap(), now());
         // One that would take all the room for itself is used and not kept.
         let full = CacheFolder { reserve_bytes: u64::MAX, ..own.clone() };
         assert!(!full.has_room_for(1));
         let small = CacheFolder { max_bytes: 10, ..own };
-        CodeCache::new(Compiler::InProcess, Some(small))
+        CodeCache::new(Compiler::InProcess, Some(small), clock())
             .module(&engine, &[OTHER], || given(OTHER))
             .unwrap();
         assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 1);

@@ -1,40 +1,40 @@
-//! The parent's side of the child process: feeds it, waits for it, and says how it ended.
+//! The parent's side of the child process: its input, its output, and how it ended.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::CompileError;
-use super::process::{CPU_LIMIT, PROGRESS_PREFIX};
+use super::parse_thread::PROGRESS_PREFIX;
+use super::process::CPU_LIMIT;
 
-/// A child lives too short to give memory back; and where its limit has no room for jemalloc's thread, jemalloc would try to start
+/// A child ends before it would give memory back. Where its limit has no room for jemalloc's thread, jemalloc would try to start
 /// it again and again.
 const ALLOCATOR_SETTINGS: (&str, &str) = ("_RJEM_MALLOC_CONF", "background_thread:false");
 
-/// What a process says last that has no memory left.
+/// The last words of a process without memory.
 const OUT_OF_MEMORY: [&str; 4] =
     ["memory allocation of", "Cannot allocate memory", "out of memory", "failed to spawn thread"];
 
-/// What Rust says before it ends a process whose stack has overflowed.
+/// The last words of a Rust process whose stack has overflowed.
 const STACK_OVERFLOW: &str = "has overflowed its stack";
 
-/// How often is looked whether a child has ended that has closed its stdout.
-const CHILD_POLL: Duration = Duration::from_millis(1);
-
-/// How long what is left in the pipes may take to read after the child's end.
+/// The time limit for reading the rest of the pipes after the child's end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The end of stderr that is kept, in bytes: the last file and the reason are in it.
+/// The part of stderr that is kept, in bytes: its end has the last file and the reason.
 const MAX_STDERR_BYTES: usize = 16 << 10;
 
-/// The last words of a crash that are shown, in characters.
+/// The maximum of the last words that an error shows, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
 /// The program, its limits and its input.
@@ -43,17 +43,20 @@ pub(crate) struct Input<'a> {
     pub program: &'a Path,
     /// All of its arguments.
     pub arguments: Vec<OsString>,
-    /// What it reads from stdin.
+    /// Its stdin.
     pub stdin: Bytes,
-    /// How long it may take.
+    /// The time limit.
     pub time_limit: Duration,
-    /// The limit that it sets itself, for errors.
+    /// The limit in bytes that it sets itself, for errors.
     pub memory_bytes: u64,
-    /// The most that it may answer.
+    /// The maximum of its stdout.
     pub max_output_bytes: u64,
 }
 
-/// Runs a child to its end and gives its stdout. Blocks.
+/// Runs a child to its end and returns its stdout. Blocks.
+///
+/// # Errors
+/// The child cannot be started, exceeds a limit, or fails.
 pub(crate) fn run(input: Input<'_>) -> Result<Vec<u8>, CompileError> {
     let Input { program, arguments, stdin: bytes, time_limit, memory_bytes, max_output_bytes } = input;
     let deadline = Instant::now() + time_limit;
@@ -67,36 +70,30 @@ pub(crate) fn run(input: Input<'_>) -> Result<Vec<u8>, CompileError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(io)?;
-    let mut child = EndedOnDrop(child);
-    let (stdin, stdout, stderr) = (child.0.stdin.take(), child.0.stdout.take(), child.0.stderr.take());
-    let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+    let mut child = RunningChild::new(child);
+    let pipes = (child.process.stdin.take(), child.process.stdout.take(), child.process.stderr.take());
+    let (Some(mut stdin), Some(stdout), Some(stderr)) = pipes else {
         return Err(failed("it has no pipes".to_owned()));
     };
-    // Each pipe has a thread, so that no order of reading and writing blocks. They end with the child. If
-    // it dies early the write fails, and its stderr says why.
-    let written = in_thread(move || stdin.write_all(&bytes)).map_err(io)?;
-    let output = in_thread(move || read_at_most(stdout, max_output_bytes)).map_err(io)?;
-    let words = in_thread(move || read_end(stderr)).map_err(io)?;
+    // Each pipe has a thread, so that no order of reading and writing blocks. If the child dies early the write fails, and
+    // its stderr has the reason.
+    let written = child.in_thread("compile-pipe", move || stdin.write_all(&bytes)).map_err(io)?;
+    let read = move || read_at_most(stdout, max_output_bytes);
+    let output = child.in_thread("compile-pipe", read).map_err(io)?;
+    let words = child.in_thread("compile-pipe", move || read_end(stderr)).map_err(io)?;
+    let ended = child.end().map_err(io)?;
+    let left = || deadline.saturating_duration_since(Instant::now());
 
-    // A child closes its stdout when it ends, or when it is about to.
-    let output = match wait(&output, deadline.saturating_duration_since(Instant::now())) {
-        Some(output) => Some(output.map_err(io)?),
-        None => None,
-    };
+    let output = wait(&output, left()).transpose().map_err(io)?;
     if output.as_ref().is_some_and(|output| output.len() as u64 > max_output_bytes) {
         return Err(CompileError::TooLarge { limit_bytes: max_output_bytes });
     }
-    let status = loop {
-        if let Some(status) = child.0.try_wait().map_err(io)? {
-            break Some(status);
-        }
-        if Instant::now() >= deadline {
-            break None;
-        }
-        std::thread::sleep(CHILD_POLL);
+    let status = match wait(&ended, left()).transpose().map_err(io)? {
+        Some(()) => Some(child.process.wait().map_err(io)?),
+        None => None,
     };
     let (Some(output), Some(status)) = (output, status) else {
-        drop(child);
+        child.kill();
         let words = wait(&words, DRAIN_TIMEOUT).and_then(Result::ok).unwrap_or_default();
         return Err(CompileError::TimedOut { at: Words::new(&words).at, limit: time_limit });
     };
@@ -106,11 +103,11 @@ pub(crate) fn run(input: Input<'_>) -> Result<Vec<u8>, CompileError> {
         return Ok(output);
     }
     let words = wait(&words, DRAIN_TIMEOUT).ok_or_else(timed_out)?.map_err(io)?;
-    Err(ended(status, &words, memory_bytes))
+    Err(error_of(status, &words, memory_bytes))
 }
 
-/// Why a child failed.
-fn ended(status: ExitStatus, words: &str, memory_bytes: u64) -> CompileError {
+/// The error of a child that failed.
+fn error_of(status: ExitStatus, words: &str, memory_bytes: u64) -> CompileError {
     let Words { at, reason } = Words::new(words);
     let is = |signal: Signal| status.signal() == Some(signal.as_raw());
     if OUT_OF_MEMORY.iter().any(|words| reason.contains(words)) {
@@ -133,11 +130,11 @@ fn ended(status: ExitStatus, words: &str, memory_bytes: u64) -> CompileError {
     }
 }
 
-/// What a child said on stderr.
+/// The stderr of a child.
 struct Words {
-    /// The file that it began last.
+    /// The last file that it began.
     at: Option<String>,
-    /// All the rest.
+    /// All other lines.
     reason: String,
 }
 
@@ -150,38 +147,79 @@ impl Words {
     }
 }
 
-/// A child that is killed, if it still runs, and always waited for.
-struct EndedOnDrop(Child);
+/// A child with the threads that serve it. On drop it is killed, if it still runs, and reaped, and the threads are joined.
+struct RunningChild {
+    process: Child,
+    threads: Vec<JoinHandle<()>>,
+    /// Cloned into each thread, so that `ended` is disconnected when all have ended.
+    alive: Option<SyncSender<Infallible>>,
+    ended: Receiver<Infallible>,
+}
 
-impl Drop for EndedOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl RunningChild {
+    fn new(process: Child) -> Self {
+        let (alive, ended) = mpsc::sync_channel(0);
+        Self { process, threads: Vec::new(), alive: Some(alive), ended }
+    }
+
+    /// Starts a thread, which ends with the child, and returns its result over a channel.
+    fn in_thread<T: Send + 'static>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::io::Result<Receiver<T>> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let alive = self.alive.clone();
+        let run = move || {
+            // Fails if the time limit is over.
+            let _ = sender.send(work());
+            drop(alive);
+        };
+        self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
+        Ok(receiver)
+    }
+
+    /// Notifies of the child's end. The child stays a zombie, so that its process id is not used again until it is reaped
+    /// here.
+    fn end(&mut self) -> std::io::Result<Receiver<std::io::Result<()>>> {
+        let child = Pid::from_child(&self.process);
+        self.in_thread("compile-wait", move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            Ok(rustix::io::retry_on_intr(|| waitid(WaitId::Pid(child), options)).map(drop)?)
+        })
+    }
+
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
-fn in_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Receiver<T>> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let run = move || {
-        // Nobody listens any more if time is up.
-        let _ = sender.send(work());
-    };
-    std::thread::Builder::new().name("compile-pipe".to_owned()).spawn(run)?;
-    Ok(receiver)
+impl Drop for RunningChild {
+    fn drop(&mut self) {
+        self.kill();
+        self.alive = None;
+        // A process that the child has started may hold a pipe open. The thread of that pipe ends with that process.
+        if self.ended.recv_timeout(DRAIN_TIMEOUT) == Err(RecvTimeoutError::Disconnected) {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+    }
 }
 
-/// What a thread gives within `limit`, nothing if it takes longer.
+/// The result of a thread within `limit`, none if it takes longer.
 fn wait<T>(from: &Receiver<T>, limit: Duration) -> Option<T> {
     from.recv_timeout(limit).ok()
 }
 
-/// Reads one byte more than allowed, by which the caller sees that it is too much.
+/// Reads up to one byte more than allowed: the caller sees by it that the output is too large.
 fn read_at_most(from: impl Read, bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut read = Vec::new();
     from.take(bytes.saturating_add(1)).read_to_end(&mut read).map(|_| read)
 }
 
-/// Reads to the end and keeps the last of it.
+/// Reads to the end and keeps the last [`MAX_STDERR_BYTES`].
 fn read_end(mut from: impl Read) -> std::io::Result<String> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
     loop {

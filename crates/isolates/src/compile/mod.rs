@@ -1,11 +1,13 @@
-//! Everything that is done with deployed code before it runs: parsing, transpiling, evaluating the top level of
-//! JavaScript, and compiling WebAssembly to native code.
+//! Compiling WebAssembly to native code, and the child process that handles deployed code.
 //!
-//! The code comes from whoever may deploy, and none of these steps has a known bound on its stack, memory or time. A node
-//! therefore leaves all of them to a short-lived child process of the same binary ([`process`]), which has limits
-//! on all three. If the child dies, the deploy fails ([`child`]).
+//! Deployed code is not trusted, and no step of it (parsing, transpiling, evaluating the top level of JavaScript, compiling)
+//! has a known bound on its stack, memory or time. A node therefore leaves all steps to a short-lived child process of the
+//! same binary, with [limits](ProcessLimits) on all three. If the child dies, the deploy fails ([`child`]). The main
+//! functions of the child are in [`child_process`](crate::child_process).
 
 mod child;
+mod component;
+mod parse_thread;
 mod process;
 
 use std::path::PathBuf;
@@ -19,30 +21,31 @@ use wasmtime::Engine;
 use crate::assets::PlainAsset;
 
 pub(crate) use child::{Input, run};
-pub(crate) use process::{ChildError, CompiledComponent, ComponentTask, Parsing};
-pub use process::{ProcessLimits, collect_stdio, compile_stdio, dry_run_stdio};
+pub(crate) use component::{CompiledComponent, ComponentTask};
+pub(crate) use parse_thread::{ParseThread, ParseThreadError};
+pub use process::ProcessLimits;
 
-/// Where deployed code is parsed and compiled.
+/// Compiles deployed code in this process or in a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compiler {
-    /// In this process: tests and benches, with code that they know.
+    /// In this process: tests and benches, with trusted code.
     InProcess,
     /// In a child process.
     Child(ChildCompiler),
 }
 
-/// A program that calls [`compile_stdio`].
+/// A program that calls [`compile_stdio`](crate::child_process::compile_stdio).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildCompiler {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments; the word for the [`Task`] is added.
+    /// Its arguments; the name of the [`Task`] is added.
     pub arguments: Vec<String>,
-    /// The limit that it sets itself with [`ProcessLimits::apply`], for errors.
+    /// The limit in bytes that it sets itself with [`ProcessLimits::apply`], for errors.
     pub memory_bytes: u64,
 }
 
-/// How long a child process may take.
+/// The time limit of a child process.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 impl Compiler {
@@ -54,7 +57,7 @@ impl Compiler {
         }
     }
 
-    /// Puts assets into a component and compiles it. Blocks.
+    /// Adds assets to a component and compiles it. Blocks.
     pub(crate) fn component(
         &self,
         engine: &Engine,
@@ -68,10 +71,10 @@ impl Compiler {
 }
 
 impl ChildCompiler {
-    /// Lets a child, whose arguments are complete, look at `content` and forget it: see [`dry_run_stdio`]. Blocks.
+    /// Runs a child, whose arguments are complete, on `content` and drops its result: see [`dry_run_stdio`](crate::child_process::dry_run_stdio). Blocks.
     ///
     /// # Errors
-    /// The child died of it, or took too long.
+    /// The child died, or took too long.
     pub fn dry_run(&self, content: Vec<u8>, time_limit: Duration) -> Result<(), CompileError> {
         let (program, memory_bytes) = (&self.program, self.memory_bytes);
         let arguments = self.arguments.iter().map(Into::into).collect();
@@ -86,7 +89,7 @@ impl ChildCompiler {
         .map(drop)
     }
 
-    /// Gives a child its task and takes its result. Blocks.
+    /// Sends a task to a child and returns its result. Blocks.
     pub(crate) fn exchange<T: DeserializeOwned>(
         &self,
         task: Task,
@@ -119,7 +122,7 @@ impl ChildCompiler {
     }
 }
 
-/// What the child process does.
+/// The task of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Compiles a core module.
@@ -131,7 +134,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The word for it on the child's command line.
+    /// Its name on the child's command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Module => "module",
@@ -147,7 +150,7 @@ pub enum CompileError {
     /// The code is not valid WebAssembly.
     #[error("{0}")]
     Invalid(String),
-    /// The app's assets can't be put into its memory.
+    /// The app's assets cannot be added to its memory.
     #[error("{0}")]
     Assets(String),
     /// The child process could not be run.
@@ -155,28 +158,28 @@ pub enum CompileError {
     Process {
         /// The program.
         program: String,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
     /// The child process took too long and was killed.
     #[error(
         "{}compiling it did not end within {limit:?}; try again when the machine has less to do, or make the code smaller",
-        place(at.as_deref())
+        prefix(at.as_deref())
     )]
     TimedOut {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
         /// How long it had.
         limit: Duration,
     },
-    /// The child process wanted more memory than it may have.
+    /// The child process exceeded its memory limit.
     #[error(
         "{}compiling it takes more than {} MiB of memory; make the code smaller (for Rust: opt-level = \"s\" and \
          strip = true), or raise isolates.compile_memory",
-        place(at.as_deref()), memory_bytes >> 20
+        prefix(at.as_deref()), memory_bytes >> 20
     )]
     OutOfMemory {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
         /// The limit in bytes.
         memory_bytes: u64,
@@ -185,16 +188,16 @@ pub enum CompileError {
     #[error(
         "{}the compiler was killed, as the system does when the machine's memory is used up: if it happens again, the code takes more to \
          compile, or its top level more to run, than this node has; make it smaller, or use a larger machine",
-        place(at.as_deref())
+        prefix(at.as_deref())
     )]
     Killed {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
     },
     /// The child process overflowed its stack.
-    #[error("{}the code is nested too deeply; split up what nests (brackets, operators, branches)", place(at.as_deref()))]
+    #[error("{}the code is nested too deeply; split up what nests (brackets, operators, branches)", prefix(at.as_deref()))]
     TooDeep {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
     },
     /// The result does not fit.
@@ -207,17 +210,17 @@ pub enum CompileError {
         limit_bytes: u64,
     },
     /// The child process crashed: a fault of the parser or compiler.
-    #[error("{}the compiler crashed on this code ({reason}); please report it", place(at.as_deref()))]
+    #[error("{}the compiler crashed on this code ({reason}); please report it", prefix(at.as_deref()))]
     Crashed {
-        /// The file it was at.
+        /// The last file that it began.
         at: Option<String>,
         /// How it ended, and its last words.
         reason: String,
     },
 }
 
-/// A file as the beginning of a message.
-fn place(at: Option<&str>) -> String {
+/// The prefix of a message with the file.
+fn prefix(at: Option<&str>) -> String {
     at.map(|file| format!("{file}: ")).unwrap_or_default()
 }
 
@@ -237,10 +240,10 @@ pub(crate) fn compile(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Ve
     native.map_err(|error| CompileError::Invalid(format!("{error:#}")))
 }
 
-/// Puts assets, names with contents, into a component that reads any, and compiles it in this process: what the fuzzer drives.
+/// Puts assets, names with contents, into a component that reads any, and compiles it in this process, for the fuzzer.
 ///
 /// # Errors
-/// It is no component, or has no place for assets.
+/// It is no component, or has no memory for assets.
 pub fn compile_component(
     engine: &Engine,
     wasm: Bytes,

@@ -1,4 +1,4 @@
-//! The generated bindings of the function world, and the way between their types and ours.
+//! The generated bindings of the function world, and conversions between their types and ours.
 
 use crate::event::{Event, HttpResponse, IncomingResponse, OutgoingRequest, Redirect, Reply, Trigger};
 use crate::host::HostError;
@@ -13,8 +13,8 @@ mod generated {
         exports: { default: async },
         with: {
             "wasi:io": wasmtime_wasi::p2::bindings::io,
-            "edgefaas:function/calls.pending-call": crate::component::host_calls::PendingCall,
-            "edgefaas:function/requests.pending-response": crate::component::host_calls::PendingResponse,
+            "edgefaas:function/calls.pending-call": crate::component::pending::PendingCall,
+            "edgefaas:function/requests.pending-response": crate::component::pending::PendingResponse,
         },
     });
 }
@@ -96,7 +96,7 @@ pub fn guest_reply(reply: Reply) -> types::Reply {
     }
 }
 
-/// What the guest asks of another server.
+/// A request of the guest to another server.
 pub fn outgoing_request(request: requests::Request) -> OutgoingRequest {
     OutgoingRequest {
         method: request.method,

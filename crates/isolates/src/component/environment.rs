@@ -2,7 +2,7 @@
 
 use wasmtime_wasi::p2::bindings::cli::environment;
 
-use super::ComponentState;
+use super::state::ComponentState;
 use crate::host::Host;
 
 impl environment::Host for ComponentState {

@@ -1,14 +1,13 @@
-//! Telling what ended a component's run.
+//! Errors that end the run of a component.
 
 use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
-use super::ComponentState;
-use super::state::MAX_RESOURCES;
+use super::state::{ComponentState, MAX_RESOURCES};
 use crate::outcome::{Limits, RunError};
 
-/// The run's error in our words: the limit that was hit first, then the trap.
+/// The error of a run: the limit that it hit, else the trap.
 pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits) -> RunError {
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
         tracing::warn!(error = %full, "the isolate pool is full");

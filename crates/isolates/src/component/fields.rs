@@ -3,7 +3,7 @@
 use super::bindings::objects;
 use crate::host::{Change, FieldType, FieldValue, HostError};
 
-/// What the guest asks for.
+/// A change that the guest requests.
 pub fn field_change(change: &objects::FieldChange) -> Change<'_> {
     match change {
         objects::FieldChange::CounterAdd(amount) => Change::CounterAdd(*amount),
@@ -35,7 +35,7 @@ pub fn field_change(change: &objects::FieldChange) -> Change<'_> {
     }
 }
 
-/// The type that the guest means.
+/// A field type of the guest.
 pub fn field_type(field_type: objects::FieldType) -> FieldType {
     match field_type {
         objects::FieldType::Counter => FieldType::Counter,
@@ -54,7 +54,10 @@ pub fn field_type(field_type: objects::FieldType) -> FieldType {
     }
 }
 
-/// The value of a field as the guest sees it. Keys are no such value: whoever asks for one has checked that it is.
+/// The value of a field as the guest sees it.
+///
+/// # Errors
+/// Keys, which are no value of a field.
 pub fn guest_value(value: FieldValue) -> Result<objects::FieldValue, HostError> {
     Ok(match value {
         FieldValue::Integer(value) => objects::FieldValue::Integer(value),

@@ -2,57 +2,18 @@
 
 use bytes::Bytes;
 use wasmtime::component::Resource;
-use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+use wasmtime_wasi::p2::{DynPollable, subscribe};
 
-use super::ComponentState;
 use super::bindings::{
     assets, calls, context, guest_reply, guest_response, messaging, objects, outgoing_request, requests,
     types,
 };
 use super::fields::{field_change, field_type, guest_keys, guest_share, guest_value};
-use crate::event::{IncomingResponse, Reply};
-use crate::host::{
-    FieldType, FieldValue, HostError, HostFuture, LogLevel, PublishRequest, Read, read_object,
-};
+use super::pending::{Pending, PendingCall, PendingResponse};
+use super::state::ComponentState;
+use crate::host::{FieldType, FieldValue, HostError, LogLevel, PublishRequest, Read, read_object};
 
 type HostResult<T> = wasmtime::Result<Result<T, types::HostError>>;
-
-/// A call of another function that is under way or answered.
-pub type PendingCall = Pending<Reply>;
-/// A request to another server that is under way or answered.
-pub type PendingResponse = Pending<IncomingResponse>;
-
-/// Something of the host's that takes its time.
-pub enum Pending<T> {
-    /// Under way.
-    Running(HostFuture<Result<T, HostError>>),
-    /// There, and not taken yet.
-    Answered(Result<T, HostError>),
-    /// Taken.
-    Taken,
-}
-
-impl<T> Pending<T> {
-    /// The answer, once; none while it is not there.
-    fn take(&mut self) -> Option<Result<T, HostError>> {
-        match std::mem::replace(self, Self::Taken) {
-            Self::Answered(answer) => Some(answer),
-            running => {
-                *self = running;
-                None
-            }
-        }
-    }
-}
-
-#[async_trait::async_trait]
-impl<T: Send + 'static> Pollable for Pending<T> {
-    async fn ready(&mut self) {
-        if let Self::Running(future) = self {
-            *self = Self::Answered(future.await);
-        }
-    }
-}
 
 impl types::Host for ComponentState {}
 
@@ -82,8 +43,8 @@ impl context::Host for ComponentState {
 
 impl assets::Host for ComponentState {
     fn locate(&mut self, name: String) -> wasmtime::Result<Option<assets::Region>> {
-        let place = self.assets.find(&name);
-        Ok(place.map(|(address, length)| assets::Region { address, length }))
+        let found = self.assets.find(&name);
+        Ok(found.map(|(address, length)| assets::Region { address, length }))
     }
 }
 
@@ -143,7 +104,7 @@ impl calls::HostPendingCall for ComponentState {
 impl requests::Host for ComponentState {
     fn fetch(&mut self, request: requests::Request) -> HostResult<Resource<PendingResponse>> {
         match self.host().fetch(outgoing_request(request)) {
-            // Under way from now on, whichever of several the component waits for first.
+            // Sent now, whichever of several requests the component waits for first.
             Ok(future) => {
                 let future = Box::pin(wasmtime_wasi::runtime::spawn(future));
                 self.open_calls += 1;
@@ -208,9 +169,9 @@ impl objects::Host for ComponentState {
         object: String,
         field: String,
         path: Vec<String>,
-        wanted: objects::FieldType,
+        kind: objects::FieldType,
     ) -> HostResult<objects::FieldValue> {
-        let read = Read::Value(field_type(wanted));
+        let read = Read::Value(field_type(kind));
         let value = read_object(self.host(), &object, &field, &keys(&path), read);
         Ok(value.and_then(guest_value).map_err(Into::into))
     }
@@ -220,10 +181,10 @@ impl objects::Host for ComponentState {
         object: String,
         field: String,
         path: Vec<String>,
-        wanted: objects::FieldType,
+        kind: objects::FieldType,
         element: Vec<u8>,
     ) -> HostResult<bool> {
-        let field_type = field_type(wanted);
+        let field_type = field_type(kind);
         if !matches!(field_type, FieldType::GSet | FieldType::Set) {
             let error = HostError::Invalid(format!("a {field_type} has no elements to look for"));
             return Ok(Err(error.into()));

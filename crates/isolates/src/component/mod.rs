@@ -6,18 +6,22 @@ mod failure;
 mod fields;
 mod host_calls;
 mod outgoing;
+mod pending;
 mod proxy;
-mod reply;
 mod sockets;
 mod state;
 mod stdio;
+mod tcp;
+mod wall_clock;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use edgefaas_platform::Clock;
 use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Engine, Store};
 use wasmtime_wasi::p2::bindings::cli::environment as wasi_environment;
+use wasmtime_wasi::p2::bindings::clocks::wall_clock as wasi_wall_clock;
 use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket};
 use wasmtime_wasi_http::p2::bindings::{Proxy, ProxyPre};
 
@@ -27,9 +31,9 @@ use crate::deadline::{self, DeadlinePassed};
 use crate::event::Event;
 use crate::host::Host;
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
-use crate::warm::Place;
-pub use reply::check_reply;
-pub(crate) use state::ComponentState;
+use crate::reply::check_reply;
+use crate::run_resources::{Isolate, RunResources};
+use state::ComponentState;
 
 /// A component that is linked and ready to be instantiated.
 #[derive(Clone)]
@@ -38,7 +42,7 @@ pub struct ComponentProgram {
     assets: Arc<AssetTable>,
 }
 
-/// What a component exports.
+/// The export that handles events.
 #[derive(Clone)]
 enum World {
     /// `handle` of the world in `wit/`.
@@ -59,7 +63,7 @@ pub(crate) struct WarmComponent {
     instance: Started,
 }
 
-/// Why a component can't be a function.
+/// A component cannot be a function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ComponentError {
     /// Neither a component nor a core module.
@@ -67,7 +71,7 @@ pub enum ComponentError {
     NotWasm {
         /// The file or function.
         name: String,
-        /// What it starts with.
+        /// Its first bytes.
         first_bytes: Vec<u8>,
     },
     /// A core module.
@@ -84,7 +88,7 @@ pub enum ComponentError {
     Invalid {
         /// The file or function.
         name: String,
-        /// What the compiler says.
+        /// The error of the compiler.
         reason: String,
     },
     /// The export of either world is missing or of another type.
@@ -96,22 +100,25 @@ pub enum ComponentError {
     WrongWorld {
         /// The file or function.
         name: String,
-        /// What the linker says.
+        /// The error of the linker.
         reason: String,
-        /// What it says of the other world.
+        /// The error for the other world.
         proxy_reason: String,
     },
-    /// It imports what a node does not give.
+    /// It imports something that a node does not provide.
     #[error("{name} imports what a function is not given: {reason}")]
     UnknownImport {
         /// The file or function.
         name: String,
-        /// What the linker says.
+        /// The error of the linker.
         reason: String,
     },
 }
 
-/// Says whether `wasm` can be a component at all, before it is compiled.
+/// Checks the header of `wasm`, before it is compiled.
+///
+/// # Errors
+/// `CoreModule` or `NotWasm`.
 pub fn check_header(name: &str, wasm: &[u8]) -> Result<(), ComponentError> {
     let name = name.to_owned();
     match wasm.get(..8) {
@@ -125,17 +132,20 @@ pub fn check_header(name: &str, wasm: &[u8]) -> Result<(), ComponentError> {
 pub struct ComponentRunner {
     engine: Engine,
     linker: Linker<ComponentState>,
+    clock: Clock,
 }
 
 impl ComponentRunner {
     /// Makes the linker with WASI 0.2, wasi:http and the imports of the world in `wit/`.
-    pub fn new(engine: &Engine) -> wasmtime::Result<Self> {
+    /// Components read the wall clock from `clock`.
+    pub fn new(engine: &Engine, clock: Clock) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
-        // In place of WASI's own: these ask the host.
+        // These replace WASI's own: they ask the host, or the node's clock.
         linker.allow_shadowing(true);
         wasi_environment::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+        wasi_wall_clock::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         ip_name_lookup::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         tcp_create_socket::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         linker.allow_shadowing(false);
@@ -146,7 +156,7 @@ impl ComponentRunner {
         bindings::calls::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         bindings::requests::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
         bindings::objects::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-        Ok(Self { engine: engine.clone(), linker })
+        Ok(Self { engine: engine.clone(), linker, clock })
     }
 
     /// Links a compiled component, which has `assets` in its memory.
@@ -175,12 +185,12 @@ impl ComponentRunner {
         Ok(ComponentProgram { world, assets: Arc::new(assets) })
     }
 
-    /// Runs one invocation. Gives the instance back, where that is wanted, if it may have another one: it has answered, and
-    /// nothing that it began is under way. Dropping the future ends the run and the instance.
+    /// Runs one invocation. Returns the instance if `resources.keep` and it may have another invocation: it has answered, and
+    /// no call or request of it is in flight. Dropping the future ends the run and the instance.
     pub(crate) async fn run(
         &self,
         program: &ComponentProgram,
-        place: Place<WarmComponent>,
+        resources: RunResources<WarmComponent>,
         meta: &InvocationMeta,
         event: Event,
         limits: Limits,
@@ -188,20 +198,22 @@ impl ComponentRunner {
     ) -> (Completion, Option<Box<WarmComponent>>) {
         let started = Instant::now();
         let deadline = started + limits.timeout;
-        let Place { instance, reservation, keep, busy } = place;
-        let was_warm = instance.is_some();
-        let (mut store, mut instance) = match instance.map(|instance| *instance) {
-            Some(WarmComponent { mut store, instance }) => {
+        let RunResources { isolate, keep, busy } = resources;
+        let was_warm = matches!(isolate, Isolate::Warm(_));
+        let (mut store, mut instance) = match isolate {
+            Isolate::Warm(warm) => {
+                let WarmComponent { mut store, instance } = *warm;
                 store.data_mut().renew(host, limits);
                 (store, Some(instance))
             }
-            None => {
+            Isolate::New(reservation) => {
                 let state = ComponentState::new(
                     meta.function.clone(),
                     host,
                     limits,
                     program.assets.clone(),
                     reservation,
+                    self.clock.clone(),
                 );
                 let mut store = Store::new(&self.engine, state);
                 store.limiter(|state| state);
@@ -229,7 +241,7 @@ impl ComponentRunner {
                         stack: None,
                     }))
                 }
-                // A box of its own, so that the other world's is not as large.
+                // Boxed apart, so that the future of the other world is not as large.
                 Some(Started::Proxy(instance)) => {
                     Box::pin(proxy::handle(&mut store, instance, meta, event, limits)).await
                 }
@@ -243,7 +255,7 @@ impl ComponentRunner {
 
         let state = store.data_mut();
         state.flush_stdio();
-        // Others have not ended by themselves.
+        // Other results did not come from the function.
         let answered = matches!(&result, Ok(Ok(Ok(_) | Err(RunError::Failed { .. }))));
         let result = match result {
             Ok(Ok(answer)) => answer.and_then(|reply| check_reply(reply, limits)),
@@ -262,7 +274,7 @@ impl ComponentRunner {
             memory_bytes,
             warm: was_warm,
         };
-        // One that is near its limit would fail for what others have left in it.
+        // An instance near its limit would fail for memory that earlier invocations have left in it.
         let may_stay = keep && answered && state.is_idle() && memory_bytes <= limits.memory_bytes / 4 * 3;
         let kept = instance.filter(|_| may_stay).map(|instance| {
             store.data_mut().retire(memory_bytes);

@@ -8,53 +8,64 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use wasmtime_wasi_http::{DEFAULT_FORBIDDEN_HEADERS, Error, RequestOptions, WasiBody, WasiHttpHooks};
 
 use crate::event::{IncomingResponse, OutgoingRequest, Redirect};
 use crate::host::{FetchCause, FetchError, Host, HostError, LogLevel};
 
-/// How much of a body is written at a time.
+/// The size of a piece of a body.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// What wasi:http asks when a component sends a request.
+/// Requests of a component over wasi:http, and the host that sends them.
 pub(super) struct Outgoing {
-    /// Who sends it.
+    /// None between two invocations.
     host: Option<Box<dyn Host>>,
-    /// Bytes that the bodies of the invocation's requests may still take, over all of them. Made for the first.
+    /// Bytes left for the bodies of all requests of the invocation. Made for the first request.
     room: Option<Arc<AtomicUsize>>,
     room_bytes: usize,
-    /// Held by what is on its way.
-    under_way: Arc<()>,
+    /// A clone is held by each request in flight.
+    in_flight: Arc<()>,
+    /// Tasks that read bodies of refused requests. They end with the body, at the latest with the instance.
+    discarding: Option<JoinSet<()>>,
 }
 
-/// Tells when a request or an answer is through.
+/// Resolves when a request or a response was transferred.
 type Done = Box<dyn Future<Output = Result<(), Error>> + Send>;
 type Sent = Result<(Response<WasiBody>, Done), Error>;
 
 impl Outgoing {
     /// `room_bytes` bounds the bodies of all requests together.
     pub fn new(host: Box<dyn Host>, room_bytes: usize) -> Self {
-        Self { host: Some(host), room: None, room_bytes, under_way: Arc::default() }
+        Self { host: Some(host), room: None, room_bytes, in_flight: Arc::default(), discarding: None }
     }
 
-    /// Who answers. Nothing of a component runs while there is nobody.
+    /// The host of the invocation. No code of a component runs between two invocations.
     pub fn host(&mut self) -> &mut dyn Host {
         self.host.as_mut().expect("there is one while the component runs").as_mut()
     }
 
-    /// The invocation is over; the next one has a host and room of its own.
+    /// Ends the invocation. The next one has its own host and room.
     pub fn retire(&mut self) {
         (self.host, self.room) = (None, None);
     }
 
-    /// For the next invocation of the same instance.
+    /// Begins the next invocation of the same instance.
     pub fn renew(&mut self, host: Box<dyn Host>, room_bytes: usize) {
         (self.host, self.room_bytes) = (Some(host), room_bytes);
     }
 
-    /// Whether no request is on its way.
+    /// Whether no request is in flight.
     pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.under_way) == 1
+        Arc::strong_count(&self.in_flight) == 1
+    }
+
+    /// Reads the body of a refused request to its end. Many components write the body before they look at the response, and
+    /// writing to a body without a reader would be another error.
+    fn discard(&mut self, mut body: WasiBody) {
+        let tasks = self.discarding.get_or_insert_with(JoinSet::new);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
     }
 }
 
@@ -64,7 +75,7 @@ impl WasiHttpHooks for Outgoing {
         DEFAULT_FORBIDDEN_HEADERS.contains(name)
     }
 
-    // Bodies that nobody reads keep two of these.
+    // A body that is not read keeps two pieces.
     fn p2_outgoing_body_chunk_size(&mut self) -> usize {
         CHUNK_BYTES
     }
@@ -100,7 +111,7 @@ impl WasiHttpHooks for Outgoing {
             redirect: Redirect::Manual,
         };
         let room = self.room.get_or_insert_with(|| Arc::new(AtomicUsize::new(self.room_bytes))).clone();
-        let under_way = self.under_way.clone();
+        let in_flight = self.in_flight.clone();
         let (give, given) = oneshot::channel();
         let whole = async move {
             let body = given.await.map_err(|_| HostError::Failed("the request was not sent".to_owned()))?;
@@ -109,23 +120,21 @@ impl WasiHttpHooks for Outgoing {
         let answer = match self.host().fetch_later(request, Box::pin(whole)) {
             Ok(answer) => answer,
             Err(error) => {
-                // The code that the component gets has no words for what to do about it.
+                // The error code of wasi:http does not say what to do about it.
                 self.host().log(LogLevel::Warn, format!("wasi:http: {error}"));
-                // Many write the body before they look at the answer, and a body that nobody reads would be another
-                // error. The task ends with the body, at the latest when the instance is gone.
-                tokio::spawn(discard(body));
+                self.discard(body);
                 return Box::new(std::future::ready(Err(code(error.into()))));
             }
         };
-        // If it fails, nobody waits for the body any more.
+        // Fails if the host has dropped the request.
         let _ = give.send(body);
-        // The whole answer is collected before it is handed over, so that there are no bytes to wait between.
+        // The host gives the whole response, so that there is no time limit between bytes.
         let limit = options.and_then(|options| {
             let (connect, first_byte) = (options.connect_timeout, options.first_byte_timeout);
             first_byte.map(|first| first + connect.unwrap_or_default())
         });
         Box::new(async move {
-            let _under_way = under_way;
+            let _in_flight = in_flight;
             let answer = match limit {
                 None => answer.await,
                 Some(limit) => {
@@ -138,7 +147,7 @@ impl WasiHttpHooks for Outgoing {
     }
 }
 
-/// The whole body of a request, as far as there is room.
+/// Collects the body of a request, within the room of its invocation.
 async fn collect(mut body: WasiBody, room: Arc<AtomicUsize>) -> Result<Bytes, HostError> {
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await {
@@ -162,10 +171,6 @@ async fn collect(mut body: WasiBody, room: Arc<AtomicUsize>) -> Result<Bytes, Ho
         rest.extend_from_slice(&data);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
-}
-
-async fn discard(mut body: WasiBody) {
-    while let Some(Ok(_)) = body.frame().await {}
 }
 
 fn response(answer: IncomingResponse) -> Result<Response<WasiBody>, Error> {

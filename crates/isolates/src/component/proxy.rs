@@ -17,14 +17,15 @@ use wasmtime_wasi_http::p2::bindings::Proxy;
 use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, Scheme};
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 
-use super::ComponentState;
+use super::state::ComponentState;
 use crate::event::{Event, HttpResponse, Reply, Trigger};
 use crate::outcome::{InvocationMeta, Limits, RunError};
 
-/// The host of requests that have none, or none that could be one.
+/// The host of requests without a valid one.
 const NO_HOST: HeaderValue = HeaderValue::from_static("localhost");
 
-/// Has the component handle one event. The response is collected while the handler runs, and passed on when it has ended.
+/// Calls the component's handler for one event. The response is collected while the handler runs, and returned when it has
+/// ended.
 pub(super) async fn handle(
     store: &mut Store<ComponentState>,
     proxy: &Proxy,
@@ -34,7 +35,7 @@ pub(super) async fn handle(
 ) -> wasmtime::Result<Result<Reply, RunError>> {
     let request = match request(meta, event) {
         Ok(request) => request,
-        Err(reason) => return Ok(Err(RunError::Internal(reason))),
+        Err(error) => return Ok(Err(RunError::Internal(error.to_string()))),
     };
     let (sender, receiver) = oneshot::channel();
     let mut http = store.data_mut().http();
@@ -65,7 +66,7 @@ pub(super) async fn handle(
         ended?;
     }
     if answer.is_none() {
-        // All that was written is there: nobody is left who could write more.
+        // The handler has ended, so that all bytes were written.
         let rest = unconstrained(poll_fn(|context| Poll::Ready(response.poll(context)))).await;
         answer = match rest {
             Poll::Ready(collected) => Some(collected),
@@ -75,19 +76,27 @@ pub(super) async fn handle(
     Ok(answer.unwrap_or_else(|| Err(response.unfinished())))
 }
 
-/// The event as a request. What is not HTTP is a POST to `/` in the binary mode of CloudEvents' HTTP binding.
-fn request(meta: &InvocationMeta, event: Event) -> Result<Request<Full<Bytes>>, String> {
+/// An HTTP event that is no valid request: the gateway has let it pass.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error("{method:?} is no method")]
+    Method { method: String },
+    #[error("the request's path is none: {0}")]
+    Target(#[from] http::uri::InvalidUri),
+}
+
+/// The event as a request. Other events than HTTP are a POST to `/` in the binary mode of CloudEvents' HTTP binding.
+fn request(meta: &InvocationMeta, event: Event) -> Result<Request<Full<Bytes>>, RequestError> {
     let mut request = Request::new(Full::new(event.body));
     let trigger = match event.trigger {
         Trigger::Http(http) => {
             *request.method_mut() = Method::from_bytes(http.method.as_bytes())
-                .map_err(|_| format!("{:?} is no method", http.method))?;
+                .map_err(|_| RequestError::Method { method: http.method })?;
             let target = match http.query.is_empty() {
                 true => http.path,
                 false => format!("{}?{}", http.path, http.query),
             };
-            let target = PathAndQuery::from_maybe_shared(Bytes::from(target))
-                .map_err(|error| format!("the request's path is none: {error}"))?;
+            let target = PathAndQuery::from_maybe_shared(Bytes::from(target))?;
             *request.uri_mut() = Uri::from(target);
             let headers = request.headers_mut();
             headers.reserve(http.headers.len());
@@ -112,7 +121,7 @@ fn request(meta: &InvocationMeta, event: Event) -> Result<Request<Full<Bytes>>, 
     headers.insert("ce-specversion", HeaderValue::from_static("1.0"));
     attribute(headers, "ce-id", &meta.id);
     attribute(headers, "ce-type", &format!("edgefaas.{}", trigger.kind()));
-    // Who it comes from, and what of it the event is about.
+    // The attributes `source` and `subject` of CloudEvents.
     let (source, subject) = match trigger {
         Trigger::Http(_) => (String::new(), None),
         Trigger::Mqtt(message) => {
@@ -141,7 +150,7 @@ fn request(meta: &InvocationMeta, event: Event) -> Result<Request<Full<Bytes>>, 
     Ok(request)
 }
 
-/// A CloudEvents attribute as a header: what is not printable ASCII, a space, `"` or `%` is percent-encoded (HTTP binding,
+/// A CloudEvents attribute as a header: spaces, `"`, `%` and all but printable ASCII are percent-encoded (HTTP binding,
 /// section 3.1.3.2).
 fn attribute(headers: &mut HeaderMap, name: &'static str, value: &str) {
     use std::fmt::Write;
@@ -158,7 +167,7 @@ fn attribute(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-/// The response as it comes in.
+/// A response that is being collected.
 struct Collected {
     given: Receiver<Result<http::Response<HyperOutgoingBody>, ErrorCode>>,
     response: Option<(Parts, HyperOutgoingBody)>,
@@ -176,7 +185,7 @@ impl Collected {
         Self { given, response: None, first: Bytes::new(), rest: BytesMut::new(), limit_bytes }
     }
 
-    /// Takes what has been written; ready with the whole.
+    /// Takes the bytes written so far. Ready with the whole response.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, RunError>> {
         if self.response.is_none() {
             match ready!(Pin::new(&mut self.given).poll(context)) {
@@ -228,7 +237,7 @@ impl Collected {
         Ok(Reply::Http(HttpResponse { status: parts.status.as_u16(), headers, body }))
     }
 
-    /// What is missing, when nothing more comes.
+    /// The error of a response that is not complete when the handler has ended.
     fn unfinished(&self) -> RunError {
         let reason = match self.response {
             None => "the handler set no response (response-outparam.set)",

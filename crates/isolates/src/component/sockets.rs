@@ -1,61 +1,22 @@
 //! `wasi:sockets`: TCP connections to the servers that the host permits, and nothing else.
 //!
-//! Names are looked up by the host, which answers for permitted ones only. What it answers is what may be connected to,
-//! beside the addresses that are permitted as such: a name that leads somewhere else a moment later opens nothing.
+//! The host looks up names, and answers for permitted ones only. A function may connect to the addresses in these answers,
+//! and to the addresses that are permitted as such: a name that resolves to another address later opens nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use wasmtime::component::Resource;
-use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{self, ResolveAddressStream};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, Network};
 use wasmtime_wasi::p2::bindings::sockets::{network, tcp_create_socket};
 use wasmtime_wasi::p2::{DynPollable, Pollable, SocketError, SocketResult, TcpSocket, subscribe};
-use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
+use wasmtime_wasi::sockets::WasiSocketsView;
 
-use super::ComponentState;
-use crate::host::{Host, HostError, HostFuture, LogLevel, SocketPermit};
-
-/// How many sockets one invocation may make, over its whole life.
-const MAX_SOCKETS: usize = 64;
-
-/// Where the function may connect to.
-#[derive(Default)]
-pub(super) struct TcpAccess {
-    /// Where its names led to.
-    open: Arc<Mutex<Vec<SocketAddr>>>,
-    /// It may open some.
-    is_granted: bool,
-    sockets: Vec<SocketPermit>,
-}
-
-impl TcpAccess {
-    /// Tells WASI what is permitted. Nothing is, not even a socket, without a permission.
-    pub fn grant(&mut self, host: &mut dyn Host, wasi: &mut WasiCtxBuilder) {
-        let Some(permitted) = host.tcp() else { return };
-        self.is_granted = true;
-        let open = self.open.clone();
-        wasi.allow_tcp(true).allow_udp(false).socket_addr_check(move |address, what| {
-            let good = match what {
-                SocketAddrUse::TcpConnect => {
-                    let address = canonical(address);
-                    permitted(address) || open.lock().contains(&address)
-                }
-                // A connection starts from a port that the system chooses, and from no other.
-                SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
-                _ => false,
-            };
-            Box::pin(std::future::ready(good))
-        });
-    }
-}
-
-/// IPv4 addresses have one form only.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
+use super::state::ComponentState;
+use super::tcp::canonical;
+use crate::host::{HostError, HostFuture, LogLevel};
 
 impl network::Host for ComponentState {
     fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
@@ -78,14 +39,14 @@ impl network::HostNetwork for ComponentState {
 
 impl tcp_create_socket::Host for ComponentState {
     fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        if self.tcp.sockets.len() >= MAX_SOCKETS {
+        if self.tcp.is_full() {
             return Err(ErrorCode::NewSocketLimit.into());
         }
-        // Without a permission there is no socket, as the context says.
+        // Makes the context, which has no sockets without a permission.
         self.sockets();
-        if self.tcp.is_granted {
+        if self.tcp.is_granted() {
             match self.host().socket() {
-                Ok(permit) => self.tcp.sockets.push(permit),
+                Ok(permit) => self.tcp.add_socket(permit),
                 Err(error) => {
                     self.host().log(LogLevel::Warn, format!("wasi:sockets: {error}"));
                     return Err(ErrorCode::NewSocketLimit.into());
@@ -96,7 +57,7 @@ impl tcp_create_socket::Host for ComponentState {
     }
 }
 
-/// A name that is looked up.
+/// A lookup of a name.
 struct Lookup {
     state: LookupState,
     open: Arc<Mutex<Vec<SocketAddr>>>,
@@ -147,8 +108,8 @@ impl Pollable for Lookup {
     }
 }
 
-/// WASI's own stream cannot be made from outside of its crate. The type only names the handle here: what the table holds
-/// is a [`Lookup`], and nobody else takes it out.
+/// WASI's own stream cannot be made outside of its crate. The type only names the handle here: the table holds a
+/// [`Lookup`], which only this file takes out.
 fn lookup(stream: &Resource<ResolveAddressStream>) -> Resource<Lookup> {
     Resource::new_borrow(stream.rep())
 }
@@ -160,20 +121,20 @@ impl ip_name_lookup::Host for ComponentState {
         name: String,
     ) -> SocketResult<Resource<ResolveAddressStream>> {
         self.table.get(&network)?;
-        // Made first, if it is not there yet: it says which addresses are permitted without a name.
+        // Makes the context, which has the addresses that are permitted without a name.
         self.sockets();
         let state = match name.trim_matches(['[', ']']).parse::<IpAddr>() {
             Ok(address) => LookupState::Done(Ok(vec![address].into_iter())),
             Err(_) => match self.host().resolve(&name) {
                 Ok(future) => LookupState::Running(future),
                 Err(error) => {
-                    // WASI's code has no words for what to do about it.
+                    // WASI's error code does not say what to do about it.
                     self.host().log(LogLevel::Warn, format!("wasi:sockets: {error}"));
                     return Err(code(&error).into());
                 }
             },
         };
-        let handle = self.table.push(Lookup { state, open: self.tcp.open.clone() })?;
+        let handle = self.table.push(Lookup { state, open: self.tcp.open_addresses() })?;
         Ok(Resource::new_own(handle.rep()))
     }
 }

@@ -1,48 +1,51 @@
-//! What a component's store holds.
+//! The state in the store of a component.
 
 use std::sync::Arc;
 
+use edgefaas_platform::Clock;
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use super::outgoing::Outgoing;
-use super::sockets::TcpAccess;
 use super::stdio::LineLog;
+use super::tcp::TcpAccess;
 use crate::assets::AssetTable;
 use crate::guest_memory::Reservation;
 use crate::host::Host;
 use crate::outcome::Limits;
 
-/// Streams, requests, headers and whatever else of the host's a component may hold at once: each takes memory that its own
-/// limit does not count.
+/// The maximum of streams, requests, headers and other resources of the host that a component holds at once: they take
+/// memory that its own limit does not count.
 pub(super) const MAX_RESOURCES: usize = 4096;
-/// What the headers of one request or response may take.
+/// The maximum of the headers of one request or response, in bytes.
 const MAX_FIELD_BYTES: usize = 64 << 10;
 
 /// The state of one invocation.
 pub(crate) struct ComponentState {
     /// The function's name.
     pub(super) function: String,
-    /// The host, and what it sends over wasi:http.
+    /// The host, and requests to it over wasi:http.
     pub(super) outgoing: Outgoing,
     pub(super) limits: Limits,
-    /// What lies in its memory beside its own.
+    /// The assets in its memory.
     pub(super) assets: Arc<AssetTable>,
     /// Linear memory in use over all of its memories, assets included.
     pub(super) memory_bytes: usize,
-    /// It asked for more than it may have; the trap that follows is told by this.
+    /// Whether it asked for more memory than its limit, which explains the trap that follows.
     pub(super) out_of_memory: bool,
     /// Its part of the memory of all isolates.
     pub(super) reservation: Reservation,
+    /// The wall clock that it reads.
+    pub(super) clock: Clock,
     // Most invocations never touch WASI, and making its context is a good part of a small run.
     wasi: Option<WasiCtx>,
     http: WasiHttpCtx,
     pub(super) tcp: TcpAccess,
     pub(super) table: ResourceTable,
     pub(super) stdio: LineLog,
-    /// Calls and requests that the component has not taken leave of.
+    /// Calls and requests that the component has not dropped.
     pub(super) open_calls: usize,
 }
 
@@ -53,6 +56,7 @@ impl ComponentState {
         limits: Limits,
         assets: Arc<AssetTable>,
         reservation: Reservation,
+        clock: Clock,
     ) -> Self {
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(MAX_FIELD_BYTES);
@@ -66,6 +70,7 @@ impl ComponentState {
             memory_bytes: 0,
             out_of_memory: false,
             reservation,
+            clock,
             wasi: None,
             http,
             tcp: TcpAccess::default(),
@@ -75,31 +80,31 @@ impl ComponentState {
         }
     }
 
-    /// The invocation is over: nobody answers any more, and the instance waits with `memory_bytes` of its own.
+    /// Ends the invocation: the host is dropped, and the idle instance keeps `memory_bytes` of linear memory.
     pub(super) fn retire(&mut self, memory_bytes: usize) {
         self.outgoing.retire();
-        self.reservation.rest(memory_bytes);
+        self.reservation.shrink_to_idle(memory_bytes);
     }
 
-    /// Another invocation of the same instance begins.
+    /// Begins another invocation of the same instance.
     pub(super) fn renew(&mut self, host: Box<dyn Host>, limits: Limits) {
         self.outgoing.renew(host, limits.memory_bytes);
         self.limits = limits;
-        // Made anew for the first who asks: what may be reached is the host's to say.
+        // Made again when it is needed: the new host has its own permissions.
         (self.wasi, self.tcp) = (None, TcpAccess::default());
     }
 
-    /// Whether nothing that the last invocation began is still under way.
+    /// Whether no call or request of the last invocation is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.open_calls == 0 && self.outgoing.is_idle()
     }
 
-    /// Who answers the function's calls.
+    /// The host of the invocation.
     pub(super) fn host(&mut self) -> &mut dyn Host {
         self.outgoing.host()
     }
 
-    /// Hands what was written to stdout and stderr to the log.
+    /// Moves buffered stdout and stderr to the log.
     pub(super) fn flush_stdio(&mut self) {
         self.stdio.flush(self.outgoing.host());
     }
@@ -107,7 +112,7 @@ impl ComponentState {
 
 impl WasiView for ComponentState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        // Environment and arguments are answered by `environment`, names by `sockets`: they need the host.
+        // `environment` answers environment and arguments, `sockets` names, `wall_clock` the time of day.
         let ctx = self.wasi.get_or_insert_with(|| {
             let mut wasi = WasiCtx::builder();
             wasi.stdout(self.stdio.stdout()).stderr(self.stdio.stderr());

@@ -10,11 +10,11 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use crate::host::{Host, LogLevel};
 
-/// Text that waits for the next host call or the end of the run; what is written beyond it is dropped
-/// and said so.
+/// The buffer until the next host call or the end of the run, in bytes. Output beyond it is dropped, with a warning in the
+/// log.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Collects what a run writes to its two streams.
+/// Buffers of the two output streams of a run.
 #[derive(Clone, Default)]
 pub struct LineLog {
     stdout: Arc<Mutex<Buffer>>,

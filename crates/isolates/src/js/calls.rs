@@ -1,196 +1,23 @@
-//! What the engine imports: host calls at once, host calls with a ticket, clock and randomness.
+//! The engine's imports: host calls, calls with a ticket, clock and randomness.
 
-use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_js_abi::{self as abi, Answer, Request, Start};
-use futures_util::future::{AbortHandle, Abortable};
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
-use wasmtime::{Caller, Linker, Memory, ResourceLimiter};
+use futures_util::FutureExt;
+use wasmtime::{Caller, Linker};
 
 use super::messages;
-use super::stack::Files;
+use super::state::{Stage, State};
+use super::tickets::MAX_TICKETS;
 use crate::assets::AssetTable;
-use crate::guest_memory::Reservation;
 use crate::host::read_object;
-use crate::{Host, HostError, LogLevel};
+use crate::{Host, HostError};
 
-/// How many tickets an invocation may have open at once.
-const MAX_TICKETS: usize = 1024;
-
-/// How many lines top-level code may log.
+/// The maximum of log lines of top-level code.
 const MAX_DEPLOY_LINES: usize = 100;
 
-/// What the store of an isolate holds.
-pub struct State {
-    /// Who answers.
-    pub stage: Stage,
-    /// The isolate's memory, once it is there.
-    pub memory: Option<Memory>,
-    /// Its limit.
-    pub limit: MemoryLimit,
-    /// Host calls under way.
-    pub tickets: Tickets,
-    /// For stacks in log lines.
-    pub files: Arc<Files>,
-    /// What lies in its memory beside its own.
-    pub assets: Arc<AssetTable>,
-    /// The time as the invocation sees it.
-    pub time: RunTime,
-    /// The last answer, until it is taken.
-    answer: Vec<u8>,
-}
-
-/// The time of one invocation: that of the wall clock when it began, and what has passed since on a clock that never
-/// jumps. The engine has one clock for `Date` and `performance`, which must not go backwards.
-#[derive(Debug, Clone, Copy)]
-pub struct RunTime {
-    began_unix_us: f64,
-    began: Instant,
-}
-
-impl RunTime {
-    /// An invocation begins, at this time of the wall clock.
-    pub fn begin(wall: SystemTime) -> Self {
-        let began_unix_us = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
-        Self { began_unix_us, began: Instant::now() }
-    }
-
-    fn now_unix_us(&self) -> f64 {
-        self.began_unix_us + self.began.elapsed().as_micros() as f64
-    }
-}
-
-/// What the engine is doing.
-pub enum Stage {
-    /// It evaluates top-level code; there is nobody to call. Holds what was logged.
-    Deploy(Vec<(LogLevel, String)>),
-    /// It runs a handler.
-    Run(Box<dyn Host>),
-}
-
-impl State {
-    /// The state of a new isolate.
-    pub fn new(
-        stage: Stage,
-        memory_bytes: usize,
-        files: Arc<Files>,
-        assets: Arc<AssetTable>,
-        reservation: Reservation,
-    ) -> Self {
-        Self {
-            stage,
-            memory: None,
-            limit: MemoryLimit {
-                bytes: memory_bytes,
-                exceeded: false,
-                shared_bytes: assets.memory_bytes,
-                reservation,
-            },
-            tickets: Tickets::default(),
-            files,
-            assets,
-            time: RunTime::begin(SystemTime::now()),
-            answer: Vec::new(),
-        }
-    }
-}
-
-/// How much linear memory an isolate may have.
-pub struct MemoryLimit {
-    /// The limit.
-    pub bytes: usize,
-    /// Whether it asked for more.
-    pub exceeded: bool,
-    /// Assets, which are mapped from a file that all instances share.
-    pub shared_bytes: usize,
-    /// Its part of the memory of all isolates.
-    pub(crate) reservation: Reservation,
-}
-
-impl ResourceLimiter for MemoryLimit {
-    fn memory_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        let allowed = desired <= self.bytes;
-        self.exceeded |= !allowed;
-        Ok(allowed && self.reservation.cover(desired.saturating_sub(self.shared_bytes)))
-    }
-
-    fn table_growing(&mut self, current: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(current == 0)
-    }
-}
-
-type Ticketed = Pin<Box<dyn Future<Output = (u32, Vec<u8>)> + Send>>;
-
-/// Host calls under way, each with the number the engine knows it by.
-#[derive(Default)]
-pub struct Tickets {
-    last: u32,
-    pending: FuturesUnordered<Abortable<Ticketed>>,
-    handles: HashMap<u32, AbortHandle>,
-    /// Answered, but not yet handed out.
-    ready: Vec<(u32, Vec<u8>)>,
-}
-
-impl Tickets {
-    /// Waits until some are answered; none if no ticket is open.
-    pub async fn next(&mut self) -> Option<Vec<(u32, Vec<u8>)>> {
-        let mut ready = std::mem::take(&mut self.ready);
-        while ready.is_empty() {
-            if self.handles.is_empty() {
-                return None;
-            }
-            // A cancelled ticket ends here as well, as nothing.
-            ready.extend(self.pending.next().await?.ok());
-        }
-        while let Some(Some(more)) = self.pending.next().now_or_never() {
-            ready.extend(more.ok());
-        }
-        for (ticket, _) in &ready {
-            self.handles.remove(ticket);
-        }
-        Some(ready)
-    }
-
-    /// Whether no ticket is open, answered ones included.
-    pub fn is_idle(&self) -> bool {
-        self.handles.is_empty() && self.ready.is_empty()
-    }
-
-    /// Whether another ticket may be opened.
-    fn has_room(&mut self) -> bool {
-        // A cancelled ticket stays among the pending until it is polled.
-        if self.pending.len() >= MAX_TICKETS {
-            while let Some(Some(ended)) = self.pending.next().now_or_never() {
-                self.ready.extend(ended.ok());
-            }
-        }
-        self.pending.len() < MAX_TICKETS && self.handles.len() < MAX_TICKETS
-    }
-
-    fn open(&mut self, answer: impl Future<Output = Vec<u8>> + Send + 'static) -> i32 {
-        self.last += 1;
-        let ticket = self.last;
-        let (handle, registration) = AbortHandle::new_pair();
-        let future: Ticketed = Box::pin(answer.map(move |answer| (ticket, answer)));
-        self.pending.push(Abortable::new(future, registration));
-        self.handles.insert(ticket, handle);
-        ticket.cast_signed()
-    }
-
-    fn cancel(&mut self, ticket: u32) {
-        if let Some(handle) = self.handles.remove(&ticket) {
-            handle.abort();
-            self.ready.retain(|(answered, _)| *answered != ticket);
-        }
-    }
-}
-
-/// Defines everything the engine imports but its memory.
+/// Defines all imports of the engine but its memory.
 pub fn define(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "edgefaas",
@@ -264,10 +91,10 @@ fn room(data: &mut [u8], at: u32, len: u32) -> wasmtime::Result<&mut [u8]> {
     bytes.ok_or_else(|| BadMessage { at, len }.into())
 }
 
-/// Nothing is the empty answer.
+/// The empty answer.
 const NOTHING: Vec<u8> = Vec::new();
 
-/// What is said to a request.
+/// The answer to a request.
 enum Answered {
     /// An [`Answer::Integer`], which needs no message.
     Number(i64),
@@ -413,54 +240,4 @@ fn deploying(call: &str) -> Vec<u8> {
         "{call} is not available while top-level code runs at deploy; use it inside of the handler"
     );
     messages::encode(&Answer::Refused { code: abi::Code::Deploying, message: &message })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_of_an_invocation_begins_with_the_wall_clock_and_never_goes_back() {
-        // Whatever the wall clock says later.
-        for wall in [
-            SystemTime::now() + Duration::from_secs(86_400),
-            UNIX_EPOCH,
-            UNIX_EPOCH - Duration::from_secs(1),
-        ] {
-            let began = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
-            let time = RunTime::begin(wall);
-            let mut last = began;
-            for _ in 0..1000 {
-                let now = time.now_unix_us();
-                assert!(now >= last && now < began + 6e7, "{last} {now}");
-                last = now;
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn cancelled_tickets_leave() {
-        let mut tickets = Tickets::default();
-        for _ in 0..10 * MAX_TICKETS {
-            assert!(tickets.has_room());
-            let ticket = tickets.open(std::future::pending());
-            tickets.cancel(ticket.cast_unsigned());
-            assert!(tickets.pending.len() <= MAX_TICKETS);
-        }
-        assert_eq!(tickets.next().await, None);
-    }
-
-    #[tokio::test]
-    async fn answers_that_making_room_finds_are_not_lost() {
-        let mut tickets = Tickets::default();
-        let answered = tickets.open(std::future::ready(vec![7])).cast_unsigned();
-        let cancelled = tickets.open(std::future::ready(vec![8])).cast_unsigned();
-        while tickets.pending.len() < MAX_TICKETS {
-            tickets.open(std::future::pending());
-        }
-        assert!(!tickets.has_room(), "the answered still count until they are taken");
-        tickets.cancel(cancelled);
-        assert!(tickets.has_room());
-        assert_eq!(tickets.next().await, Some(vec![(answered, vec![7])]));
-    }
 }

@@ -1,4 +1,4 @@
-//! Why a function's modules cannot be deployed.
+//! Errors of preparing a function's modules.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,12 +35,12 @@ pub enum PrepareError {
     NoHandler {
         /// The entry module.
         entry: String,
-        /// What it exports.
+        /// Its exports.
         exports: Vec<String>,
         /// The type of its default export.
         default: Option<String>,
     },
-    /// A top-level `await` waits for what cannot come at deploy.
+    /// A top-level `await` cannot settle at deploy.
     #[error(
         "{entry}: a top-level await never settles; nothing can be awaited while a function is deployed"
     )]
@@ -81,7 +81,7 @@ pub enum PrepareError {
         /// Which limit that is.
         limit: DeployMemory,
     },
-    /// The function's own limit has no room for what it starts with.
+    /// The memory that the function starts with exceeds its own limit.
     #[error(
         "{entry}: every invocation starts with {needed_bytes} bytes of memory after the top-level code, but \
          limits.memory allows {allowed_bytes}; raise it or keep less at the top level"
@@ -102,12 +102,12 @@ pub enum PrepareError {
     LimitBelowEngine {
         /// The entry module.
         entry: String,
-        /// What the engine itself takes, in bytes.
+        /// The memory of the engine itself, in bytes.
         least_bytes: usize,
         /// `limits.memory` in bytes.
         allowed_bytes: usize,
     },
-    /// The app's assets can't be put into its memory.
+    /// The app's assets cannot be added to its memory.
     #[error("{reason}")]
     Assets {
         /// Why.

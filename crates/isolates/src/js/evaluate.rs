@@ -1,6 +1,7 @@
-//! Modules of a function evaluated: transpiled, run to the end of their top level, and the memory made into a module.
+//! Evaluating a function's modules: they are transpiled and run to the end of their top level, and the memory becomes a
+//! snapshot.
 //!
-//! In a node all of it happens in a [child process](crate::compile).
+//! A node leaves this to a [child process](crate::compile).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,86 +9,86 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edgefaas_js_abi::{self as abi, Load, Loaded, Source, Thrown, ThrownKind};
+use edgefaas_platform::Clock;
 use serde::{Deserialize, Serialize};
 use wasmtime::{Engine, Module, Store, TypedFunc};
 
-use super::calls::{self, Stage, State};
+use super::blocking::{blocking, internal};
+use super::calls;
+use super::engine::{JsEngine, JsEngineError};
+use super::engine_wasm::{self, ENGINE_WASM};
 use super::error::{DeployMemory, PrepareError};
-use super::program::{About, ENGINE_WASM, JsEngine, Picture, blocking, fits, internal};
-use super::runtime;
-use super::snapshot::{self, PAGE_BYTES};
+use super::snapshot::{Base, BaseMetadata, MemoryFacts, Snapshot, SnapshotMetadata};
 use super::stack::Files;
+use super::state::{Stage, State};
 use super::transpile::transpile;
 use crate::ModuleGraph;
 use crate::assets::{self, AssetTable, PlainAsset};
 use crate::busy::{Busy, Counted, TimeUsed};
 use crate::code_cache::{CacheFolder, CodeCache};
-use crate::compile::{self, ChildError, CodeKind, Compiler, Parsing};
+use crate::compile::{self, CodeKind, Compiler, ParseThread};
 use crate::deadline::{self, DeadlinePassed};
 use crate::engine::{EpochClock, PoolConfig};
+use crate::memory_image::{MemoryImage, PAGE_BYTES};
 
-/// How much processor time top-level code may use at deploy.
+/// The processor time of top-level code at deploy.
 const PREPARE_CPU: Duration = Duration::from_secs(5);
 
-/// How long that may take while others compute as well.
+/// The wall-clock time of it, since other isolates compute as well.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much memory it may use.
+/// The memory of top-level code.
 const PREPARE_MEMORY_BYTES: usize = 128 << 20;
 
-/// What a child process needs to evaluate a function.
+/// The task of a child process that evaluates a function.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ScriptTask<'a> {
     pub graph: Cow<'a, ModuleGraph>,
     pub assets: Vec<PlainAsset>,
-    /// The function's own limit of memory.
+    /// The function's memory limit in bytes.
     pub memory_bytes: usize,
-    /// Where the compiled engine is.
+    /// The folder with the compiled engine.
     pub cache: Option<CacheFolder>,
 }
 
-/// A function's memory after its top-level code.
+/// The snapshot of a function, compiled.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct EvaluatedScript {
     /// A compiled module without functions.
     pub native: Bytes,
-    /// [`About`], encoded.
-    pub about: Bytes,
+    /// [`SnapshotMetadata`], encoded.
+    pub metadata: Bytes,
 }
 
-/// The engine with its prelude and no user code.
-pub(super) struct Base {
-    picture: Picture,
-    /// Where the stack begins in its memory.
-    stack_top: usize,
-}
-
-/// What is kept with it.
-#[derive(Serialize, Deserialize)]
-struct AboutBase {
-    input: u32,
-    memory_bytes: usize,
-    filled_bytes: usize,
-    stack_top: usize,
+/// The child process cannot evaluate anything.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TaskError {
+    /// The system refuses a thread or the runtime's files.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The engine cannot be loaded.
+    #[error(transparent)]
+    Engine(#[from] JsEngineError),
 }
 
 /// Evaluates a function in this process, which is a child that may use `process_memory_bytes`.
 ///
-/// The outer error is the process's own.
+/// The outer error is that of the process.
 pub(crate) fn run_task(
     task: ScriptTask<'_>,
     engine: &Engine,
     pool: PoolConfig,
     process_memory_bytes: u64,
-) -> Result<Result<EvaluatedScript, PrepareError>, ChildError> {
+    clock: Clock,
+) -> Result<Result<EvaluatedScript, PrepareError>, TaskError> {
     let ScriptTask { graph, assets, memory_bytes, cache } = task;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let clock = EpochClock::start(engine.clone())?;
-    let code = Arc::new(CodeCache::new(Compiler::InProcess, cache));
-    let javascript = JsEngine::load(engine, code, pool)?;
-    let _running = clock.running();
-    let parsing = Parsing::in_child(process_memory_bytes);
-    Ok(runtime.block_on(javascript.evaluate(&graph, assets, memory_bytes, parsing)))
+    let epoch = EpochClock::start(engine.clone())?;
+    let code = Arc::new(CodeCache::new(Compiler::InProcess, cache, clock.clone()));
+    let javascript = JsEngine::load(engine, code, pool, clock)?;
+    let _running = epoch.running();
+    let thread = ParseThread::in_child(process_memory_bytes);
+    Ok(runtime.block_on(javascript.evaluate(&graph, assets, memory_bytes, thread)))
 }
 
 impl JsEngine {
@@ -97,9 +98,9 @@ impl JsEngine {
         graph: &ModuleGraph,
         assets: Vec<PlainAsset>,
         memory_bytes: usize,
-        parsing: Parsing,
+        thread: ParseThread,
     ) -> Result<EvaluatedScript, PrepareError> {
-        let (files, codes) = transpile_all(graph.clone(), parsing).await?;
+        let (files, codes) = transpile_all(graph.clone(), thread).await?;
         if !graph.modules.iter().any(|module| module.path == graph.entry) {
             return Err(PrepareError::NoEntry { entry: graph.entry.clone() });
         }
@@ -113,24 +114,24 @@ impl JsEngine {
 
         let files = Arc::new(files);
         let base = self.base.get_or_try_init(|| self.make_base()).await?;
-        if base.picture.memory_bytes > memory_bytes {
+        if base.snapshot.memory_bytes > memory_bytes {
             return Err(PrepareError::LimitBelowEngine {
                 entry: graph.entry.clone(),
-                least_bytes: base.picture.memory_bytes,
+                least_bytes: base.snapshot.memory_bytes,
                 allowed_bytes: memory_bytes,
             });
         }
         let (deadline, busy) = (Instant::now() + PREPARE_TIMEOUT, Busy::new(PREPARE_CPU, Arc::default()));
         let mut store = self.deploy_store(files.clone());
         deadline::arm(&mut store, deadline, busy.clone());
-        let run = Counted::new(busy, Box::pin(evaluate(self, &base.picture, &mut store, &load)));
+        let run = Counted::new(busy, Box::pin(evaluate(self, &base.snapshot, &mut store, &load)));
         let evaluated = deadline::limit(deadline, run).await.unwrap_or_else(|passed| Err(passed.into()));
         let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
         drop(load);
         self.accept(loaded, &files, &graph.entry)?;
 
         let needed_bytes = store.data().memory.map_or(0, |memory| memory.data_size(&store));
-        fits(&graph.entry, needed_bytes, memory_bytes)?;
+        check_limit(&graph.entry, needed_bytes, memory_bytes)?;
         let image = image(&store, base.stack_top).map_err(internal)?;
         let Stage::Deploy(lines) =
             std::mem::replace(&mut store.data_mut().stage, Stage::Deploy(Vec::new()))
@@ -138,10 +139,10 @@ impl JsEngine {
             return Err(PrepareError::Internal("the stage changed".to_owned()));
         };
         drop(store);
-        let about = About {
-            input: base.picture.input,
+        let metadata = SnapshotMetadata {
+            input: base.snapshot.input,
             memory_bytes: image.len(),
-            filled_bytes: snapshot::filled_bytes(&image),
+            filled_bytes: image.filled_bytes(),
             lines,
             files: Arc::into_inner(files).unwrap_or_default(),
             assets: AssetTable::default(),
@@ -149,51 +150,53 @@ impl JsEngine {
         let (engine, functions) = (self.engine.clone(), self.passed_on());
         blocking(move || {
             let pages = image.len().div_ceil(PAGE_BYTES) as u64;
-            let (assets, contents) = assets::place(pages, &assets)
+            let (assets, contents) = assets::lay_out(pages, &assets)
                 .map_err(|error| PrepareError::Assets { reason: error.to_string() })?;
-            let wasm = snapshot::data_module(&image, &functions, &contents, assets.memory_bytes);
+            let wasm = image.to_module(&functions, &contents, assets.memory_bytes);
             drop((image, contents));
-            let about = postcard::to_allocvec(&About { assets, ..about });
-            let about = about.map_err(|error| PrepareError::Internal(error.to_string()))?.into();
+            let metadata = postcard::to_allocvec(&SnapshotMetadata { assets, ..metadata });
+            let metadata = metadata.map_err(|error| PrepareError::Internal(error.to_string()))?.into();
             let native = compile::compile(&engine, CodeKind::Module, &wasm)
                 .map_err(|error| PrepareError::Internal(error.to_string()))?;
-            Ok(EvaluatedScript { native: native.into(), about })
+            Ok(EvaluatedScript { native: native.into(), metadata })
         })
         .await
     }
 
-    /// One for top-level code.
+    /// A store for top-level code.
     fn deploy_store(&self, files: Arc<Files>) -> Store<State> {
         let (stage, reservation) = (Stage::Deploy(Vec::new()), self.no_reservation());
         self.store(stage, self.deploy_memory_bytes(), files, Arc::default(), reservation)
     }
 
-    /// The engine with its prelude, as it was kept or made now.
+    /// The snapshot of the engine with its prelude, from the cache or made now.
     async fn make_base(&self) -> Result<Base, PrepareError> {
-        let (engine, kept, [kind, key]) = (self.engine.clone(), self.kept.clone(), self.base_key());
-        let picture = blocking(move || Ok(kept.kept::<Module>(&engine, &[&kind, &key]))).await?;
-        if let Some((module, about)) = picture
-            && let Ok(about) = postcard::from_bytes::<AboutBase>(&about)
+        let (engine, cache, [kind, key]) = (self.engine.clone(), self.cache.clone(), self.base_key());
+        let cached = blocking(move || Ok(cache.get::<Module>(&engine, &[&kind, &key]))).await?;
+        if let Some((module, metadata)) = cached
+            && let Ok(metadata) = postcard::from_bytes::<BaseMetadata>(&metadata)
         {
-            let AboutBase { input, memory_bytes, filled_bytes, stack_top } = about;
-            let picture = self.link(&module, input, memory_bytes, filled_bytes).map_err(internal)?;
-            return Ok(Base { picture, stack_top });
+            let BaseMetadata { input, memory_bytes, filled_bytes, stack_top } = metadata;
+            let facts = MemoryFacts { input, memory_bytes, filled_bytes };
+            return Ok(Base { snapshot: self.link(&module, facts).map_err(internal)?, stack_top });
         }
         self.init_base().await.map_err(internal)
     }
 
     async fn init_base(&self) -> wasmtime::Result<Base> {
-        let parts = snapshot::split(ENGINE_WASM)?;
-        let wasm = snapshot::data_module(&parts.memory, &self.passed_on(), &[], 0);
-        let raw = self.link(&Module::new(&self.engine, &wasm)?, 0, parts.memory.len(), 0)?;
+        let parts = engine_wasm::split(ENGINE_WASM)?;
+        let memory = MemoryImage::new(parts.memory);
+        let facts = MemoryFacts { input: 0, memory_bytes: memory.len(), filled_bytes: 0 };
+        let wasm = memory.to_module(&self.passed_on(), &[], 0);
+        let raw = self.link(&Module::new(&self.engine, &wasm)?, facts)?;
         let mut store = self.deploy_store(Arc::default());
         let busy = Busy::new(Duration::MAX, Arc::default());
         deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, busy);
-        let instance = runtime::start(self, &raw, &mut store).await?;
+        let instance = raw.start(&self.code, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
         let version = version.call_async(&mut store, ()).await?;
         if version != abi::VERSION {
-            wasmtime::bail!("engine.wasm is of version {version}, wanted {}: rebuild it", abi::VERSION);
+            wasmtime::bail!("engine.wasm is of version {version}, expected {}: rebuild it", abi::VERSION);
         }
         let init: TypedFunc<(), ()> = instance.get_typed_func(&mut store, "engine_init")?;
         init.call_async(&mut store, ()).await?;
@@ -202,16 +205,18 @@ impl JsEngine {
 
         let stack_top = parts.stack_top;
         let image = image(&store, stack_top)?;
-        let (memory_bytes, filled_bytes) = (image.len(), snapshot::filled_bytes(&image));
-        let about = postcard::to_allocvec(&AboutBase { input, memory_bytes, filled_bytes, stack_top })?;
-        let wasm = snapshot::data_module(&image, &self.passed_on(), &[], 0);
+        let (memory_bytes, filled_bytes) = (image.len(), image.filled_bytes());
+        let metadata = BaseMetadata { input, memory_bytes, filled_bytes, stack_top };
+        let wasm = image.to_module(&self.passed_on(), &[], 0);
         let native = compile::compile(&self.engine, CodeKind::Module, &wasm)?;
         let [kind, key] = self.base_key();
-        let (module, _) = self.kept.keep::<Module>(&self.engine, &[&kind, &key], &native, about)?;
-        Ok(Base { picture: self.link(&module, input, memory_bytes, filled_bytes)?, stack_top })
+        let metadata = postcard::to_allocvec(&metadata)?;
+        let (module, _) = self.cache.put::<Module>(&self.engine, &[&kind, &key], &native, metadata)?;
+        let facts = MemoryFacts { input, memory_bytes, filled_bytes };
+        Ok(Base { snapshot: self.link(&module, facts)?, stack_top })
     }
 
-    /// How much memory top-level code may use.
+    /// The memory of top-level code, in bytes.
     fn deploy_memory_bytes(&self) -> usize {
         PREPARE_MEMORY_BYTES.min(self.pool.max_memory_bytes)
     }
@@ -260,23 +265,26 @@ impl JsEngine {
     }
 }
 
-/// A store's memory as other isolates may start with it. Nothing on the stack, which lies below `stack_top`, is alive between
+/// The memory of a store, as other isolates may start from it. The stack, which lies below `stack_top`, is dead between
 /// calls.
-fn image(store: &Store<State>, stack_top: usize) -> wasmtime::Result<Vec<u8>> {
+fn image(store: &Store<State>, stack_top: usize) -> wasmtime::Result<MemoryImage> {
     let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
     let mut image = memory.data(store).to_vec();
     image[..stack_top].fill(0);
-    Ok(image)
+    Ok(MemoryImage::new(image))
 }
 
 /// The files for stacks, and the code of each module. Parsed on a large stack while a blocking thread waits,
 /// so that the runtime's threads are free.
-async fn transpile_all(graph: ModuleGraph, parsing: Parsing) -> Result<(Files, Vec<String>), PrepareError> {
+async fn transpile_all(
+    graph: ModuleGraph,
+    thread: ParseThread,
+) -> Result<(Files, Vec<String>), PrepareError> {
     let parse = move || {
         let mut files = Files::default();
         let mut codes = Vec::with_capacity(graph.modules.len());
         for module in &graph.modules {
-            (parsing.report)(&module.path);
+            (thread.report)(&module.path);
             let transpiled = transpile(&module.path, &module.source)?;
             files.insert(module.path.clone(), transpiled.map);
             codes.push(transpiled.code);
@@ -284,7 +292,7 @@ async fn transpile_all(graph: ModuleGraph, parsing: Parsing) -> Result<(Files, V
         Ok((files, codes))
     };
     blocking(move || {
-        let parsed = parsing.run(parse);
+        let parsed = thread.run(parse);
         parsed.map_err(|reason| PrepareError::Internal(format!("the parser could not be run: {reason}")))?
     })
     .await
@@ -292,11 +300,11 @@ async fn transpile_all(graph: ModuleGraph, parsing: Parsing) -> Result<(Files, V
 
 async fn evaluate(
     engine: &JsEngine,
-    base: &Picture,
+    base: &Snapshot,
     store: &mut Store<State>,
     load: &[u8],
 ) -> wasmtime::Result<Loaded> {
-    let instance = runtime::start(engine, base, store).await?;
+    let instance = base.start(&engine.code, store).await?;
     let alloc: TypedFunc<u32, u32> = instance.get_typed_func(&mut *store, "alloc")?;
     let at = alloc.call_async(&mut *store, load.len() as u32).await?;
     let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
@@ -305,4 +313,16 @@ async fn evaluate(
     let packed = run.call_async(&mut *store, (at, load.len() as u32)).await?;
     let loaded = calls::message(memory.data(&store), (packed >> 32) as u32, packed as u32)?;
     Ok(abi::decode(loaded)?)
+}
+
+/// Checks the memory that a function starts with against its own limit.
+pub(super) fn check_limit(
+    entry: &str,
+    needed_bytes: usize,
+    allowed_bytes: usize,
+) -> Result<(), PrepareError> {
+    if needed_bytes <= allowed_bytes {
+        return Ok(());
+    }
+    Err(PrepareError::OverMemoryLimit { entry: entry.to_owned(), needed_bytes, allowed_bytes })
 }

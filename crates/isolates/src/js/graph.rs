@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use super::transpile::{ImportSite, MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 use crate::app_folder::{AppFileError, AppFolder};
-use crate::compile::{self, CompileError, Parsing};
+use crate::compile::{self, CompileError, ParseThread};
 use crate::{Module, ModuleGraph};
 
-/// The most modules a function may have; more is a package meant for a build step.
+/// The maximum of modules of a function. More modules are a package meant for a build step.
 const MAX_MODULES: usize = 2000;
 
-/// How long a child process may take for it.
+/// The time limit of the child process.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// The most that all modules of a function may have, with their paths and imports.
+/// The maximum of all modules of a function, with their paths and imports, in bytes.
 const MAX_GRAPH_BYTES: u64 = 256 << 20;
 
 /// A function's modules cannot be gathered.
@@ -29,7 +29,7 @@ pub enum CollectError {
     /// A file cannot be read, or is outside of the app folder; the message says which and why.
     #[error("{0}")]
     File(String),
-    /// A module does not parse, or imports what cannot be imported; the message says which.
+    /// A module cannot be parsed, or has an import that cannot be resolved.
     #[error(transparent)]
     Module(#[from] SyntaxError),
     /// There are too many modules.
@@ -58,10 +58,10 @@ impl From<AppFileError> for CollectError {
 /// Blocks while it reads and parses. A module may have 8 MiB, a function 2000 modules. Text that nests too deeply for the parser
 /// ends this process: see [`collect_in_child`].
 pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
-    gather(entry, root, Parsing::in_process())
+    gather(entry, root, ParseThread::in_process())
 }
 
-/// The same in a child process: `program` with `arguments`, which calls [`collect_stdio`](crate::compile::collect_stdio) within
+/// The same in a child process: `program` with `arguments`, which calls [`collect_stdio`](crate::child_process::collect_stdio) within
 /// `memory_bytes`. Blocks.
 pub fn collect_in_child(
     program: &Path,
@@ -81,8 +81,8 @@ pub fn collect_in_child(
     collected
 }
 
-pub(crate) fn gather(entry: &Path, root: &Path, parsing: Parsing) -> Result<ModuleGraph, CollectError> {
-    let gathered = parsing.run(|| gather_here(entry, root, parsing.report));
+pub(crate) fn gather(entry: &Path, root: &Path, thread: ParseThread) -> Result<ModuleGraph, CollectError> {
+    let gathered = thread.run(|| gather_here(entry, root, thread.report));
     gathered.map_err(|error| CollectError::Parser(error.to_string()))?
 }
 
@@ -91,7 +91,7 @@ fn gather_here(entry: &Path, root: &Path, report: fn(&str)) -> Result<ModuleGrap
     let entry = folder.locate(entry)?;
     let resolver = Resolver::new(ResolveOptions {
         extensions: [".ts", ".mts", ".js", ".mjs", ".json"].map(str::to_owned).to_vec(),
-        // What TypeScript lets one write: the name that the file would have once compiled.
+        // TypeScript imports a file by the name that it has after compiling.
         extension_alias: vec![
             (".js".to_owned(), [".ts", ".js"].map(str::to_owned).to_vec()),
             (".mjs".to_owned(), [".mts", ".mjs"].map(str::to_owned).to_vec()),

@@ -1,21 +1,23 @@
-//! One invocation: a fresh instance on a copy of the program's memory.
+//! One invocation: a new instance on a copy of the snapshot, or a warm one.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use edgefaas_js_abi::{self as abi, INPUT_BYTES, Outcome, Thrown, ThrownKind};
 use wasmtime::{
     Instance, ModuleExport, PoolConcurrencyLimitError, Store, Trap, TypedFunc, WasmParams, WasmResults,
 };
 
-use super::calls::{self, RunTime, Stage, State};
+use super::calls;
+use super::engine::JsEngine;
 use super::messages;
-use super::program::{JsEngine, JsProgram, Picture, externs};
+use super::program::JsProgram;
 use super::stack::Files;
+use super::state::{Stage, State};
 use crate::busy::{Busy, Counted, TimeUsed};
-use crate::component::check_reply;
 use crate::deadline::{self, DeadlinePassed};
-use crate::warm::Place;
+use crate::reply::check_reply;
+use crate::run_resources::{Isolate, RunResources};
 use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
 
 /// An instance between two invocations.
@@ -25,15 +27,14 @@ pub(crate) struct WarmJs {
 }
 
 impl JsEngine {
-    /// Runs the program's handler on one event. Gives the isolate back, where that is wanted, if it may have another event:
-    /// the handler has answered, and nothing that it began is under way.
+    /// Runs the program's handler on one event. Returns the instance if `resources.keep` and it may have another event: the
+    /// handler has answered, and no host call of it is in flight.
     ///
-    /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels the host
-    /// calls that are under way.
+    /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels its host calls.
     pub(crate) async fn run_in(
         &self,
         program: &JsProgram,
-        place: Place<WarmJs>,
+        resources: RunResources<WarmJs>,
         meta: &InvocationMeta,
         event: Event,
         limits: Limits,
@@ -41,17 +42,18 @@ impl JsEngine {
     ) -> (Completion, Option<Box<WarmJs>>) {
         let began = Instant::now();
         let deadline = began + limits.timeout;
-        let Place { instance, reservation, keep, busy } = place;
-        let was_warm = instance.is_some();
+        let RunResources { isolate, keep, busy } = resources;
+        let was_warm = matches!(isolate, Isolate::Warm(_));
         // Assets are not the function's own.
         let allowed_bytes = limits.memory_bytes + program.assets.memory_bytes;
-        let (mut store, mut instance) = match instance.map(|instance| *instance) {
-            Some(WarmJs { mut store, instance }) => {
+        let (mut store, mut instance) = match isolate {
+            Isolate::Warm(warm) => {
+                let WarmJs { mut store, instance } = *warm;
                 let state = store.data_mut();
                 (state.stage, state.limit.bytes) = (Stage::Run(host), allowed_bytes);
                 (store, Some(instance))
             }
-            None => {
+            Isolate::New(reservation) => {
                 let (files, assets) = (program.files.clone(), program.assets.clone());
                 (self.store(Stage::Run(host), allowed_bytes, files, assets, reservation), None)
             }
@@ -86,14 +88,14 @@ impl JsEngine {
             warm: was_warm,
         };
         let state = store.data_mut();
-        // One that is near its limit would fail for what others have left in it.
+        // An instance near its limit would fail for memory that earlier invocations have left in it.
         let has_room = !state.limit.exceeded && memory_bytes <= limits.memory_bytes / 4 * 3;
         let may_stay = keep && answered && has_room && state.tickets.is_idle();
         let kept = instance.filter(|_| may_stay).map(|instance| {
-            // The host goes with its invocation.
+            // The host is dropped with its invocation.
             let state = store.data_mut();
             state.stage = Stage::Deploy(Vec::new());
-            state.limit.reservation.rest(memory_bytes);
+            state.limit.reservation.shrink_to_idle(memory_bytes);
             Box::new(WarmJs { store, instance })
         });
         (completion, kept)
@@ -101,8 +103,7 @@ impl JsEngine {
 
     /// Runs the program's handler on one event, in an isolate of its own.
     ///
-    /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels the host
-    /// calls that are under way.
+    /// Ends at the latest after `limits.timeout`. Dropping the future ends the run and cancels its host calls.
     pub async fn run(
         &self,
         program: &JsProgram,
@@ -111,25 +112,11 @@ impl JsEngine {
         limits: Limits,
         host: Box<dyn Host>,
     ) -> Completion {
-        let reservation = self.no_reservation();
+        let isolate = Isolate::New(self.no_reservation());
         let busy = Busy::new(limits.cpu, Arc::default());
-        let place = Place { instance: None, reservation, keep: false, busy };
-        self.run_in(program, place, meta, event, limits, host).await.0
+        let resources = RunResources { isolate, keep: false, busy };
+        self.run_in(program, resources, meta, event, limits, host).await.0
     }
-}
-
-/// Instantiates the engine on a copy of `picture`.
-pub(super) async fn start(
-    engine: &JsEngine,
-    picture: &Picture,
-    store: &mut Store<State>,
-) -> wasmtime::Result<Instance> {
-    let data = picture.data.instantiate_async(&mut *store).await?;
-    let memory =
-        data.get_module_export(&mut *store, &picture.memory).and_then(|export| export.into_memory());
-    store.data_mut().memory = memory;
-    let imports = externs(picture, data, store)?;
-    Instance::new_async(&mut *store, &engine.code, &imports).await
 }
 
 /// Runs the handler until it has answered. The outer error ends the isolate, the inner is the function's.
@@ -144,24 +131,24 @@ async fn handle(
     limits: Limits,
     started: &mut Option<Instant>,
 ) -> wasmtime::Result<Result<Reply, RunError>> {
-    // Of an instance that is used again, too: the wall clock may have been set meanwhile.
-    store.data_mut().time = RunTime::begin(SystemTime::now());
+    // Also for a warm instance: the wall clock may have been set meanwhile.
+    store.data_mut().time = engine.run_time();
     let instance = match *warm {
         Some(instance) => {
             let reset: TypedFunc<(), ()> = function(instance, store, &engine.exports.reset)?;
             reset.call_async(&mut *store, ()).await?;
             instance
         }
-        None => *warm.insert(start(engine, &program.picture, store).await?),
+        None => *warm.insert(program.snapshot.start(&engine.code, store).await?),
     };
     let message = abi::encode(&messages::invocation(meta, event, rand::random()))?;
     let exports = &engine.exports;
     let invoke: TypedFunc<(u32, u32), u64> = function(instance, store, &exports.invoke)?;
     let at = if message.len() <= INPUT_BYTES {
-        write(store, program.picture.input, &message)?;
-        program.picture.input
+        write(store, program.snapshot.input, &message)?;
+        program.snapshot.input
     } else {
-        place(engine, instance, store, &message).await?
+        write_to_new_buffer(engine, instance, store, &message).await?
     };
     *started = Some(Instant::now());
     let mut packed = invoke.call_async(&mut *store, (at, message.len() as u32)).await?;
@@ -179,7 +166,7 @@ async fn handle(
         };
         let resolve: TypedFunc<(u32, u32, u32), ()> = function(instance, store, &exports.resolve)?;
         for (ticket, answer) in answers {
-            let at = place(engine, instance, store, &answer).await?;
+            let at = write_to_new_buffer(engine, instance, store, &answer).await?;
             resolve.call_async(&mut *store, (ticket, at, answer.len() as u32)).await?;
         }
         let run_jobs: TypedFunc<(), u64> = function(instance, store, &exports.run_jobs)?;
@@ -199,8 +186,8 @@ fn function<P: WasmParams, R: WasmResults>(
     }
 }
 
-/// Puts a message into room that the engine makes for it.
-async fn place(
+/// Writes a message to a buffer that the engine allocates for it.
+async fn write_to_new_buffer(
     engine: &JsEngine,
     instance: Instance,
     store: &mut Store<State>,
@@ -245,7 +232,7 @@ fn out_of_memory(store: &Store<State>, limits: Limits) -> RunError {
     }
 }
 
-/// What ended the isolate.
+/// The error of a run that ended its isolate.
 fn run_error(engine: &JsEngine, error: &wasmtime::Error, store: &Store<State>, limits: Limits) -> RunError {
     if error.downcast_ref::<DeadlinePassed>().is_some() {
         return RunError::TimedOut { limit: limits.timeout };

@@ -70,10 +70,10 @@ impl Files {
             if frame.file.starts_with(PRELUDE_PREFIX) {
                 continue;
             }
-            let place = self.place(&frame);
-            lines.push(frame.with(&place));
+            let position = self.position(&frame);
+            lines.push(frame.with(&position));
             if shown.location.is_none() && self.0.contains_key(frame.file) {
-                shown.location = Some(place);
+                shown.location = Some(position);
             }
         }
         shown.stack = (!lines.is_empty()).then(|| lines.join("\n"));
@@ -87,13 +87,13 @@ impl Files {
         }
         let lines = text.lines().filter_map(|line| match Frame::parse(line) {
             Some(frame) if frame.file.starts_with(PRELUDE_PREFIX) => None,
-            Some(frame) => Some(frame.with(&self.place(&frame))),
+            Some(frame) => Some(frame.with(&self.position(&frame))),
             None => Some(line.to_owned()),
         });
         lines.collect::<Vec<_>>().join("\n").into()
     }
 
-    fn place(&self, frame: &Frame<'_>) -> String {
+    fn position(&self, frame: &Frame<'_>) -> String {
         let map = self.0.get(frame.file).and_then(Option::as_ref);
         let original =
             map.and_then(|map| map.original(frame.line.saturating_sub(1), frame.column.saturating_sub(1)));
@@ -115,18 +115,18 @@ struct Frame<'a> {
 impl<'a> Frame<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let rest = text.strip_prefix("    at ")?;
-        let (start, place, after) = match (rest.find(" ("), rest.strip_suffix(')')) {
+        let (start, position, after) = match (rest.find(" ("), rest.strip_suffix(')')) {
             (Some(open), Some(inner)) => (open + 2, &inner[open + 2..], ")"),
             _ => (0, rest, ""),
         };
         let before = &text[..text.len() - rest.len() + start];
-        let (place, column) = place.rsplit_once(':')?;
-        let (file, line) = place.rsplit_once(':')?;
+        let (rest, column) = position.rsplit_once(':')?;
+        let (file, line) = rest.rsplit_once(':')?;
         Some(Self { before, file, line: line.parse().ok()?, column: column.parse().ok()?, after })
     }
 
-    fn with(&self, place: &str) -> String {
-        format!("{}{place}{}", self.before, self.after)
+    fn with(&self, position: &str) -> String {
+        format!("{}{position}{}", self.before, self.after)
     }
 }
 

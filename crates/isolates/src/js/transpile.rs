@@ -1,4 +1,4 @@
-//! TypeScript to JavaScript, and what a module imports.
+//! TypeScript to JavaScript, and the imports of a module.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stack::SourceMap;
 
-/// How large a module's text may be.
+/// The maximum of a module's text.
 pub(super) const MAX_SOURCE_BYTES: usize = 8 << 20;
 
 /// A module as the engine evaluates it.
@@ -26,7 +26,7 @@ pub(super) struct Transpiled {
     pub code: String,
     /// From positions in `code` to the user's; none if the text is the user's own.
     pub map: Option<SourceMap>,
-    /// What it imports, types left out, in the order of the text.
+    /// Its imports without types, in the order of the text.
     pub imports: Vec<ImportSite>,
 }
 
@@ -50,9 +50,9 @@ pub struct SyntaxError {
     pub line: u32,
     /// The column in characters, from 1.
     pub column: u32,
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// The lines around the place with a mark below it.
+    /// The lines before the position, with a mark below it.
     pub frame: String,
 }
 
@@ -77,16 +77,16 @@ impl SyntaxError {
     }
 }
 
-/// Whether `source` is a module, by the extension of `path`: what the fuzzer drives. Recursive, without a bound on its stack.
+/// Whether `source` is a module, by the extension of `path`, for the fuzzer. Recursive, without a bound on its stack.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The syntax error.
 pub fn check(path: &str, source: &str) -> Result<(), SyntaxError> {
     transpile(path, source).map(drop)
 }
 
 /// Makes JavaScript of the module `path`: TypeScript loses its types, JSON becomes the default export, and
-/// JavaScript stays as it is. Recursive, without a bound: text from others is transpiled in a
+/// JavaScript stays as it is. Recursive, without a bound: untrusted text is transpiled in a
 /// [child process](crate::compile).
 pub(super) fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
     if source.len() > MAX_SOURCE_BYTES {
@@ -104,7 +104,7 @@ pub(super) fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxEr
     }
 }
 
-/// What is wrong with a module of `bytes`.
+/// The error text for a module of `bytes`.
 pub(super) fn too_large(bytes: u64) -> String {
     format!("the module has {bytes} bytes; the limit is {MAX_SOURCE_BYTES}, so split or minify it")
 }
@@ -213,7 +213,7 @@ fn position(source: &str, offset: usize) -> (u32, u32) {
     (line as u32, column as u32)
 }
 
-/// Two lines before the place, its line, and a mark.
+/// Two lines before the position, its line, and a mark.
 fn frame(source: &str, line: u32, column: u32) -> String {
     const MAX_CHARS: usize = 160;
     let first = line.saturating_sub(2).max(1);

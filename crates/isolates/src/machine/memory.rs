@@ -200,7 +200,7 @@ fn mounted(mountinfo: &str, version: Version, path: &str) -> Option<(PathBuf, Pa
         fits.then(|| (PathBuf::from(root), PathBuf::from(point)))
     });
     let path = Path::new(path);
-    // The path is in another namespace than the mounts in some containers: what is mounted then is the group itself.
+    // In some containers the path is of another namespace than the mounts: the mount is the group itself then.
     let below = |root: &Path| match path.strip_prefix(root) {
         Ok(below) if !below.components().any(|part| part.as_os_str() == "..") => Some(below.to_owned()),
         _ => None,

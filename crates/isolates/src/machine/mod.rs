@@ -1,4 +1,4 @@
-//! What this machine has, and the pool that fits it.
+//! The machine, and the pool that fits it.
 
 mod memory;
 
@@ -14,16 +14,16 @@ use crate::engine::{
 };
 use crate::guest_memory::GuestMemory;
 
-/// Isolates at most where nothing else is said.
+/// The maximum of isolates by default.
 const MAX_ISOLATES: u32 = 1000;
-/// Isolates at least, however small the machine is.
+/// The minimum of isolates, however small the machine is.
 const MIN_ISOLATES: u32 = 16;
 /// The memory of a small isolate: as many as fit may exist.
 const SMALL_ISOLATE_BYTES: u64 = 512 << 10;
-/// The most memory of one isolate where nothing else is said, and the least that this is on a small machine.
+/// The maximum of memory of one isolate by default, and its minimum on a small machine.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 const MIN_MEMORY_BYTES: u64 = 64 << 20;
-/// Memory that a place for an isolate keeps between two of them: one in so many bytes of the machine's, within bounds.
+/// Memory that a slot keeps resident between two isolates: one in so many bytes of the machine, within bounds.
 const KEPT_SHARE: u64 = 1024;
 const MIN_KEPT_BYTES: u64 = 64 << 10;
 const MAX_KEPT_BYTES: u64 = 1 << 20;
@@ -41,7 +41,7 @@ pub struct Machine {
     pub cores: usize,
     /// Memory that this process may use: see [`ProcessMemory::limit`].
     pub memory_bytes: u64,
-    /// How many bits an address of a process has: 47 on most machines, 39 on some small ones.
+    /// The bits of an address of a process: 47 on most machines, 39 on some small ones.
     pub address_bits: u32,
     /// The size of a page.
     pub page_bytes: usize,
@@ -51,16 +51,16 @@ pub struct Machine {
     pub copy_on_write: bool,
 }
 
-/// What is wished of a pool; what is not comes from the machine.
+/// Settings of a pool that replace those of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PoolWishes {
-    /// Isolates at most.
+pub struct PoolOverrides {
+    /// The maximum of isolates.
     pub max_isolates: Option<u32>,
-    /// The most linear memory of one.
+    /// The maximum of linear memory of an isolate, in bytes.
     pub max_memory_bytes: Option<u64>,
-    /// Address space for each.
+    /// Address space of each isolate, in bytes.
     pub reservation_bytes: Option<u64>,
-    /// Memory of all of them together; half of the machine's by default.
+    /// Memory of all isolates together, in bytes; half of the machine's by default.
     pub guest_bytes: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ pub struct PoolWishes {
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 
 impl Machine {
-    /// Looks.
+    /// Reads the facts of this machine.
     pub fn probe() -> Self {
         Self {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -95,28 +95,30 @@ impl Machine {
 
     /// A pool for this machine. With address space to spare each isolate reserves so much that its code needs no bounds
     /// checks, which makes it a quarter faster; where it is short, so much that all of them fit.
-    pub fn pool(&self, wishes: PoolWishes) -> PoolConfig {
-        let guest_bytes = wishes.guest_bytes.unwrap_or(self.memory_bytes / 2);
+    pub fn pool(&self, overrides: PoolOverrides) -> PoolConfig {
+        let guest_bytes = overrides.guest_bytes.unwrap_or(self.memory_bytes / 2);
         let largest_bytes = GuestMemory::largest_isolate_bytes(guest_bytes);
-        let max_memory_bytes = wishes
+        let max_memory_bytes = overrides
             .max_memory_bytes
             .unwrap_or_else(|| (largest_bytes >> 20 << 20).clamp(MIN_MEMORY_BYTES, MAX_MEMORY_BYTES));
         let fit_in_memory = u32::try_from(guest_bytes / SMALL_ISOLATE_BYTES).unwrap_or(u32::MAX);
-        let wanted = wishes.max_isolates.unwrap_or_else(|| fit_in_memory.clamp(MIN_ISOLATES, MAX_ISOLATES));
-        // The other half is for everything else, and for how the system spreads it.
+        let isolates =
+            overrides.max_isolates.unwrap_or_else(|| fit_in_memory.clamp(MIN_ISOLATES, MAX_ISOLATES));
+        // The other half is for all other memory, and for gaps that the system leaves.
         let space_bytes = 1u64 << (self.address_bits.min(63) - 1);
-        // And an eighth of them that wait.
+        // With the idle instances, an eighth more.
         let full = |isolates: u32| u64::from(isolates) * 9 / 8 * (FULL_RESERVATION_BYTES + GUARD_BYTES);
-        let reservation_bytes = wishes.reservation_bytes.unwrap_or(match full(wanted) <= space_bytes {
-            true => FULL_RESERVATION_BYTES,
-            false => SMALL_RESERVATION_BYTES,
-        });
+        let reservation_bytes =
+            overrides.reservation_bytes.unwrap_or(match full(isolates) <= space_bytes {
+                true => FULL_RESERVATION_BYTES,
+                false => SMALL_RESERVATION_BYTES,
+            });
         // All of an isolate's memory lies in its reservation.
         let reservation_bytes = reservation_bytes.max(max_memory_bytes.next_multiple_of(WASM_PAGE_BYTES));
         let slot_bytes = reservation_bytes + SMALL_GUARD_BYTES;
         let fit_in_space = u32::try_from(space_bytes / slot_bytes * 8 / 9).unwrap_or(u32::MAX).max(1);
-        // More than was asked for would be refused by the system, and what was asked for is left as it is.
-        let max_isolates = wishes.max_isolates.unwrap_or(wanted.min(fit_in_space));
+        // An explicit number is kept: if the address space is too small for it, the system refuses the pool.
+        let max_isolates = overrides.max_isolates.unwrap_or(isolates.min(fit_in_space));
         PoolConfig {
             max_isolates,
             max_memory_bytes: usize::try_from(max_memory_bytes).unwrap_or(usize::MAX),
@@ -133,7 +135,7 @@ fn address_bits(maps: &str) -> Option<u32> {
         let (_, end) = line.split_whitespace().next()?.split_once('-')?;
         u64::from_str_radix(end, 16).ok()
     });
-    // What the kernel itself shows up there on some machines is not the process's.
+    // Some kernels show pages of their own above.
     let highest = ends.filter(|end| *end < 1 << 56).max()?;
     Some(u64::BITS - (highest - 1).leading_zeros())
 }
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_is_understood() {
+    fn the_address_space_is_read_from_the_maps() {
         let maps = "55d0c0000000-55d0c0001000 r--p 00000000 00:00 0 /bin/x\n\
                     7ffd8a5f2000-7ffd8a613000 rw-p 00000000 00:00 0 [stack]\n\
                     ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_pool_fits_its_machine() {
-        let none = PoolWishes::default();
+        let none = PoolOverrides::default();
         let (pi, large) = (PI.pool(none), Machine { memory_bytes: 24 << 30, ..PI }.pool(none));
         assert_eq!(
             (pi.max_isolates, pi.max_memory_bytes, pi.reservation_bytes),
@@ -197,11 +199,14 @@ mod tests {
         crate::engine::build(PoolConfig { max_isolates: 10, ..short }).unwrap();
         let shorter = Machine { address_bits: 32, ..PI }.pool(none);
         assert!(shorter.max_isolates < 10, "{shorter:?}");
-        let wished =
-            PoolWishes { max_isolates: Some(50), max_memory_bytes: Some(1 << 30), ..PoolWishes::default() };
-        let wished = Machine { address_bits: 39, ..PI }.pool(wished);
+        let overridden = PoolOverrides {
+            max_isolates: Some(50),
+            max_memory_bytes: Some(1 << 30),
+            ..PoolOverrides::default()
+        };
+        let overridden = Machine { address_bits: 39, ..PI }.pool(overridden);
         assert_eq!(
-            (wished.max_isolates, wished.max_memory_bytes, wished.reservation_bytes),
+            (overridden.max_isolates, overridden.max_memory_bytes, overridden.reservation_bytes),
             (50, 1 << 30, 4 << 30)
         );
     }

@@ -9,9 +9,10 @@ use edgefaas_isolates::{
     Compiler, Event, FieldType, FieldValue, FunctionSource, Isolates, IsolatesConfig, Isolation, Limits,
     ObjectChange, Preparing, Program, Read, Reply, Trigger,
 };
+use edgefaas_platform::Clock;
 use serde_json::{Value, json};
 
-use crate::support::{Bench, call};
+use crate::support::{Bench, WALL_UNIX_MS, call};
 
 /// A component that does with fields what it is called for.
 struct Guest {
@@ -27,6 +28,7 @@ impl Guest {
             pool: PoolConfig { max_isolates: 5, ..PoolConfig::default() },
             compiler: Compiler::InProcess,
             code_cache: None,
+            clock: Clock::new(|| WALL_UNIX_MS),
         };
         let isolates = Isolates::new(&config).unwrap();
         let source = FunctionSource::Component(wasm.into());
@@ -78,6 +80,7 @@ fn build() -> Option<Vec<u8>> {
 async fn a_component_changes_and_reads_fields() {
     let Some(guest) = Guest::new().await else { return };
     let bench = Bench::new();
+    assert_eq!(guest.run(&bench, call("clock")).await, json!(WALL_UNIX_MS), "the node's clock");
     assert_eq!(guest.run(&bench, call("change")).await, Value::Null);
     let record = bench.record();
     assert_eq!(record.counters["room.c"], -2);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
@@ -13,6 +13,7 @@ use edgefaas_isolates::{
     HttpRequest, HttpResponse, IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph,
     MqttMessage, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
 };
+use edgefaas_platform::Clock;
 use tokio::sync::Notify;
 
 /// Compiling the engine takes seconds, so the tests of this process share it.
@@ -31,8 +32,12 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| {
     Shared { engine, code, clock, pool }
 });
 
+/// The wall clock of a new [`Bench`], in milliseconds since the Unix epoch.
+pub const WALL_UNIX_MS: u64 = 1_800_000_000_000;
+
 pub struct Bench {
     pub engine: JsEngine,
+    wall_unix_ms: Arc<AtomicU64>,
     pub meta: InvocationMeta,
     record: Arc<Mutex<Record>>,
     failure: Option<HostError>,
@@ -57,13 +62,21 @@ pub struct Record {
 impl Bench {
     pub fn new() -> Self {
         let shared = &*SHARED;
-        let js = JsEngine::new(&shared.engine, shared.code.clone(), shared.pool).unwrap();
+        let wall_unix_ms = Arc::new(AtomicU64::new(WALL_UNIX_MS));
+        let wall = wall_unix_ms.clone();
+        let clock = Clock::new(move || wall.load(Relaxed));
+        let js = JsEngine::new(&shared.engine, shared.code.clone(), shared.pool, clock).unwrap();
         let meta = InvocationMeta {
             id: "inv-1".into(),
             function: "test".into(),
             deadline_unix_ms: 1_900_000_000_000,
         };
-        Self { engine: js, meta, record: Arc::default(), failure: None }
+        Self { engine: js, wall_unix_ms, meta, record: Arc::default(), failure: None }
+    }
+
+    /// Sets the wall clock.
+    pub fn set_wall(&self, unix_ms: u64) {
+        self.wall_unix_ms.store(unix_ms, Relaxed);
     }
 
     /// A bench on which the function "fail" fails with `error`.
@@ -382,10 +395,6 @@ pub fn http(method: &str, path: &str, query: &str, body: &str) -> Event {
     let request =
         HttpRequest { method: method.into(), path: path.into(), query: query.into(), headers: Vec::new() };
     Event { trigger: Trigger::Http(request), body: Bytes::copy_from_slice(body.as_bytes()) }
-}
-
-pub fn unix_ms() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
 /// A run can be spawned on any runtime.

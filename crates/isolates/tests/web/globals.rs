@@ -4,7 +4,7 @@ use edgefaas_isolates::LogLevel;
 use serde_json::json;
 
 use super::answer;
-use crate::support::{Bench, call, graph};
+use crate::support::{Bench, WALL_UNIX_MS, call, graph};
 
 #[tokio::test]
 async fn events_reach_their_listeners() {
@@ -162,7 +162,9 @@ async fn the_clock_of_an_invocation_is_its_own() {
             return [began >= 0 && began < 1000, ended > began, Date.now() > wall, Math.abs(origin + began - wall) < 1000, origin >= atDeploy, origin];
         };"#;
     let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    bench.set_wall(WALL_UNIX_MS + 60_000);
     let first = crate::json(bench.run(&program, call("")).await.result);
+    bench.set_wall(WALL_UNIX_MS + 120_000);
     let second = crate::json(bench.run(&program, call("")).await.result);
     for seen in [&first, &second] {
         assert_eq!(seen.as_array().unwrap()[..5], [true; 5].map(serde_json::Value::from), "{seen}");

@@ -121,6 +121,7 @@ impl Node {
             pool,
             compiler: platform.compiler.clone(),
             code_cache: Some(code_cache),
+            clock: clock.clone(),
         })?);
         let logs = Arc::new(Logs::new(clock.clone(), log_limits(&config)));
         let function_metrics = Arc::new(FunctionFamilies::default());

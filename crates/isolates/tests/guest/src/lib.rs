@@ -53,6 +53,10 @@ fn fields(event: Event, context: Context) -> Result<Json<Value>, Error> {
             ];
             Ok(Json(refusals.into_iter().map(|it| it.unwrap_err().to_string()).collect()))
         }
+        "clock" => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            Ok(Json(json!(now.map_or(0, |since| since.as_millis() as u64))))
+        }
         _ => Ok(Json(json!([event.previous::<Value>()?, event.value::<Value>()?]))),
     }
 }

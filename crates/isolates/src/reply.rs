@@ -1,15 +1,18 @@
-//! What a reply, in either language, has to be.
+//! Checks of replies, in either language.
 
 use http::{HeaderName, HeaderValue};
 
 use crate::event::Reply;
 use crate::outcome::{Limits, RunError};
 
-/// How many headers a response may have.
+/// The maximum of headers of a response.
 const MAX_HEADERS: usize = 256;
 
-/// Holds a reply, in either language, against its limits and against what HTTP can carry: a status of 200
-/// to 599 and at most 256 headers of valid names and values, whose size counts into `limits.reply_bytes`.
+/// Checks a reply against its limits and against HTTP: a status of 200 to 599 and at most 256 headers with valid names and
+/// values. Their size counts into `limits.reply_bytes`.
+///
+/// # Errors
+/// `ReplyTooLarge` or `InvalidReply`.
 pub fn check_reply(reply: Reply, limits: Limits) -> Result<Reply, RunError> {
     let actual_bytes = match &reply {
         Reply::None => 0,
@@ -20,7 +23,8 @@ pub fn check_reply(reply: Reply, limits: Limits) -> Result<Reply, RunError> {
                 let reason = format!("status {} is not between 200 and 599", response.status);
                 return Err(RunError::InvalidReply { reason });
             }
-            check_headers(&response.headers).map_err(|reason| RunError::InvalidReply { reason })?;
+            check_headers(&response.headers)
+                .map_err(|error| RunError::InvalidReply { reason: error.to_string() })?;
             let pairs = response.headers.iter();
             response.body.len() + pairs.map(|(name, value)| name.len() + value.len()).sum::<usize>()
         }
@@ -31,22 +35,31 @@ pub fn check_reply(reply: Reply, limits: Limits) -> Result<Reply, RunError> {
     Ok(reply)
 }
 
-/// The error says which header is wrong, without its value: that may be a secret.
-fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
+/// A header that HTTP cannot carry. The error does not show its value, which may be a secret.
+#[derive(Debug, thiserror::Error)]
+enum HeaderError {
+    #[error("it has {count} headers; the limit is {MAX_HEADERS}")]
+    TooMany { count: usize },
+    #[error("{name:?} is not a valid header name")]
+    Name { name: String },
+    #[error(
+        "the value of header {name:?} holds a character that is not visible ASCII, space or tab; percent-encode it"
+    )]
+    Value { name: String },
+}
+
+fn check_headers(headers: &[(String, String)]) -> Result<(), HeaderError> {
     if headers.len() > MAX_HEADERS {
-        return Err(format!("it has {} headers; the limit is {MAX_HEADERS}", headers.len()));
+        return Err(HeaderError::TooMany { count: headers.len() });
     }
     for (name, value) in headers {
-        let shown: String = name.chars().take(100).collect();
+        let shown = || name.chars().take(100).collect();
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            return Err(format!("{shown:?} is not a valid header name"));
+            return Err(HeaderError::Name { name: shown() });
         }
-        // RFC 9110, section 5.5: what is not ASCII has no agreed meaning.
+        // RFC 9110, section 5.5: values beyond ASCII have no agreed meaning.
         if HeaderValue::from_str(value).is_err() {
-            return Err(format!(
-                "the value of header {shown:?} holds a character that is not visible ASCII, space or tab; \
-                 percent-encode it"
-            ));
+            return Err(HeaderError::Value { name: shown() });
         }
     }
     Ok(())

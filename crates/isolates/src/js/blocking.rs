@@ -1,0 +1,16 @@
+//! Work on the runtime's blocking threads, and errors of the node while a function is prepared.
+
+use super::error::PrepareError;
+
+/// Runs `work` on a blocking thread. Dropping the future abandons it there: it ends by itself.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
+) -> Result<T, PrepareError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| PrepareError::Internal(format!("a task ended early: {error}")))?
+}
+
+/// An error of the node.
+pub(super) fn internal(error: wasmtime::Error) -> PrepareError {
+    PrepareError::Internal(format!("{error:#}"))
+}

@@ -1,0 +1,53 @@
+//! Invocations that may start: their instance or memory is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::busy::Busy;
+use crate::component::WarmComponent;
+use crate::guest_memory::Reservation;
+use crate::js::WarmJs;
+use crate::warm::Taken;
+
+/// An instance between two invocations.
+pub(crate) enum WarmInstance {
+    Component(Box<WarmComponent>),
+    JavaScript(Box<WarmJs>),
+}
+
+/// The instance or memory that an invocation starts with.
+pub(crate) enum StartWith {
+    Warm(Taken<WarmInstance>),
+    New(Reservation),
+}
+
+/// An invocation that may start: it has a warm instance, or memory for a new one.
+pub struct Start {
+    pub(crate) with: StartWith,
+    pub(crate) busy: Arc<Busy>,
+}
+
+impl Start {
+    /// The usage of the invocation, which grows while it runs.
+    pub fn usage(&self) -> Usage {
+        Usage { busy: self.busy.clone(), warm: matches!(self.with, StartWith::Warm(_)) }
+    }
+}
+
+/// The usage of an invocation. It can be read after the run was dropped, too.
+pub struct Usage {
+    busy: Arc<Busy>,
+    warm: bool,
+}
+
+impl Usage {
+    /// Processor time so far.
+    pub fn cpu(&self) -> Duration {
+        self.busy.spent()
+    }
+
+    /// Whether the invocation has an instance of an earlier one.
+    pub fn warm(&self) -> bool {
+        self.warm
+    }
+}
