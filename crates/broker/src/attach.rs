@@ -14,7 +14,6 @@ use crate::client::{Client, Origin};
 use crate::hook::{
     ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, RejectReason, SessionHook,
 };
-use crate::journal::{Change, Space, Ticket};
 use crate::limits::{AddressLimit, Addresses};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS};
@@ -23,6 +22,7 @@ use crate::session::Subscription;
 use crate::sessions::{Due, Fired, Parked, Sessions, State, Will, after_seconds};
 use crate::stored::{self, MessageRecord, Moment, SessionRecord, SubscriptionRecord, WillRecord};
 use crate::topic::{TopicFilter, TopicName};
+use crate::wal::{Change, Space, Ticket};
 
 /// A connection that has not sent its CONNECT yet.
 pub(crate) struct Handshake<'a>(&'a AtomicUsize);
@@ -189,7 +189,7 @@ impl Shared {
                 return Ok(Claimed { mailbox, state: parked.state, present: true });
             }
         }
-        let no_room = wanted.expiry_seconds > 0 && self.journal.is_full();
+        let no_room = wanted.expiry_seconds > 0 && self.wal.is_full();
         let claimed = if sessions.len() >= self.config.max_sessions || no_room {
             Err(NoSession::TooMany)
         } else {
@@ -243,7 +243,7 @@ impl Shared {
                     will: delayed.as_ref().map(|(will, delay)| (&will.message, *delay)),
                 };
                 self.store_session(mailbox, client, wanted, Some(now.unix_ms));
-                let mut transaction = self.journal.begin();
+                let mut transaction = self.wal.begin();
                 mailbox.mark(&mut transaction);
                 drop(transaction);
                 let lost = mailbox.disconnect();
@@ -312,7 +312,7 @@ impl Shared {
         }
         mailbox.forget();
         if let Some(session) = mailbox.session {
-            let mut transaction = self.journal.begin();
+            let mut transaction = self.wal.begin();
             let filters = parked.state.filters.iter();
             let filters = filters.map(|filter| stored::subscription_key(session, filter.as_str()));
             let unreleased = parked.state.unreleased.iter();
@@ -362,7 +362,7 @@ impl Shared {
             key: stored::session_key(&mailbox.client_id),
             value: Some(stored::encode(&record).into()),
         };
-        self.journal.begin().append(change, false);
+        self.wal.begin().append(change, false);
     }
 
     /// Adds or replaces a subscription; says whether it is new, and when it is stored.
@@ -380,7 +380,7 @@ impl Shared {
                 key: stored::subscription_key(session, subscription.filter.as_str()),
                 value: Some(stored::encode(&record).into()),
             };
-            self.journal.begin().append(change, true)
+            self.wal.begin().append(change, true)
         });
         (added, ticket)
     }
@@ -395,7 +395,7 @@ impl Shared {
         let removed = subscriptions.remove(&self.monitor, mailbox, filter);
         let ticket = mailbox.session.filter(|_| removed).map(|session| {
             let key = stored::subscription_key(session, filter.as_str());
-            self.journal.begin().append(Change { space: Space::State, key, value: None }, true)
+            self.wal.begin().append(Change { space: Space::State, key, value: None }, true)
         });
         (removed, ticket)
     }

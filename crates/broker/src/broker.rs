@@ -15,7 +15,6 @@ use crate::client::{Origin, Peer};
 use crate::config::BrokerConfig;
 use crate::connection;
 use crate::hook::{Hold, Hooks, RejectReason};
-use crate::journal::{Change, Journal, NotStored, Storage, StorageError, Ticket};
 use crate::limits::Addresses;
 use crate::mailbox::Mailbox;
 use crate::maintain;
@@ -28,6 +27,7 @@ use crate::stats::{BrokerStats, Counters};
 use crate::stored::Moment;
 use crate::subscriptions::Subscriptions;
 use crate::topic::TopicFilter;
+use crate::wal::{Change, NotStored, Storage, StorageError, Ticket, Wal};
 
 /// An MQTT broker. A handle: clones are cheap and mean the same broker. It has no runtime, listens on nothing and
 /// spawns nothing; connections live on the tasks that call [`serve`](Broker::serve), on as many runtimes as one likes.
@@ -100,7 +100,7 @@ pub(crate) struct Shared {
     pub config: BrokerConfig,
     pub counters: Counters,
     pub hooks: Hooks,
-    pub journal: Arc<Journal>,
+    pub wal: Arc<Wal>,
     pub monitor: Monitor,
     pub totals: Arc<Totals>,
     pub(crate) subscriptions: RwLock<Subscriptions>,
@@ -142,7 +142,7 @@ impl Broker {
         let retained = Retained::new(config.max_retained_messages, config.max_retained_bytes);
         let totals = Totals::new(config.max_stored_queue_bytes as i64, config.max_buffered_bytes as i64);
         let shared = Arc::new(Shared {
-            journal: Journal::new(storage, config.max_unwritten_bytes),
+            wal: Wal::new(storage, config.max_unwritten_bytes),
             config,
             counters: Counters::default(),
             hooks,
@@ -209,7 +209,7 @@ impl Broker {
             return rejected(RejectReason::ImplementationSpecific);
         }
         // Connections stop reading long before; whoever publishes here is told to come back.
-        if message.qos() > QoS::AtMostOnce && self.shared.journal.is_far_behind() {
+        if message.qos() > QoS::AtMostOnce && self.shared.wal.is_far_behind() {
             return rejected(RejectReason::QuotaExceeded);
         }
         match self.shared.publish(origin, None, message, changes, &self.shared.now(), None) {
@@ -239,7 +239,7 @@ impl Broker {
 
     /// Stores changes by themselves, in order with all others. See [`durable`](Self::durable).
     pub fn record(&self, changes: Vec<Change>) -> Option<Ticket> {
-        let mut transaction = self.shared.journal.begin();
+        let mut transaction = self.shared.wal.begin();
         changes.into_iter().for_each(|change| {
             transaction.append(change, true);
         });
@@ -251,7 +251,7 @@ impl Broker {
     /// # Errors
     /// The store failed.
     pub async fn durable(&self, ticket: Ticket) -> Result<(), NotStored> {
-        self.shared.journal.durable(ticket).await
+        self.shared.wal.durable(ticket).await
     }
 
     /// Asks the hooks again about every subscription of connected clients, and ends those that are not allowed any more.
@@ -300,8 +300,8 @@ impl Broker {
     }
 
     /// What the broker has to store.
-    pub fn journal(&self) -> &Arc<Journal> {
-        &self.shared.journal
+    pub fn wal(&self) -> &Arc<Wal> {
+        &self.shared.wal
     }
 
     /// The figures of now.

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::client::{Client, Origin, Peer};
-use crate::journal::{Change, Space, Ticket};
 use crate::message::{Message, QoS, Version};
 use crate::topic::TopicFilter;
+use crate::wal::{Change, Space, Ticket};
 
 /// The hooks of a broker, each kind in the order in which they are asked.
 #[derive(Default)]
@@ -130,7 +130,7 @@ pub struct Publishing<'a> {
 pub(crate) struct HookEffects {
     pub changes: Vec<Change>,
     pub hold: Option<Arc<Hold>>,
-    /// What hooks do once the changes are in the journal.
+    /// Callbacks for when the changes are in the write-ahead log.
     pub recorded: Vec<Box<dyn FnOnce(Ticket) + Send>>,
 }
 

@@ -25,7 +25,7 @@ mod client;
 mod config;
 mod connection;
 mod hook;
-mod journal;
+
 mod limits;
 mod load;
 mod mailbox;
@@ -42,6 +42,7 @@ mod stored;
 mod subscriptions;
 pub mod topic;
 mod trie;
+mod wal;
 pub mod wire;
 
 pub use broker::{Broker, PublishOutcome, Published, Routed, SessionFigures};
@@ -52,14 +53,12 @@ pub use hook::{
     AckHandle, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Hooks,
     PublishHook, Publishing, RejectReason, SessionHook, Verdict,
 };
-pub use journal::{
-    Change, Entry, Group, Journal, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket,
-};
 pub use message::{Message, Properties, QoS, Version};
 pub use monitor::QueueFigures;
 pub use stats::BrokerStats;
 pub use topic::{TopicFilter, TopicName};
 pub use trie::FilterTrie;
+pub use wal::{Change, Entry, Group, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket, Wal};
 
 /// Prepares an accepted socket for MQTT: packets leave at once (`TCP_NODELAY`).
 ///

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use crate::broker::Shared;
 use crate::client::{Client, Transport};
-use crate::journal::{Change, Entry, Space, StorageError};
 use crate::limits::Claim;
 use crate::mailbox::Mailbox;
 use crate::message::Version;
@@ -19,6 +18,7 @@ use crate::stored::{
     self, Damage, MessageRecord, Moment, QueueRecord, RetainedRecord, SessionRecord, SubscriptionRecord,
 };
 use crate::topic::TopicFilter;
+use crate::wal::{Change, Entry, Space, StorageError};
 
 /// Entries read at a time, at most; fewer where they are large.
 const PAGE: usize = 1024;
@@ -103,7 +103,7 @@ impl Shared {
                 "parts of what the broker stored are damaged and lost"
             );
         }
-        let mut transaction = self.journal.begin();
+        let mut transaction = self.wal.begin();
         for key in useless {
             transaction.append(Change { space: Space::State, key, value: None }, false);
         }
@@ -111,7 +111,7 @@ impl Shared {
         // Their messages are not another's: no new session gets the number of one of them.
         let last = orphans.iter().copied().max().unwrap_or(0);
         self.sessions.lock().next_session = last;
-        let so_far = self.journal.so_far();
+        let so_far = self.wal.so_far();
         self.purges.lock().extend(orphans.into_iter().map(|session| (session, so_far)));
         self.park_all(loading, &now);
         Ok(())
@@ -138,7 +138,7 @@ impl Shared {
         let mut from = from.to_vec();
         let mut entries = FIRST_PAGE;
         loop {
-            let page = self.journal.storage().scan(space, &from, entries)?;
+            let page = self.wal.storage().scan(space, &from, entries)?;
             if !page.iter().all(&mut found) || page.len() < entries {
                 return Ok(());
             }

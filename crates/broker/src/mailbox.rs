@@ -9,12 +9,12 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::journal::{Entry, Progress, Transaction};
 use crate::monitor::Figures;
 use crate::outbox::{
     Bounds, Copies, Dated, Delivery, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck,
 };
 use crate::stored::Moment;
+use crate::wal::{Entry, Progress, Transaction};
 use crate::wire::Encoder;
 
 /// A subscriber's outbox with the means to wake its connection and those who wait for room in it. It lives as long as

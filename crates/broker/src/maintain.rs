@@ -8,13 +8,13 @@ use tokio::time::sleep_until;
 
 use crate::broker::Shared;
 use crate::client::Origin;
-use crate::journal::{Change, Space, Ticket};
 use crate::message::Message;
 use crate::monitor::QueueFigures;
 use crate::publish::forget_expired;
 use crate::stats::BrokerStats;
 use crate::stored;
 use crate::topic::TopicName;
+use crate::wal::{Change, Space, Ticket};
 
 /// Messages of ended sessions that are deleted at a time.
 const PURGED_AT_ONCE: usize = 512;
@@ -55,7 +55,7 @@ pub(crate) async fn run(shared: &Shared) {
         if queues_at <= now {
             let pause = if expire_queued(shared) { PURGE_PAUSE } else { SHORT_LOOK_INTERVAL };
             queues_at = now + pause;
-            if shared.journal.is_full() {
+            if shared.wal.is_full() {
                 look_at = look_at.min(now + SHORT_LOOK_INTERVAL);
             }
         }
@@ -78,7 +78,7 @@ fn expire_retained(shared: &Shared, after: Option<TopicName>) -> Option<TopicNam
     let now = Instant::now();
     let slice = shared.retained.read().expired(after.as_ref(), LOOKED_THROUGH_AT_ONCE, now);
     if !slice.topics.is_empty() {
-        let mut transaction = shared.journal.begin();
+        let mut transaction = shared.wal.begin();
         let mut retained = shared.retained.write();
         for topic in &slice.topics {
             retained.expire(topic, now);
@@ -95,7 +95,7 @@ fn expire_queued(shared: &Shared) -> bool {
         shared.sessions.lock().mailboxes().map(|(mailbox, _)| mailbox.clone()).collect();
     let mut more = false;
     for mailbox in mailboxes {
-        let mut transaction = shared.journal.begin();
+        let mut transaction = shared.wal.begin();
         let expired = mailbox.expire(EXPIRED_AT_ONCE, now, &mut transaction);
         drop(transaction);
         shared.counters.messages_dropped.add(expired as u64);
@@ -106,14 +106,14 @@ fn expire_queued(shared: &Shared) -> bool {
 
 /// Deletes some of the messages of sessions that are over; true if there may be more.
 fn purge(shared: &Shared) -> bool {
-    let progress = shared.journal.progress();
+    let progress = shared.wal.progress();
     let ready = |(_, ended): &(u64, Ticket)| progress.of(*ended).is_some();
     let Some((session, _)) = shared.purges.lock().iter().copied().find(ready) else {
         // What was stored last for them is on its way still.
         return !shared.purges.lock().is_empty();
     };
     let from = stored::queue_key(session, 0);
-    let Ok(entries) = shared.journal.storage().scan(Space::Queue, &from, PURGED_AT_ONCE) else {
+    let Ok(entries) = shared.wal.storage().scan(Space::Queue, &from, PURGED_AT_ONCE) else {
         return false;
     };
     let own = |key: &[u8]| stored::parse_queue_key(key).is_some_and(|(of, _)| of == session);
@@ -121,7 +121,7 @@ fn purge(shared: &Shared) -> bool {
     if keys.is_empty() {
         shared.purges.lock().retain(|(purged, _)| *purged != session);
     }
-    let mut transaction = shared.journal.begin();
+    let mut transaction = shared.wal.begin();
     for key in keys {
         transaction.append(Change { space: Space::Queue, key, value: None }, false);
     }

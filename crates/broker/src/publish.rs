@@ -7,7 +7,6 @@ use crate::broker::{Blocked, PublishOutcome, Published, Routed, Shared, Waiting}
 use crate::client::Origin;
 use crate::config::WhenQueueFull;
 use crate::hook::{HookEffects, PublishHook, Publishing, RejectReason, Verdict};
-use crate::journal::{Change, Reservation, Space, Ticket, Transaction};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS, Version};
 use crate::monitor::Figures;
@@ -15,6 +14,7 @@ use crate::outbox::{Copies, Dated, Delivery, Pushed};
 use crate::retained::{Refused, Retained};
 use crate::stored::{self, MessageRecord, Moment, RetainedRecord};
 use crate::subscriptions::{Entry, Subscriber};
+use crate::wal::{Change, Reservation, Space, Ticket, Transaction};
 
 /// The broker's own figures: published by itself alone, and not stored.
 pub(crate) const OWN_PREFIX: &str = "$SYS/";
@@ -75,7 +75,7 @@ impl Shared {
         }
         let message = rewritten.unwrap_or(message);
         let HookEffects { changes, hold, recorded } = effects;
-        let mut transaction = self.journal.begin();
+        let mut transaction = self.wal.begin();
         for change in changes {
             transaction.append(change, true);
         }
@@ -108,8 +108,8 @@ impl Shared {
         if message.qos() == QoS::AtMostOnce {
             return Ok(None);
         }
-        let no_store = self.journal.is_full();
-        if no_store && message.retain() && (!message.payload().is_empty() || self.journal.is_stalled()) {
+        let no_store = self.wal.is_full();
+        if no_store && message.retain() && (!message.payload().is_empty() || self.wal.is_stalled()) {
             return Err(NoRoom);
         }
         let weight = message.weight();
@@ -117,8 +117,8 @@ impl Shared {
         // As a retained one it is stored once more.
         let is_retained = message.retain() && !message.payload().is_empty();
         let most_copies = self.totals.sessions() + usize::from(is_retained);
-        let is_little = self.journal.is_little(copy_bytes.saturating_mul(most_copies));
-        if !no_store && is_little && self.config.when_queue_full == WhenQueueFull::DropOldest {
+        let is_small = self.wal.is_small(copy_bytes.saturating_mul(most_copies));
+        if !no_store && is_small && self.config.when_queue_full == WhenQueueFull::DropOldest {
             return Ok(None);
         }
         let drops = !no_store && self.config.when_queue_full == WhenQueueFull::DropOldest;
@@ -145,7 +145,7 @@ impl Shared {
         }
         match copies {
             0 => Ok(None),
-            _ => self.journal.reserve(copies.saturating_mul(copy_bytes)).map(Some).ok_or(NoRoom),
+            _ => self.wal.reserve(copies.saturating_mul(copy_bytes)).map(Some).ok_or(NoRoom),
         }
     }
 
@@ -192,10 +192,8 @@ impl Shared {
         // What is published with QoS 0 cannot be refused; to delete makes room.
         let has_room = || match message.qos() {
             // It found its room before it came here.
-            QoS::AtLeastOnce | QoS::ExactlyOnce => !self.journal.is_full(),
-            QoS::AtMostOnce => {
-                !self.journal.is_full() && self.journal.has_room(message.weight() + STORED_BYTES)
-            }
+            QoS::AtLeastOnce | QoS::ExactlyOnce => !self.wal.is_full(),
+            QoS::AtMostOnce => !self.wal.is_full() && self.wal.has_room(message.weight() + STORED_BYTES),
         };
         let no_store = is_kept && !has_room();
         let mut retained = self.retained.write();

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::hook::{Hold, RejectReason};
-use crate::journal::{Progress, Ticket};
 use crate::session::Reply;
+use crate::wal::{Progress, Ticket};
 
 /// Acknowledgements in the order in which their packets came, which is the order in which they leave (MQTT 5,
 /// section 4.6).

@@ -26,7 +26,6 @@ use self::io::{Io, read, write_or_flush};
 use crate::broker::{Shared, Waiting};
 use crate::client::{Peer, Transport};
 use crate::hook::Hold;
-use crate::journal::{Entry, Progress, Space, StorageError};
 use crate::limits::Bucket;
 use crate::message::Message;
 use crate::outbox::{Copies, Dated, Delivery, Loss, Page, Pushed};
@@ -34,6 +33,7 @@ use crate::session::{Answer, End, Reply, Session};
 use crate::sessions::Replay;
 use crate::stored::{self, Moment};
 use crate::subscriptions::lower;
+use crate::wal::{Entry, Progress, Space, StorageError};
 use crate::wire::{Decoder, DisconnectReasonCode, EncodeError, Encoder};
 
 /// What others want the client to get is fetched when less than this is left to be written.
@@ -224,7 +224,7 @@ where
             deferred: None,
             blocked: None,
             acks: Acks::default(),
-            progress: shared.journal.watch(),
+            progress: shared.wal.watch(),
             last_read: now,
             reading: true,
             silent: false,
@@ -329,7 +329,7 @@ where
                 // Subscribers on this runtime get their turn before their queues overflow.
                 tokio::task::yield_now().await;
             }
-            let behind = self.shared.journal.is_behind();
+            let behind = self.shared.wal.is_behind();
             if self.stopped && self.is_readable() {
                 // What kept the rest from being handled is over, and nobody will say so again.
                 continue;
@@ -428,7 +428,7 @@ where
                             return End::error(DisconnectReasonCode::UnspecifiedError, detail);
                         }
                     };
-                    let mut transaction = self.shared.journal.begin();
+                    let mut transaction = self.shared.wal.begin();
                     mailbox.fetched(page, &entries, &now, &mut transaction);
                 }
                 () = released(hold) => now = self.shared.now(),
@@ -474,8 +474,8 @@ where
     fn collect(&mut self, now: &Moment) -> bool {
         let mut more = self.continue_replay(now);
         if self.io.unsent() < TAKE_BELOW_BYTES {
-            let progress = self.shared.journal.progress();
-            let mut transaction = self.shared.journal.begin();
+            let progress = self.shared.wal.progress();
+            let mut transaction = self.shared.wal.begin();
             let out = &mut self.io.outbound;
             let taken = self.attached.mailbox.take(out, now.instant, progress, &mut transaction);
             self.shared.counters.messages_dropped.add(taken.lost);
@@ -483,7 +483,7 @@ where
             more |= taken.lost > 0 && !self.replay.is_empty();
             self.awaits_store = taken.awaits_store;
             if let Some(page) = taken.page {
-                let storage = self.shared.journal.storage().clone();
+                let storage = self.shared.wal.storage().clone();
                 let from = stored::queue_key(page.session, page.from);
                 // On a thread that may wait for the disk.
                 let read =
@@ -500,7 +500,7 @@ where
     /// Goes on with the retained messages; true if there was room for more than it looked for in one go.
     fn continue_replay(&mut self, now: &Moment) -> bool {
         let mut budget = REPLAY_SLICE;
-        if self.shared.journal.is_behind() {
+        if self.shared.wal.is_behind() {
             // What is retained is stored once more for a session that is kept. It goes on when the store has got further.
             return false;
         }
@@ -527,14 +527,14 @@ where
                     identifiers: next.identifier.into_iter().collect(),
                 };
                 let dated = Dated { message: &message, received };
-                if self.shared.journal.is_behind() {
+                if self.shared.wal.is_behind() {
                     return false;
                 }
                 let mailbox = &self.attached.mailbox;
                 if !mailbox.has_room() {
                     return false;
                 }
-                let mut transaction = self.shared.journal.begin();
+                let mut transaction = self.shared.wal.begin();
                 match mailbox.push(
                     dated,
                     &mut Copies::default(),
@@ -571,7 +571,7 @@ where
             };
             let dated = Dated { message, received: next.received };
             let (shared, figures) = (self.shared, &next.figures);
-            let mut transaction = shared.journal.begin();
+            let mut transaction = shared.wal.begin();
             match next.mailbox.push(dated, &mut Copies::default(), delivery, figures, now, &mut transaction)
             {
                 Pushed::Accepted { .. } | Pushed::Over { .. } => shared.counters.messages_out.add(1),
@@ -603,7 +603,7 @@ where
         self.waiting.is_empty()
             && self.blocked.is_none()
             && self.slowed_until.is_none()
-            && !self.shared.journal.is_behind()
+            && !self.shared.wal.is_behind()
             && self.io.unsent() < BACKLOG_BYTES
             && self.acks.len() < usize::from(self.shared.config.receive_maximum.get())
     }
@@ -640,7 +640,7 @@ where
         if !self.waiting.is_empty() && now.instant >= self.waiting_until {
             for waiting in self.waiting.drain(..) {
                 let (shared, figures) = (self.shared, &waiting.figures);
-                let mut transaction = shared.journal.begin();
+                let mut transaction = shared.wal.begin();
                 let lost = match &waiting.message {
                     // Only the last one was waited for; the others may have had room for long.
                     Some((message, delivery)) => {

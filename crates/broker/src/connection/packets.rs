@@ -9,12 +9,12 @@ use super::acks::Gate;
 use super::{Attached, BLOCKED_RETRY, Connection, Stopped};
 use crate::broker::{Blocked, PublishOutcome, Published};
 use crate::hook::RejectReason;
-use crate::journal::{Change, Space, Ticket};
 use crate::message::{Message, QoS, Version};
 use crate::outbox::Release;
 use crate::session::{Ack, Answer, End, Reply, Step, Subscription};
 use crate::sessions::Replay;
 use crate::stored::{self, MAX_KEPT_NAME_BYTES, Moment};
+use crate::wal::{Change, Space, Ticket};
 use crate::wire::{
     DisconnectReasonCode, Packet, PublishAck2Reason, PublishAckReason, RetainHandling, SubscribeAckReason,
     UnsubscribeAckReason,
@@ -56,7 +56,7 @@ where
             Step::Reply(Reply::PingResp) => self.reply(Reply::PingResp),
             // A QoS 2 message that was sent again: the first one may not be stored yet.
             Step::Reply(reply) => {
-                let ticket = self.attached.mailbox.session.map(|_| self.shared.journal.so_far());
+                let ticket = self.attached.mailbox.session.map(|_| self.shared.wal.so_far());
                 self.acks.push(reply, Gate { ticket, hold: None });
             }
             Step::Publish { message, answer } => self.publish(message, answer, now),
@@ -65,7 +65,7 @@ where
                 let ticket = self.attached.mailbox.session.filter(|_| known).map(|session| {
                     let key = stored::incoming_key(session, packet_id.get());
                     let change = Change { space: Space::State, key, value: None };
-                    self.shared.journal.begin().append(change, true)
+                    self.shared.wal.begin().append(change, true)
                 });
                 let reason = match known {
                     true => PublishAck2Reason::Success,
@@ -143,7 +143,7 @@ where
             // It is no longer waited for: or, after a restart, the next message with this identifier would count as this one.
             let key = stored::incoming_key(session, packet_id.get());
             let change = Change { space: Space::State, key, value: None };
-            self.shared.journal.begin().append(change, false);
+            self.shared.wal.begin().append(change, false);
         }
         let gate = Gate { ticket, hold };
         if self.waiting.is_empty() {
@@ -185,7 +185,7 @@ where
                         // Or it would be taken for the next message with this identifier, after a restart.
                         let key = stored::incoming_key(session, packet_id.get());
                         let change = Change { space: Space::State, key, value: None };
-                        self.shared.journal.begin().append(change, false);
+                        self.shared.wal.begin().append(change, false);
                     }
                     Reply::PubRec(packet_id, reject_code(reason))
                 }
@@ -220,7 +220,7 @@ where
 
     fn ack(&mut self, ack: Ack) -> Result<(), End> {
         let mailbox = &self.attached.mailbox;
-        let mut transaction = self.shared.journal.begin();
+        let mut transaction = self.shared.wal.begin();
         let result = match ack {
             Ack::Acknowledged(packet_id) => mailbox.acknowledged(packet_id, &mut transaction),
             Ack::Completed(packet_id) => mailbox.completed(packet_id, &mut transaction),
@@ -250,9 +250,7 @@ where
         }
         if !known {
             let bytes = self.shared.subscriptions.read().bytes() + subscription.filter.as_str().len();
-            if bytes > config.max_subscription_bytes
-                || (mailbox.is_stored() && self.shared.journal.is_full())
-            {
+            if bytes > config.max_subscription_bytes || (mailbox.is_stored() && self.shared.wal.is_full()) {
                 return (SubscribeAckReason::QuotaExceeded, None);
             }
         }

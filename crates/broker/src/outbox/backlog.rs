@@ -8,9 +8,9 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::{Delivery, PAGE_MESSAGES, Slot, Totals, Waiting};
-use crate::journal::{Change, Progress, Space, Ticket, Transaction};
 use crate::monitor::Figures;
 use crate::stored::{self, Moment, QueueRecord};
+use crate::wal::{Change, Progress, Space, Ticket, Transaction};
 
 /// How far the mark of what was sent is ahead.
 const MARK_AHEAD: u64 = 256;

@@ -33,10 +33,10 @@ pub(crate) use self::link::seconds_left;
 use self::link::{Doubtful, Link};
 pub(crate) use self::totals::{Bounds, Totals};
 use self::totals::{CLAIM_BYTES, FREE_BYTES};
-use crate::journal::{Entry, Progress, Ticket, Transaction};
 use crate::message::{Message, QoS};
 use crate::monitor::Figures;
 use crate::stored::{self, Moment, QueueRecord};
+use crate::wal::{Entry, Progress, Ticket, Transaction};
 use crate::wire::{Encoder, PublishAck2Reason};
 
 /// Capacity above which an emptied buffer is given back.
