@@ -47,19 +47,28 @@ pub struct BrokerStats {
     pub bytes_out: u64,
 }
 
+/// Counters of messages.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub connections_total: Counter,
-    pub connections_refused: Counter,
+pub(crate) struct MessageCounters {
+    pub received: Counter,
+    pub delivered: Counter,
+    pub dropped: Counter,
+    pub rejected: Counter,
+    pub consumed: Counter,
+}
+
+/// Counters of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCounters {
+    pub connected: Counter,
+    pub expired: Counter,
+}
+
+/// Counters of connections.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionCounters {
+    pub refused: Counter,
     pub protocol_errors: Counter,
-    pub retained_refused: Counter,
-    pub sessions_expired: Counter,
-    pub messages_in: Counter,
-    pub messages_out: Counter,
-    pub messages_dropped: Counter,
-    pub messages_rejected: Counter,
-    pub messages_consumed: Counter,
-    pub hook_panics: Counter,
     pub bytes_in: Counter,
     pub bytes_out: Counter,
 }

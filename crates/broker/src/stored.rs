@@ -13,21 +13,20 @@
 //! its fields (postcard), and a CRC-32 of both. Whatever can't be read is left out with a warning, and everything else
 //! counts.
 
-use std::time::{Duration, Instant};
-
-use edgefaas_platform::Clock;
-
 use bytes::Bytes;
 use bytestring::ByteString;
 use serde::{Deserialize, Serialize};
 
+use crate::delivery::Delivery;
 use crate::message::{Message, Properties, QoS};
-use crate::outbox::Delivery;
 use crate::topic::TopicName;
 use crate::wire::{RetainHandling, SubscriptionOptions};
 
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
+
+/// Bytes of a stored message beside its topic, payload and properties, at most.
+pub(crate) const MAX_RECORD_OVERHEAD_BYTES: usize = 64;
 
 pub(crate) const SESSION: u8 = b's';
 pub(crate) const SUBSCRIPTION: u8 = b'u';
@@ -44,31 +43,6 @@ pub(crate) enum Damage {
     Version(u8),
     #[error("its fields make no sense")]
     Fields,
-}
-
-/// The same moment on the monotonic clock and on the wall clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
-    pub instant: Instant,
-    pub unix_ms: u64,
-}
-
-impl Moment {
-    pub(crate) fn now(clock: &Clock) -> Moment {
-        Moment { instant: Instant::now(), unix_ms: clock.now_unix_ms() }
-    }
-
-    /// The wall clock at an earlier moment.
-    pub(crate) fn unix_ms_of(&self, earlier: Instant) -> u64 {
-        let age = self.instant.saturating_duration_since(earlier);
-        self.unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// The monotonic clock at an earlier time of the wall clock; now, if that was put back since.
-    pub(crate) fn instant_of(&self, unix_ms: u64) -> Instant {
-        let age = Duration::from_millis(self.unix_ms.saturating_sub(unix_ms));
-        self.instant.checked_sub(age).unwrap_or(self.instant)
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -518,7 +518,7 @@ impl Node {
                     let (broker, open) = (broker.clone(), open.clone());
                     move |stream| async move {
                         let _ = stream.set_nodelay(true);
-                        broker.serve(stream, Peer::tcp(peer), open).await;
+                        broker.serve_tcp(stream, Peer::tcp(peer), open).await;
                     }
                 }));
             },

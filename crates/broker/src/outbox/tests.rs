@@ -6,15 +6,18 @@ use proptest::prelude::*;
 
 use edgefaas_platform::Clock;
 
+use super::backlog::PAGE_MESSAGES;
 use super::*;
+use bytes::BytesMut;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::message::{Properties, Version};
+use crate::moment::seconds_left;
 use crate::monitor::Monitor;
+use crate::stored::{self, QueueRecord};
 use crate::topic::TopicName;
-use crate::wal::{Change, Space};
-use crate::wal::{MemoryStorage, Storage, Wal};
+use crate::wal::{Change, Entry, MemoryStorage, Space, Storage, StorageError, Wal};
 use crate::wire::{Decoder, Packet};
 
 #[derive(Debug, Clone)]
@@ -47,7 +50,7 @@ fn action() -> impl Strategy<Value = Action> {
 struct Disk(parking_lot::Mutex<BTreeMap<Vec<u8>, Vec<u8>>>);
 
 impl Storage for Disk {
-    fn scan(&self, _: Space, from: &[u8], limit: usize) -> Result<Vec<Entry>, crate::wal::StorageError> {
+    fn scan(&self, _: Space, from: &[u8], limit: usize) -> Result<Vec<Entry>, StorageError> {
         let entries = self.0.lock();
         Ok(entries.range(from.to_vec()..).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
     }
@@ -449,9 +452,9 @@ fn what_expires_while_the_client_is_away_is_deleted_and_the_rest_arrives() {
     world.crash();
     world.outbox.disconnect();
     let later = world.now.instant + Duration::from_secs(62);
-    let mut expire = |most| {
+    let mut expire = |max_messages| {
         let mut transaction = world.wal.begin();
-        world.outbox.expire(most, later, &mut transaction)
+        world.outbox.expire(max_messages, later, &mut transaction)
     };
     assert_eq!((expire(7), expire(7), expire(7)), (7, 3, 0));
     world.disk.store(&world.wal);

@@ -1,5 +1,8 @@
 //! Hooks: where a node takes part in what the broker does.
 
+mod publish_hooks;
+mod session_hooks;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,6 +10,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+
+pub(crate) use self::publish_hooks::{Decision, PublishHooks, call_recorded};
+pub(crate) use self::session_hooks::SessionHooks;
 
 use crate::client::{Client, Origin, Peer};
 use crate::message::{Message, QoS, Version};

@@ -1,0 +1,73 @@
+//! The keep alive of a client: how long it may send nothing.
+
+use std::time::{Duration, Instant};
+
+/// What a silent client gets on top, in which packets that have arrived already are read: the node itself may have been
+/// too busy to read them.
+const LAST_LOOK: Duration = Duration::from_millis(50);
+
+/// The keep alive of a client. Time in which the broker itself does not read the client does not count.
+pub(super) struct KeepAlive {
+    /// One and a half times the Keep Alive (MQTT 5, section 3.1.2.10); `None` for no limit.
+    timeout: Option<Duration>,
+    last_packet: Instant,
+    silence: Silence,
+    /// Whether the client was read the last time.
+    is_reading: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    WithinTimeout,
+    /// No packet came in time; packets that have arrived meanwhile are looked for once more.
+    LastLook,
+}
+
+impl KeepAlive {
+    /// `seconds`: the Keep Alive in force; 0 for none.
+    pub(super) fn new(seconds: u16, now: Instant) -> KeepAlive {
+        KeepAlive {
+            timeout: (seconds > 0).then(|| Duration::from_millis(1500 * u64::from(seconds))),
+            last_packet: now,
+            silence: Silence::WithinTimeout,
+            is_reading: true,
+        }
+    }
+
+    /// A whole packet came; single bytes do not count (MQTT 5, section 3.1.2.10).
+    pub(super) fn packet(&mut self, now: Instant) {
+        self.last_packet = now;
+        self.silence = Silence::WithinTimeout;
+    }
+
+    /// The client was not read until now, so its silence does not count.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.last_packet = now;
+    }
+
+    /// Whether the client is read from now on.
+    pub(super) fn set_reading(&mut self, is_reading: bool, now: Instant) {
+        if is_reading && !self.is_reading {
+            self.restart(now);
+        }
+        self.is_reading = is_reading;
+    }
+
+    /// When the client has been silent for too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let grace = match self.silence {
+            Silence::WithinTimeout => Duration::ZERO,
+            Silence::LastLook => LAST_LOOK,
+        };
+        self.timeout.map(|timeout| self.last_packet + timeout + grace)
+    }
+
+    /// Checks the deadline; gives the timeout if the client has been silent for too long, the last look included.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<Duration> {
+        self.deadline().filter(|deadline| now >= *deadline)?;
+        match std::mem::replace(&mut self.silence, Silence::LastLook) {
+            Silence::WithinTimeout => None,
+            Silence::LastLook => self.timeout,
+        }
+    }
+}
