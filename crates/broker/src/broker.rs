@@ -39,8 +39,8 @@ struct Handle {
 }
 
 impl Broker {
-    /// A broker with these hooks, asked in this order, that keeps state over a restart in `storage`. Reads what is stored
-    /// there; blocks for as long as that takes.
+    /// A broker with these hooks, asked in this order, that keeps state over a restart in `storage`. Reads the stored
+    /// state; blocks for as long as that takes.
     ///
     /// # Errors
     /// The store can't be read.
@@ -63,8 +63,8 @@ impl Broker {
         Ok(Broker { handle: Arc::new(Handle { wal, router, sessions, connections, started }) })
     }
 
-    /// Serves one connection over plain TCP until it ends or `cancel` fires; then an MQTT 5 client is told that the server
-    /// shuts down. Set `TCP_NODELAY` before (see [`prepare_socket`](crate::prepare_socket)): otherwise Nagle's algorithm
+    /// Serves one connection over plain TCP until it ends or `cancel` fires; then an MQTT 5 client gets a DISCONNECT: server
+    /// shutting down. Set `TCP_NODELAY` before (see [`prepare_socket`](crate::prepare_socket)): otherwise Nagle's algorithm
     /// adds tens of milliseconds. Dropping the future is a lost connection: the will is published, a session without an
     /// expiry interval ends.
     pub async fn serve_tcp(&self, stream: TcpStream, peer: Peer, cancel: CancellationToken) {

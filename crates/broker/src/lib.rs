@@ -15,10 +15,10 @@
 //!
 //! # Overload
 //!
-//! What waits for a subscriber is bounded in messages and bytes ([`BrokerConfig`]). When the bound is reached, QoS 0
+//! The queue of a subscriber is bounded in messages and bytes ([`BrokerConfig`]). When the bound is reached, QoS 0
 //! messages are dropped and counted. A QoS 1 or 2 message stops its publisher from being read for at most
 //! [`BrokerConfig::publish_wait`], and is acknowledged after that; if there is still no room, it is dropped for that
-//! subscriber and counted, and until the subscriber takes something, nobody waits for it again. Messages that are
+//! subscriber and counted, and until the subscriber takes something, no publisher waits for it. Messages that are
 //! published by [`Broker::publish`] never wait.
 
 mod broker;
@@ -60,7 +60,7 @@ pub use stats::BrokerStats;
 pub use topic::{TopicFilter, TopicName};
 pub use wal::{Change, Entry, Group, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket, Wal};
 
-/// Prepares an accepted socket for MQTT: packets leave at once (`TCP_NODELAY`).
+/// Prepares an accepted socket for MQTT: packets leave immediately (`TCP_NODELAY`).
 ///
 /// # Errors
 /// The operating system refuses the option.

@@ -1,17 +1,17 @@
-//! What the broker stores: keys and records. Pure functions.
+//! Keys and records of the store. Pure functions.
 //!
 //! ```text
 //! Space::State  s CLIENT-ID             SessionRecord
 //!               u SESSION FILTER        SubscriptionRecord
-//!               i SESSION PACKET-ID     nothing: a QoS 2 message from the client that is not released
+//!               i SESSION PACKET-ID     empty: a QoS 2 message from the client that is not released
 //!               r TOPIC                 RetainedRecord
-//!               m SESSION               a number: the session's messages before it may have been sent, those from it not
+//!               m SESSION               a number: messages of the session below it may have been sent, later ones not
 //! Space::Queue  SESSION NUMBER          QueueRecord: a message for the session, in order
 //! ```
 //!
 //! SESSION and NUMBER are 8 bytes, PACKET-ID 2, big-endian, so that keys sort as numbers do. A record is a version byte,
-//! its fields (postcard), and a CRC-32 of both. Whatever can't be read is left out with a warning, and everything else
-//! counts.
+//! its fields (postcard), and a CRC-32 of both. Entries that can't be read are left out with a warning; all others
+//! count.
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -49,7 +49,7 @@ pub(crate) enum Damage {
 pub(crate) struct SessionRecord<'a> {
     pub id: u64,
     pub username: Option<&'a str>,
-    /// `u32::MAX` is for ever.
+    /// `u32::MAX` never expires.
     pub expiry_seconds: u32,
     /// `None` while it is connected.
     pub offline_since_unix_ms: Option<u64>,
@@ -166,7 +166,7 @@ pub(crate) fn incoming_key(session: u64, packet_id: u16) -> Vec<u8> {
 /// are parts of keys, and a store takes none of more than 65,535 bytes.
 pub(crate) const MAX_KEPT_NAME_BYTES: usize = 65_000;
 
-/// A longer topic has a digest in its key, behind what no topic has in it.
+/// A longer topic has a digest in its key, after a NUL, which no topic has.
 pub(crate) fn retained_key(topic: &str) -> Vec<u8> {
     if topic.len() <= MAX_KEPT_NAME_BYTES {
         return key(RETAINED, topic.as_bytes());
@@ -189,7 +189,7 @@ pub(crate) fn parse_queue_key(key: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_be_bytes(*session), u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// Session and what follows it, of a key whose first byte is taken off.
+/// Session and the rest of a key without its first byte.
 pub(crate) fn parse_session_part(key: &[u8]) -> Option<(u64, &[u8])> {
     let (session, rest) = key.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*session), rest))
@@ -224,7 +224,7 @@ impl<'a> MessageRecord<'a> {
         self.topic
     }
 
-    /// Seconds after which it expires, counted from when it came.
+    /// Message Expiry Interval in seconds, counted from when the broker received it.
     pub(crate) fn expiry_seconds(&self) -> Option<u32> {
         self.properties.as_ref().and_then(|properties| properties.expiry_seconds)
     }

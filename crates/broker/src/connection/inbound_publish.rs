@@ -80,8 +80,13 @@ impl InboundPublish {
     }
 
     /// Gives back the vector of a PUBLISH that is done.
-    pub(super) fn done(&mut self, spare: Vec<DeferredDelivery>) {
-        *self = InboundPublish::Ready { spare };
+    pub(super) fn done(&mut self, deliveries: Vec<DeferredDelivery>) {
+        match self {
+            InboundPublish::Ready { spare } => *spare = deliveries,
+            InboundPublish::Blocked(_) | InboundPublish::AwaitingRoom(_) => {
+                *self = InboundPublish::Ready { spare: deliveries };
+            }
+        }
     }
 
     /// A message is to be offered again.

@@ -44,7 +44,7 @@ pub(super) struct Buffers {
     pub outbound: BytesMut,
     /// How much of `outbound` is written.
     pub sent: usize,
-    /// The stream buffers what was written, as TLS may do; a socket does not.
+    /// The stream has buffered bytes, as TLS may do; a socket does not.
     pub unflushed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Buffers {
         self.outbound.len() - self.sent
     }
 
-    /// Drops what is to be written: the client has closed its end.
+    /// Drops the bytes to be written: the client has closed its end.
     pub(super) fn discard(&mut self) {
         (self.sent, self.unflushed) = (0, false);
         release(&mut self.outbound, 0);
@@ -89,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
         Ok(())
     }
 
-    /// Writes what is left and closes in a way that lets the client read it. Takes at most 2.5 s.
+    /// Writes the remaining bytes and closes in a way that lets the client read it. Takes at most 2.5 s.
     pub(super) async fn shut_down(mut self, buffers: Buffers, counters: &ConnectionCounters) {
         let written = timeout(SHUTDOWN_TIMEOUT, async {
             self.writer.write_all(&buffers.outbound[buffers.sent..]).await?;
@@ -109,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
     }
 }
 
-/// Empties a buffer; it keeps its memory only if that is about what went through it.
+/// Empties a buffer; it keeps its memory only if `used_bytes` needed about as much.
 fn release(buffer: &mut BytesMut, used_bytes: usize) {
     buffer.clear();
     if buffer.capacity() > KEPT_CAPACITY_BYTES.max(2 * used_bytes) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What a silent client gets on top, in which packets that have arrived already are read: the node itself may have been
+/// Extra time for a silent client, in which packets that have arrived already are read: the node itself may have been
 /// too busy to read them.
 const LAST_LOOK: Duration = Duration::from_millis(50);
 

@@ -18,7 +18,7 @@ pub(super) struct PendingAcks {
     progress: watch::Receiver<Progress>,
 }
 
-/// What an acknowledgement waits for.
+/// The conditions of an acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     /// The sync of these changes.

@@ -28,7 +28,7 @@ impl Connection<'_> {
     }
 
     /// A message that waits for room goes on waiting when its publisher has disconnected, and for no longer: the publisher
-    /// may know already that the broker has it, or learn so on its next connection.
+    /// may have its acknowledgement already, or get it on its next connection.
     async fn finish_publish(&mut self) {
         self.publish.take_blocked();
         while let Some(until) = self.publish.deadline() {
@@ -216,7 +216,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Does what is due by now.
+    /// Handles all deadlines that have passed.
     fn overdue(&mut self, now: &Moment) -> Option<End> {
         if let Some(departure) = self.departure.take_if(|departure| now.instant >= departure.until) {
             return Some(End::lost(departure.detail));

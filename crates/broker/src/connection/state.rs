@@ -163,7 +163,7 @@ impl<'a> Connection<'a> {
         None
     }
 
-    /// Tries the deliveries of the last PUBLISH again; `None` when they are settled, otherwise what to wait for.
+    /// Tries the deliveries of the last PUBLISH again; `None` when they are settled, otherwise the notification to wait for.
     pub(super) fn retry_publish(&mut self, now: &Moment) -> Option<Pin<Box<OwnedNotified>>> {
         match self.publish.retry(&self.context.router, now) {
             Retry::Full(room) => Some(room),

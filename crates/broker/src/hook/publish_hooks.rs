@@ -17,8 +17,8 @@ pub(crate) struct PublishHooks {
 
 /// The verdict of all hooks.
 pub(crate) enum Decision {
-    /// The message goes to the subscribers and the retained store, as this one if a hook has rewritten it.
-    Forward(Option<Message>),
+    /// The message goes to the subscribers and the retained store.
+    Forward,
     Consume,
     Reject(RejectReason),
     Block(Arc<tokio::sync::Notify>),
@@ -34,19 +34,25 @@ impl PublishHooks {
         self.panics.get()
     }
 
-    /// Asks the hooks one after another, until one of them ends it.
-    pub(crate) fn decide(&self, origin: &Origin, message: &Message, effects: &mut HookEffects) -> Decision {
-        let mut rewritten = None;
+    /// Asks the hooks one after another, until one of them ends it. `rewritten` becomes the message that replaces
+    /// `message`, if there is one.
+    pub(crate) fn decide(
+        &self,
+        origin: &Origin,
+        message: &Message,
+        rewritten: &mut Option<Message>,
+        effects: &mut HookEffects,
+    ) -> Decision {
         for hook in &self.hooks {
             match self.ask(hook.as_ref(), origin, rewritten.as_ref().unwrap_or(message), effects) {
                 Verdict::Forward => {}
-                Verdict::Rewrite(new) => rewritten = Some(new),
+                Verdict::Rewrite(new) => *rewritten = Some(new),
                 Verdict::Consume => return Decision::Consume,
                 Verdict::Reject(reason) => return Decision::Reject(reason),
                 Verdict::Block(until) => return Decision::Block(until),
             }
         }
-        Decision::Forward(rewritten)
+        Decision::Forward
     }
 
     fn ask(

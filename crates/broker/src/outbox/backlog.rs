@@ -219,7 +219,7 @@ impl Backlog {
                 self.waits_from = start + at as u64;
                 Some(skipped + at)
             }
-            // Also what was perhaps sent on an earlier connection.
+            // Also messages that were perhaps sent on an earlier connection.
             None => self.spilled.iter().position(waits),
         }
     }

@@ -183,7 +183,7 @@ impl Outbox {
         let message = copies.message(dated.message);
         let after = (delivery.qos == QoS::ExactlyOnce).then_some(ticket);
         self.wait(message, dated.received, delivery.clone(), figures.clone(), after);
-        // It learns that it waits for the store.
+        // The connection is to wait for the store.
         accepted(wake && next_in_turn)
     }
 

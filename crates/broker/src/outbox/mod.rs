@@ -66,15 +66,15 @@ pub(crate) struct Outbox {
     first: u64,
     slots: VecDeque<Slot>,
     sent: usize,
-    /// Of those sent: not done.
+    /// Of the messages sent: not done.
     open: usize,
-    /// Of those not sent: given up.
+    /// Of the messages not sent: dropped.
     gone: usize,
     /// Bytes that wait in `slots[sent..]`.
     memory_bytes: usize,
     bounds: Bounds,
     totals: Arc<Totals>,
-    /// Of the common share, for what is here and for what was taken last.
+    /// Bytes of the common bound, for buffered messages and for bytes that were taken last.
     claimed_bytes: usize,
     taken_bytes: usize,
 }

@@ -15,7 +15,7 @@ use crate::wire::PublishAck2Reason;
 const KEPT_CAPACITY_BYTES: usize = 16 * 1024;
 
 impl Outbox {
-    /// Moves what is encoded to the end of `out`, after what can be encoded by now.
+    /// Encodes waiting messages as far as possible, and moves all encoded bytes to the end of `out`.
     pub(crate) fn take(
         &mut self,
         out: &mut BytesMut,
@@ -48,7 +48,7 @@ impl Outbox {
                 // Claimed for a message that could not be sent.
                 self.totals.release(std::mem::take(&mut self.claimed_bytes));
             }
-            // What waited may have expired, which makes room too.
+            // Waiting messages may have expired, which makes room too.
             taken.awaited = !is_full && std::mem::take(&mut link.awaited);
             return taken;
         }
@@ -62,7 +62,7 @@ impl Outbox {
             link.buffer = BytesMut::new();
         }
         link.buffered_messages = 0;
-        // What was taken before is written by now.
+        // Bytes that were taken before are written by now.
         self.totals.release(std::mem::replace(&mut self.taken_bytes, self.claimed_bytes));
         self.claimed_bytes = 0;
         for (figures, count) in link.buffered.drain(..) {
@@ -73,7 +73,7 @@ impl Outbox {
         taken
     }
 
-    /// Encodes what waits, as far as the client's window, the buffer and the store allow.
+    /// Encodes waiting messages, as far as the client's window, the buffer and the store allow.
     fn pump(
         &mut self,
         now: Instant,
@@ -82,11 +82,11 @@ impl Outbox {
         taken: &mut Taken,
     ) {
         let Some(link) = &mut self.link else { return };
-        // What is in the store needs not be here as well.
-        let most_bytes = if self.stored.is_some() { MEMORY_BYTES } else { self.bounds.bytes };
+        // Messages in the store need not be buffered as well.
+        let max_bytes = if self.stored.is_some() { MEMORY_BYTES } else { self.bounds.bytes };
         while let Some(slot) = self.slots.get_mut(self.sent) {
             let number = self.first + self.sent as u64;
-            let full = link.buffer.len() >= most_bytes && !link.buffer.is_empty();
+            let full = link.buffer.len() >= max_bytes && !link.buffer.is_empty();
             if self.open >= link.window || full || self.sent >= MAX_SPAN {
                 return;
             }
@@ -98,7 +98,7 @@ impl Outbox {
                                 taken.awaits_store = true;
                                 return;
                             }
-                            // It will be stored no more, and sent again by its publisher.
+                            // It is never stored, and its publisher sends it again.
                             Some(Err(_)) => return,
                             Some(Ok(())) => waiting.after = None,
                         }

@@ -10,7 +10,7 @@ use crate::wal::Ticket;
 
 #[derive(Debug)]
 pub(super) enum Slot {
-    /// Acknowledged, or given up.
+    /// Acknowledged, or dropped.
     Done,
     /// QoS 1, waits for PUBACK. With the figures of the filter it matched, if it may have to wait again.
     Published(Option<Arc<Figures>>),

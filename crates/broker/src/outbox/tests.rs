@@ -26,11 +26,11 @@ enum Action {
     /// Acknowledge one of those in flight, as far as its QoS says next.
     Acknowledge(usize),
     Take,
-    /// The store gets on.
+    /// The store stores all changes.
     Store,
     /// The connection is lost, and the client is back.
     Reconnect,
-    /// The broker is killed: what is not stored is gone.
+    /// The broker is killed: changes that are not stored are lost.
     Crash,
 }
 
@@ -45,7 +45,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A store that gets on when it is told to.
+/// A store that stores when the test says so.
 #[derive(Default)]
 struct Disk(parking_lot::Mutex<BTreeMap<Vec<u8>, Vec<u8>>>);
 
@@ -74,7 +74,7 @@ impl Disk {
     }
 }
 
-/// What a client that keeps its session knows.
+/// A client that keeps its session.
 #[derive(Default)]
 struct Client {
     /// By packet identifier: QoS, whether PUBREC was sent, whether PUBREL came.
@@ -221,7 +221,7 @@ impl World {
         out
     }
 
-    /// A new broker that has what is stored.
+    /// A new broker with the same store.
     fn crash(&mut self) {
         self.wal = Wal::new(self.disk.clone(), 32 << 20);
         let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
@@ -309,7 +309,7 @@ proptest! {
                     let World { outbox, wal, disk, .. } = &mut world;
                     let (waiting, before) = (wal.so_far(), wal.progress());
                     client.acknowledge(outbox, at, wal, disk);
-                    // A PUBREC makes the store get on.
+                    // A PUBREC makes the store store all changes.
                     if wal.progress() != before && wal.progress().of(waiting).is_some() {
                         stored.append(&mut unstored);
                     }
@@ -494,7 +494,7 @@ fn a_page_is_asked_for_anew_when_its_start_turned_out_to_be_gone() {
         rounds += 1;
         assert!(rounds < 100, "it does not end after {} messages", client.got.len());
         client.read(world.take(), 1000);
-        // All of the first page is acknowledged while the second is on its way.
+        // All of the first page is acknowledged while the second is being read.
         let World { outbox, wal, disk, .. } = &mut world;
         while !client.inflight.is_empty() {
             client.acknowledge(outbox, 0, wal, disk);

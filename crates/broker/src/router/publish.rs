@@ -24,7 +24,7 @@ impl Router {
     /// those of the message itself. Never waits.
     ///
     /// # Errors
-    /// [`Blocked`] if a hook has no room for it, or the store has none and the client could not be told.
+    /// [`Blocked`] if a hook has no room for it, or the store has none and the protocol has no refusal.
     pub(crate) fn publish(
         &self,
         origin: &Origin,
@@ -48,24 +48,27 @@ impl Router {
         // Held until all changes are appended.
         let Ok(_reservation) = self.admit(&message) else {
             return match origin {
-                // MQTT 3.1.1 has no refusal: the message waits until there is room.
+                // MQTT 3.1.1 has no refusal: the message waits until there is room. Where the queue of a subscriber is full
+                // and not the store, no notification comes, and the connection tries again by its timer.
                 Origin::Client(client) if client.version == Version::V311 => {
-                    Err(Blocked { message, until: Arc::default() })
+                    Err(Blocked { message, until: self.wal.room_again().clone() })
                 }
                 _ => rejected(RejectReason::QuotaExceeded),
             };
         };
         let mut effects = HookEffects { changes, ..HookEffects::default() };
+        let mut rewritten = None;
         let decision = match own {
-            true => Decision::Forward(None),
-            false => self.hooks.decide(origin, &message, &mut effects),
+            true => Decision::Forward,
+            false => self.hooks.decide(origin, &message, &mut rewritten, &mut effects),
         };
-        let (message, is_consumed) = match decision {
-            Decision::Forward(rewritten) => (rewritten.unwrap_or(message), false),
-            Decision::Consume => (message, true),
+        let is_consumed = match decision {
+            Decision::Forward => false,
+            Decision::Consume => true,
             Decision::Reject(reason) => return rejected(reason),
             Decision::Block(until) => return Err(Blocked { message, until }),
         };
+        let message = rewritten.unwrap_or(message);
         let HookEffects { changes, hold, recorded } = effects;
         let mut transaction = self.wal.begin();
         for change in changes {

@@ -18,7 +18,7 @@ impl SessionTable {
         self.timers.changed.notified().await;
     }
 
-    /// Carries out what is due by now for waiting sessions, unless their clients came back.
+    /// Fires the timers that are due by now, unless their clients came back.
     pub(crate) fn fire_due(&self, by: Instant) {
         while let Some(fired) = self.timers.fire(by) {
             let now = self.now();

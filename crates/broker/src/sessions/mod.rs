@@ -4,7 +4,7 @@
 //! take_over   a CONNECT gets its session, from the connection that has it or from the table
 //! release     a connection gives its session back: it waits for the client, or ends
 //! will        where a will is published
-//! due         what is done at the times of waiting sessions
+//! due         delayed wills and ends of waiting sessions
 //! purge       messages of ended sessions are deleted from the store
 //! load        sessions are read from the store at the start
 //! ```
@@ -63,7 +63,7 @@ pub(crate) struct SessionTable {
 struct Limits {
     max_connections: usize,
     max_sessions: usize,
-    /// What may wait for one session.
+    /// Bounds of the queue of one session.
     bounds: Bounds,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Purges {
     sessions: Mutex<Vec<(u64, Ticket)>>,
 }
 
-/// What is left to purge.
+/// The state of the purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purging {
     /// Nothing, or the store cannot be read.

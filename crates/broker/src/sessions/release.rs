@@ -11,7 +11,7 @@ use crate::moment::after_seconds;
 use crate::stored;
 use crate::wal::{Change, Space};
 
-/// What a connection gives back.
+/// A session that a connection gives back.
 pub(crate) struct Released {
     pub state: State,
     /// The Session Expiry Interval in force at the end.

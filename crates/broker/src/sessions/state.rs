@@ -52,7 +52,7 @@ pub(super) struct Times {
     pub expires_at: Option<Instant>,
 }
 
-/// What a timer of a waiting session does.
+/// The effect of a timer of a waiting session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// Publishes its will.

@@ -77,7 +77,7 @@ impl MemoryStorage {
         *self.paused.lock() = true;
     }
 
-    /// Stores what the log has collected during the pause, and goes on.
+    /// Stores the changes of the pause, and goes on.
     pub fn resume(&self, wal: &Arc<Wal>) {
         *self.paused.lock() = false;
         self.wake(wal);
@@ -93,7 +93,7 @@ impl MemoryStorage {
         self.entries.lock().is_empty()
     }
 
-    /// A copy of what is stored now: as after a power cut, for another broker.
+    /// A copy of the entries: as after a power cut, for another broker.
     pub fn snapshot(&self) -> MemoryStorage {
         let copy = MemoryStorage::default();
         copy.entries.lock().clone_from(&self.entries.lock());

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub(crate) use self::change::Progress;
 pub use self::change::{Change, Entry, NotStored, Space, Ticket};
@@ -65,6 +65,8 @@ pub struct Wal {
     open: Mutex<OpenGroup>,
     progress: watch::Sender<Progress>,
     full: AtomicBool,
+    /// The store is no longer full.
+    room_again: Arc<Notify>,
     /// Bytes that the open group may take before the store is full.
     room: AtomicUsize,
     /// Bytes of it that are reserved for messages to many sessions.
@@ -84,6 +86,7 @@ impl Wal {
             open: Mutex::new(OpenGroup::new()),
             progress: watch::Sender::new(Progress { stored: 0, failed: None }),
             full: AtomicBool::new(false),
+            room_again: Arc::default(),
             room: AtomicUsize::new(usize::MAX),
             reserved: AtomicUsize::new(0),
             refused: AtomicBool::new(false),
@@ -132,7 +135,10 @@ impl Wal {
         if self.full.swap(full, Ordering::Relaxed) != full {
             match full {
                 true => tracing::warn!("the store is full; messages that have to be stored are refused"),
-                false => tracing::info!("the store has room again"),
+                false => {
+                    tracing::info!("the store has room again");
+                    self.room_again.notify_waiters();
+                }
             }
         }
     }
@@ -203,6 +209,11 @@ impl Wal {
             self.storage.wake(self);
         }
         full
+    }
+
+    /// Is notified when the store is no longer full.
+    pub(crate) fn room_again(&self) -> &Arc<Notify> {
+        &self.room_again
     }
 
     /// All changes that were appended until now.
