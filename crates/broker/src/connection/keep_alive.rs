@@ -71,3 +71,51 @@ impl KeepAlive {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_client_gets_one_last_look() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::new(10, start);
+        let timeout = Duration::from_secs(15);
+        assert_eq!(keep_alive.deadline(), Some(start + timeout));
+        assert_eq!(keep_alive.expired(start + timeout - Duration::from_millis(1)), None);
+        assert_eq!(keep_alive.expired(start + timeout), None);
+        assert_eq!(keep_alive.deadline(), Some(start + timeout + LAST_LOOK));
+        assert_eq!(keep_alive.expired(start + timeout + LAST_LOOK), Some(timeout));
+    }
+
+    #[test]
+    fn a_packet_in_the_last_look_saves_the_client() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::new(10, start);
+        let late = start + Duration::from_secs(15);
+        assert_eq!(keep_alive.expired(late), None);
+        keep_alive.packet(late);
+        assert_eq!(keep_alive.deadline(), Some(late + Duration::from_secs(15)));
+        assert_eq!(keep_alive.expired(late + Duration::from_secs(15)), None);
+    }
+
+    #[test]
+    fn time_in_which_the_client_is_not_read_does_not_count() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::new(10, start);
+        keep_alive.set_reading(false, start);
+        let later = start + Duration::from_secs(60);
+        keep_alive.set_reading(true, later);
+        assert_eq!(keep_alive.deadline(), Some(later + Duration::from_secs(15)));
+        keep_alive.set_reading(true, later + Duration::from_secs(5));
+        assert_eq!(keep_alive.deadline(), Some(later + Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn a_keep_alive_of_0_never_expires() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::new(0, start);
+        assert_eq!(keep_alive.deadline(), None);
+        assert_eq!(keep_alive.expired(start + Duration::from_secs(1 << 20)), None);
+    }
+}
