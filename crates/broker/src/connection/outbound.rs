@@ -1,4 +1,4 @@
-//! Messages for the client: taken from its mailbox and from the retained store, fetched from the write-ahead log's store.
+//! Messages for the client: taken from its mailbox and the retained store, and fetched from the store.
 
 use std::future::pending;
 use std::time::Instant;
