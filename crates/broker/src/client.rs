@@ -1,4 +1,4 @@
-//! Who is connected, and who published a message.
+//! Clients, and origins of messages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub enum Transport {
     WebSocket,
     /// WebSocket over TLS.
     SecureWebSocket,
-    /// No network: a part of the node itself, which the limits on clients are not for.
+    /// No network: a part of the node itself, to which limits on clients do not apply.
     Internal,
 }
 
-/// The other end of a connection, as far as it is known before its CONNECT.
+/// The other end of a connection, before its CONNECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its remote address.
@@ -46,7 +46,7 @@ impl Peer {
     }
 }
 
-/// A connected client: decided once, at its CONNECT.
+/// A connected client, as of its CONNECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     /// Client identifier, also when the broker assigned it.
@@ -61,7 +61,7 @@ pub struct Client {
     pub transport: Transport,
 }
 
-/// Who published a message: what hooks decide upon.
+/// The origin of a message, by which hooks decide.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Origin {
@@ -71,12 +71,12 @@ pub enum Origin {
     Node {
         /// Name of the function.
         source: Arc<str>,
-        /// How many functions deep the chain of publishes is that led here.
+        /// Depth of the chain of functions that led to this publish.
         depth: u8,
         /// The client whose request is being answered: the message is to be published only if that client may.
         requester: Option<Arc<Client>>,
     },
-    /// A bridge, with what another broker sent.
+    /// A bridge, with a message of another broker.
     Bridge {
         /// Client identifier of the bridge's own session here: its subscriptions with no-local do not get the message.
         client_id: Arc<str>,

@@ -1,4 +1,4 @@
-//! What a broker allows.
+//! Configuration of a broker.
 
 use edgefaas_platform::Clock;
 use std::num::NonZeroU16;
@@ -7,24 +7,24 @@ use std::time::Duration;
 /// Limits and timeouts of a broker. Every queue and store in it is bounded by one of these.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
-    /// The wall clock, by which messages and sessions expire that outlive a restart.
+    /// The wall clock, by which stored messages and sessions expire over a restart.
     pub clock: Clock,
-    /// Largest packet taken from a client, in bytes with its fixed header; also advertised to MQTT 5 clients. What a
-    /// node publishes itself is held to the same size.
+    /// Largest packet taken from a client, in bytes with its fixed header; also advertised to MQTT 5 clients. Messages
+    /// of the node itself have the same limit.
     pub max_packet_bytes: u32,
-    /// Most clients at a time; more are refused with "server busy" (MQTT 3.1.1: "server unavailable").
+    /// Maximum of clients at a time; more are refused with "server busy" (MQTT 3.1.1: "server unavailable").
     pub max_connections: usize,
     /// How long a new connection may take for its CONNECT.
     pub connect_timeout: Duration,
     /// How many QoS 2 messages of one client may be open (not yet released) at a time.
     pub receive_maximum: NonZeroU16,
-    /// Most QoS 1 and 2 messages in flight to one client; the client may ask for fewer.
+    /// Maximum of QoS 1 and 2 messages in flight to one client; the client may ask for fewer.
     pub max_inflight: NonZeroU16,
     /// Topic aliases kept for each MQTT 5 client.
     pub topic_alias_maximum: u16,
-    /// Most subscriptions of one client; more are answered with "quota exceeded".
+    /// Maximum of subscriptions of one client; more are answered with "quota exceeded".
     pub max_subscriptions_per_session: usize,
-    /// Bytes of the filters of all subscriptions together; what is over it is answered with "quota exceeded".
+    /// Bytes of the filters of all subscriptions together; a SUBSCRIBE over it is answered with "quota exceeded".
     pub max_subscription_bytes: usize,
     /// Bytes of the wills of all clients together; a CONNECT with one more is refused with "quota exceeded".
     pub max_will_bytes: usize,
@@ -43,31 +43,31 @@ pub struct BrokerConfig {
     pub stored_queue_bytes: u64,
     /// Bytes that may wait in the store for all sessions together.
     pub max_stored_queue_bytes: u64,
-    /// What happens to a QoS 1 or 2 message for a session with a full queue in the store.
+    /// Effect of a QoS 1 or 2 message for a session with a full queue in the store.
     pub when_queue_full: WhenQueueFull,
-    /// Most sessions, with and without a connection; a CONNECT for one more is refused with "quota exceeded".
+    /// Maximum of sessions, with and without a connection; a CONNECT for one more is refused with "quota exceeded".
     pub max_sessions: usize,
-    /// Longest Session Expiry Interval in seconds; `u32::MAX` is for ever. Clients that ask for more get this.
+    /// Longest Session Expiry Interval in seconds; `u32::MAX` never expires. Clients that ask for more get this one.
     pub max_session_expiry_seconds: u32,
     /// Longest keepalive in seconds that a client may choose, which may also choose none; 0 for no limit. An MQTT 5
-    /// client is told (Server Keep Alive), an older one is held to what it chose.
+    /// client gets it as Server Keep Alive; for an older one its own choice holds.
     pub max_keepalive_seconds: u16,
     /// Response Information for clients that ask for it, `%c` standing for the client identifier.
     pub response_information: Option<String>,
-    /// Most connections from one address; 0 for no limit.
+    /// Maximum of connections from one address; 0 for no limit.
     pub max_connections_per_address: usize,
-    /// Most new connections a second from one address, with ten times as many at once; 0 for no limit.
+    /// Maximum of new connections a second from one address, in bursts of up to ten times as many; 0 for no limit.
     pub max_connects_per_second_per_address: u32,
-    /// Most messages a second from one client, with as many at once; 0 for no limit. A client that is over it is not read
+    /// Maximum of messages a second from one client, in bursts of up to as many; 0 for no limit. A client that is over it is not read
     /// for a while.
     pub max_messages_per_second: u32,
     /// Time between two rounds of figures under `$SYS/broker/`; zero for none.
     pub sys_interval: Duration,
     /// How long the broker stops reading a client whose QoS 1 or 2 message found the queue of a subscriber full. After
     /// that the message is dropped for this subscriber and counted, and until the subscriber reads again, further ones
-    /// are dropped at once.
+    /// are dropped immediately.
     pub publish_wait: Duration,
-    /// How long a client may take nothing while there is something to send to it.
+    /// How long a client may take nothing while there are bytes to send to it.
     pub write_timeout: Duration,
     /// Retained messages kept. A message on a further topic is routed but not retained, counted, and acknowledged with
     /// "quota exceeded" where the protocol can say so.
@@ -76,7 +76,7 @@ pub struct BrokerConfig {
     pub max_retained_bytes: usize,
 }
 
-/// What happens to a QoS 1 or 2 message for a session whose queue in the store is full.
+/// Effect of a QoS 1 or 2 message for a session whose queue in the store is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenQueueFull {
     /// The oldest message that waits is dropped and counted.

@@ -3,9 +3,11 @@
 //! ```text
 //! connection   I/O and timers of one client, on the caller's task
 //!   wire       bytes <-> packets, both versions
-//!   session    what packets mean: QoS 2, aliases, limits (no I/O, no clock)
-//!   broker     hooks -> retained store -> subscribers (topic trie behind a read-mostly lock)
-//!   outbox     the way out to one subscriber: packet identifiers, flow control, bounds (no I/O, no clock)
+//!   protocol   what packets mean: QoS 2, aliases, limits (no I/O, no clock)
+//! sessions     one session for each client identifier: take-over, wills, expiry
+//! router       hooks -> retained store -> subscribers (topic trie behind a read-mostly lock)
+//!   outbox     the queue of one subscriber: packet identifiers, flow control, bounds (no I/O, no clock)
+//! wal          the write-ahead log: changes to store, and how far the store has got
 //! ```
 //!
 //! A publisher's task runs the hooks, finds the subscribers and encodes into their buffers; each subscriber's task
@@ -13,38 +15,36 @@
 //!
 //! # Overload
 //!
-//! What waits for a subscriber is bounded in messages and bytes ([`BrokerConfig`]). When the bound is reached, QoS 0
+//! The queue of a subscriber is bounded in messages and bytes ([`BrokerConfig`]). When the bound is reached, QoS 0
 //! messages are dropped and counted. A QoS 1 or 2 message stops its publisher from being read for at most
 //! [`BrokerConfig::publish_wait`], and is acknowledged after that; if there is still no room, it is dropped for that
-//! subscriber and counted, and until the subscriber takes something, nobody waits for it again. Messages that are
+//! subscriber and counted, and until the subscriber takes something, no publisher waits for it. Messages that are
 //! published by [`Broker::publish`] never wait.
 
-mod attach;
 mod broker;
 mod client;
 mod config;
 mod connection;
+mod delivery;
 mod hook;
-mod journal;
 mod limits;
-mod load;
 mod mailbox;
 mod maintain;
 mod message;
+mod moment;
 mod monitor;
 mod outbox;
-mod publish;
-mod retained;
-mod session;
+mod protocol;
+mod router;
 mod sessions;
 mod stats;
 mod stored;
-mod subscriptions;
+mod sys_topics;
 pub mod topic;
-mod trie;
+mod wal;
 pub mod wire;
 
-pub use broker::{Broker, PublishOutcome, Published, Routed, SessionFigures};
+pub use broker::Broker;
 pub use bytestring::ByteString;
 pub use client::{Client, Origin, Peer, Transport};
 pub use config::{BrokerConfig, WhenQueueFull};
@@ -52,19 +52,18 @@ pub use hook::{
     AckHandle, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Hooks,
     PublishHook, Publishing, RejectReason, SessionHook, Verdict,
 };
-pub use journal::{
-    Change, Entry, Group, Journal, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket,
-};
 pub use message::{Message, Properties, QoS, Version};
 pub use monitor::QueueFigures;
+pub use router::{FilterTrie, PublishOutcome, Published, Routed};
+pub use sessions::SessionFigures;
 pub use stats::BrokerStats;
 pub use topic::{TopicFilter, TopicName};
-pub use trie::FilterTrie;
+pub use wal::{Change, Entry, Group, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket, Wal};
 
-/// Prepares an accepted socket for MQTT: packets leave at once (`TCP_NODELAY`).
+/// Prepares an accepted socket for MQTT: packets leave immediately (`TCP_NODELAY`).
 ///
 /// # Errors
-/// What the operating system says, when it refuses.
+/// The operating system refuses the option.
 pub fn prepare_socket(socket: &tokio::net::TcpStream) -> std::io::Result<()> {
     socket.set_nodelay(true)
 }

@@ -1,4 +1,4 @@
-//! Limits that hold for addresses and clients: how many connections, how fast.
+//! Limits on addresses and clients: number of connections, rates.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A token bucket: `per_second` on average, `burst` at once.
+/// A token bucket: `per_second` on average, up to `burst` without a pause.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     per_second: f64,
@@ -21,7 +21,7 @@ impl Bucket {
         Bucket { per_second: f64::from(per_second.max(1)), burst, tokens: burst, filled: now }
     }
 
-    /// Takes a token if there is one; or says how long until then.
+    /// Takes a token if there is one; otherwise gives the time until there is.
     pub(crate) fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = (self.tokens + since * self.per_second).min(self.burst);
@@ -33,7 +33,7 @@ impl Bucket {
         Err(Duration::from_secs_f64((1.0 - self.tokens) / self.per_second))
     }
 
-    /// Takes a token in any case, on credit if there is none; says how long to wait until that is paid back.
+    /// Takes a token in any case, on credit if there is none; gives the time until the credit is paid back.
     pub(crate) fn spend(&mut self, now: Instant) -> Option<Duration> {
         if self.take(now).is_ok() {
             return None;
@@ -48,7 +48,7 @@ impl Bucket {
     }
 }
 
-/// Bytes that were taken of a common bound; given back when it is dropped.
+/// Bytes of a common bound; released on drop.
 #[derive(Debug)]
 pub(crate) struct Claim {
     total: Arc<AtomicUsize>,
@@ -56,15 +56,15 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Takes `bytes`, whatever the bound.
+    /// Takes `bytes`, even over the bound.
     pub(crate) fn of(total: &Arc<AtomicUsize>, bytes: usize) -> Claim {
         total.fetch_add(bytes, Relaxed);
         Claim { total: total.clone(), bytes }
     }
 
-    /// Whether no more than `most` is taken in all.
-    pub(crate) fn fits(&self, most: usize) -> bool {
-        self.total.load(Relaxed) <= most
+    /// Whether at most `max_bytes` are taken in all.
+    pub(crate) fn fits(&self, max_bytes: usize) -> bool {
+        self.total.load(Relaxed) <= max_bytes
     }
 }
 
@@ -78,7 +78,7 @@ impl Drop for Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     by_address: HashMap<IpAddr, Address>,
-    /// When it was last looked through for addresses that nobody uses.
+    /// When addresses without connections were last removed.
     tidied: Option<Instant>,
 }
 
@@ -91,7 +91,7 @@ struct Address {
 /// Why an address gets no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AddressLimit {
-    #[error("its address has {0} connections, the most that are allowed")]
+    #[error("its address has {0} connections, the maximum")]
     Connections(usize),
     #[error("its address connects more than {0} times a second")]
     Rate(u32),
@@ -104,7 +104,7 @@ impl Addresses {
     pub(crate) fn enter(
         &mut self,
         address: IpAddr,
-        most: usize,
+        max_connections: usize,
         per_second: u32,
         now: Instant,
     ) -> Result<(), AddressLimit> {
@@ -117,8 +117,8 @@ impl Addresses {
         let connects =
             (per_second > 0).then(|| Bucket::new(per_second, per_second.saturating_mul(10), now));
         let entry = self.by_address.entry(address).or_insert(Address { connections: 0, connects });
-        if most > 0 && entry.connections >= most {
-            return Err(AddressLimit::Connections(most));
+        if max_connections > 0 && entry.connections >= max_connections {
+            return Err(AddressLimit::Connections(max_connections));
         }
         if let Some(bucket) = &mut entry.connects
             && bucket.take(now).is_err()

@@ -1,41 +1,49 @@
-//! What the rest of the broker holds of a session.
+//! The queue of one session, shared by its connection and all publishers.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::journal::{Entry, Progress, Transaction};
+use crate::delivery::{Dated, Delivery};
+use crate::moment::Moment;
 use crate::monitor::Figures;
-use crate::outbox::{
-    Bounds, Copies, Dated, Delivery, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck,
-};
-use crate::stored::Moment;
+use crate::outbox::{Bounds, Copies, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck};
+use crate::wal::{Entry, Progress, Transaction};
 use crate::wire::Encoder;
 
-/// A subscriber's outbox with the means to wake its connection and those who wait for room in it. It lives as long as
-/// its session.
+/// A subscriber's outbox, with notifications for its connection and for publishers that wait for room in it. It lives
+/// as long as its session.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     pub client_id: Arc<str>,
     /// The number of a session that outlives its connections.
     pub session: Option<u64>,
-    /// How many subscriptions there are that are not shared; with one, a message cannot match twice.
+    /// How many subscriptions the session has that are not shared; with one, a message cannot match twice.
     pub subscriptions: AtomicUsize,
-    /// The connection has something to do: bytes to send, or it was taken over.
+    /// The connection has something to do: bytes to send, or a request.
     pub wake: Notify,
-    /// There is room again.
+    /// The outbox has room again.
     pub room: Arc<Notify>,
     /// The connection has given the session back.
     pub released: Arc<Notify>,
-    taken_over: AtomicBool,
-    kicked: AtomicBool,
+    /// An [`EndRequest`], or 0.
+    end_request: AtomicU8,
     recheck: AtomicBool,
     outbox: Mutex<Outbox>,
+}
+
+/// Why a connection is asked to end. Of two requests the greater one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EndRequest {
+    /// An operator ends it.
+    Administrative = 1,
+    /// Another connection has come with the same client identifier.
+    TakeOver = 2,
 }
 
 impl Mailbox {
@@ -52,8 +60,7 @@ impl Mailbox {
             wake: Notify::new(),
             room: Arc::new(Notify::new()),
             released: Arc::new(Notify::new()),
-            taken_over: AtomicBool::new(false),
-            kicked: AtomicBool::new(false),
+            end_request: AtomicU8::new(0),
             recheck: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::new(session, bounds, totals)),
         }
@@ -70,10 +77,9 @@ impl Mailbox {
         self.outbox.lock().restore(number, weight, expiry, figures);
     }
 
-    /// Another connection has the session from now on: what the last one was asked does not concern it.
+    /// A new connection has the session: requests to the last one are void.
     pub(crate) fn reset(&self) {
-        self.taken_over.store(false, Relaxed);
-        self.kicked.store(false, Relaxed);
+        self.end_request.store(0, Relaxed);
         self.recheck.store(false, Relaxed);
     }
 
@@ -82,12 +88,12 @@ impl Mailbox {
         self.outbox.lock().connect(encoder, window, alias_maximum);
     }
 
-    /// See [`Outbox::doubt`].
-    pub(crate) fn doubt(&self, may_read: MayRead) {
-        self.outbox.lock().doubt(may_read);
+    /// See [`Outbox::recheck`].
+    pub(crate) fn recheck_waiting(&self, may_read: MayRead) {
+        self.outbox.lock().recheck(may_read);
     }
 
-    /// See [`Outbox::disconnect`]. Whoever waits for room learns it.
+    /// See [`Outbox::disconnect`]. Notifies publishers that wait for room.
     pub(crate) fn disconnect(&self) -> u64 {
         let lost = self.outbox.lock().disconnect();
         self.room.notify_waiters();
@@ -147,12 +153,12 @@ impl Mailbox {
         self.outbox.lock().give_up();
     }
 
-    /// Whether the client is there and has room.
+    /// Whether the client is connected and has room.
     pub(crate) fn is_ready(&self) -> bool {
         self.outbox.lock().is_ready()
     }
 
-    /// Whether the session waits for messages while its client is not there.
+    /// Whether the session queues messages while its client is not connected.
     pub(crate) fn is_stored(&self) -> bool {
         self.session.is_some()
     }
@@ -178,8 +184,13 @@ impl Mailbox {
     }
 
     /// See [`Outbox::expire`].
-    pub(crate) fn expire(&self, most: usize, now: Instant, transaction: &mut Transaction<'_>) -> usize {
-        self.outbox.lock().expire(most, now, transaction)
+    pub(crate) fn expire(
+        &self,
+        max_messages: usize,
+        now: Instant,
+        transaction: &mut Transaction<'_>,
+    ) -> usize {
+        self.outbox.lock().expire(max_messages, now, transaction)
     }
 
     /// See [`Outbox::is_stored_full`].
@@ -222,27 +233,22 @@ impl Mailbox {
         self.outbox.lock().completed(packet_id, transaction)
     }
 
-    /// Another connection has come with the same client identifier.
-    pub(crate) fn take_over(&self) {
-        self.taken_over.store(true, Relaxed);
+    /// Asks the connection to end.
+    pub(crate) fn end(&self, request: EndRequest) {
+        self.end_request.fetch_max(request as u8, Relaxed);
         self.wake.notify_one();
     }
 
-    pub(crate) fn is_taken_over(&self) -> bool {
-        self.taken_over.load(Relaxed)
+    /// Whether the connection is to end.
+    pub(crate) fn end_request(&self) -> Option<EndRequest> {
+        match self.end_request.load(Relaxed) {
+            0 => None,
+            1 => Some(EndRequest::Administrative),
+            _ => Some(EndRequest::TakeOver),
+        }
     }
 
-    /// The connection is to end.
-    pub(crate) fn kick(&self) {
-        self.kicked.store(true, Relaxed);
-        self.wake.notify_one();
-    }
-
-    pub(crate) fn is_kicked(&self) -> bool {
-        self.kicked.load(Relaxed)
-    }
-
-    /// Who may subscribe to what has changed.
+    /// Asks the connection to recheck its subscriptions and waiting messages: permissions have changed.
     pub(crate) fn recheck(&self) {
         self.recheck.store(true, Relaxed);
         self.wake.notify_one();

@@ -1,4 +1,4 @@
-//! What is published.
+//! Messages.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ pub struct Properties {
 /// One application message.
 ///
 /// Cheap to clone, with one exception that is on purpose: a message which has just been read still points into the
-/// read buffer of its connection, and the first clone copies topic and payload out, so that whoever keeps a message
-/// for long never keeps a whole read buffer alive. Clones of that clone share it.
+/// read buffer of its connection, and the first clone copies topic and payload out, so that a message which is
+/// kept never keeps a whole read buffer alive. Clones of that clone share it.
 #[derive(Debug)]
 pub struct Message {
     topic: TopicName,
@@ -139,7 +139,7 @@ impl Message {
         self.properties.as_deref()
     }
 
-    /// Seconds after which it expires, counted from when it came.
+    /// Message Expiry Interval in seconds, counted from when the broker received it.
     pub(crate) fn expiry_seconds(&self) -> Option<u32> {
         self.properties.as_ref().and_then(|properties| properties.expiry_seconds)
     }
@@ -155,12 +155,12 @@ impl Message {
         Message { topic, payload, qos, retain, properties, borrowed: true }
     }
 
-    /// The payload as it is, for encoding at once.
+    /// The payload without a copy, for immediate encoding.
     pub(crate) fn shared_payload(&self) -> Bytes {
         self.payload.clone()
     }
 
-    /// Roughly what keeping or sending it costs, in bytes: topic, payload and properties.
+    /// Approximate cost in bytes of keeping or sending it: topic, payload and properties.
     pub fn weight(&self) -> usize {
         let properties = self.properties.as_deref().map_or(0, Properties::weight);
         self.topic.as_str().len() + self.payload.len() + properties + 16

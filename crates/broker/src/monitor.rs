@@ -1,4 +1,4 @@
-//! The queue monitor: what happens under each topic filter that somebody subscribes to.
+//! The queue monitor: figures of every topic filter that has subscribers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 
 use crate::topic::TopicFilter;
 
-/// The figures of one topic filter. Those that count do so from its first subscription on, and begin anew when it had
-/// none meanwhile.
+/// The figures of one topic filter. Counters begin with its first subscription, and at 0 again after it had none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueueFigures {
     /// The filter; with `$share/GROUP/` in front if it is shared.
@@ -19,7 +18,7 @@ pub struct QueueFigures {
     pub subscribers: u64,
     /// Messages that matched it.
     pub messages_in: u64,
-    /// Deliveries that left for a subscriber.
+    /// Deliveries that were handed to a subscriber's connection.
     pub messages_out: u64,
     /// Deliveries that wait: for the subscriber to read, to acknowledge others first, or to come back.
     pub waiting: u64,
@@ -33,19 +32,19 @@ pub struct QueueFigures {
 #[derive(Debug)]
 pub(crate) struct Monitor {
     filters: Mutex<HashMap<TopicFilter, Weak<Figures>>>,
-    /// What waits although nobody subscribes to it any more.
+    /// For messages that wait although their subscription has ended.
     none: OnceLock<Arc<Figures>>,
     started: Instant,
 }
 
-/// Counted by whoever passes by; a message that matches several filters of one client counts for one of them.
+/// Counters of one topic filter; a message that matches several filters of one client counts for one of them.
 #[derive(Debug)]
 pub(crate) struct Figures {
     filter: TopicFilter,
     subscribers: AtomicU64,
     messages_in: AtomicU64,
     messages_out: AtomicU64,
-    /// Signed: who takes may count before who put.
+    /// Signed: a message may be counted out before it is counted in.
     waiting: AtomicI64,
     dropped: AtomicU64,
     rate: Rate,
@@ -64,7 +63,7 @@ impl Monitor {
         Monitor { filters: Mutex::default(), none: OnceLock::new(), started: Instant::now() }
     }
 
-    /// The figures of a filter, for a subscription to hold on to.
+    /// The figures of a filter, which live as long as a subscription holds them.
     pub(crate) fn figures(&self, filter: &TopicFilter) -> Arc<Figures> {
         let mut filters = self.filters.lock();
         if let Some(figures) = filters.get(filter).and_then(Weak::upgrade) {
@@ -75,18 +74,18 @@ impl Monitor {
         figures
     }
 
-    /// Figures that are shown nowhere.
+    /// Figures that no list shows.
     pub(crate) fn figures_of_none(&self) -> Arc<Figures> {
         self.none
             .get_or_init(|| Arc::new(Figures::new(&TopicFilter::new("#").expect("a valid filter"))))
             .clone()
     }
 
-    /// A subscription is gone; with the last one of a filter its figures go.
+    /// A subscription has ended; with the last one of a filter its figures are dropped.
     pub(crate) fn unsubscribed(&self, figures: &Arc<Figures>) {
         if figures.subscribers.fetch_sub(1, Relaxed) == 1 {
             let mut filters = self.filters.lock();
-            // Somebody may have subscribed in this very moment.
+            // Another thread may have added a subscription at this moment.
             if figures.subscribers.load(Relaxed) == 0 {
                 filters.remove(&figures.filter);
             }
@@ -151,13 +150,13 @@ impl Figures {
         self.waiting.fetch_add(count as i64, Relaxed);
     }
 
-    /// Deliveries that waited left.
+    /// Waiting deliveries were written to their connections.
     pub(crate) fn sent(&self, count: u64) {
         self.waiting.fetch_sub(count as i64, Relaxed);
         self.messages_out.fetch_add(count, Relaxed);
     }
 
-    /// Deliveries that waited do so no more, and are accounted for elsewhere.
+    /// Deliveries wait no longer, and are counted elsewhere.
     pub(crate) fn unqueued(&self, count: u64) {
         self.waiting.fetch_sub(count as i64, Relaxed);
     }

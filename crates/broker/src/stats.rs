@@ -2,16 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A snapshot of a broker's figures. Gauges are of now, everything else counts since the start.
+/// A snapshot of a broker's figures. Gauges are current values; all others count since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BrokerStats {
     /// Connected clients (gauge).
     pub connections: u64,
-    /// Clients that were connected at any time.
+    /// Connections that were accepted.
     pub connections_total: u64,
     /// Connections refused: limits, versions, malformed or missing CONNECT.
     pub connections_refused: u64,
-    /// Connections the broker ended because of what the client sent or did not do.
+    /// Connections that the broker ended since the client broke the protocol or a limit.
     pub protocol_errors: u64,
     /// Sessions, with and without a connection (gauge).
     pub sessions: u64,
@@ -31,9 +31,9 @@ pub struct BrokerStats {
     pub retained_refused: u64,
     /// Messages from clients, wills included, and from the node.
     pub messages_in: u64,
-    /// Messages on their way to subscribers, once for each.
+    /// Messages that were queued for subscribers, once for each subscriber.
     pub messages_out: u64,
-    /// Messages lost for a subscriber, once for each: queue full, expired, or larger than it takes.
+    /// Messages lost for a subscriber, once for each subscriber: queue full, expired, or larger than it takes.
     pub messages_dropped: u64,
     /// Messages refused by a hook or a limit.
     pub messages_rejected: u64,
@@ -47,19 +47,28 @@ pub struct BrokerStats {
     pub bytes_out: u64,
 }
 
+/// Counters of messages.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub connections_total: Counter,
-    pub connections_refused: Counter,
+pub(crate) struct MessageCounters {
+    pub received: Counter,
+    pub delivered: Counter,
+    pub dropped: Counter,
+    pub rejected: Counter,
+    pub consumed: Counter,
+}
+
+/// Counters of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCounters {
+    pub connected: Counter,
+    pub expired: Counter,
+}
+
+/// Counters of connections.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionCounters {
+    pub refused: Counter,
     pub protocol_errors: Counter,
-    pub retained_refused: Counter,
-    pub sessions_expired: Counter,
-    pub messages_in: Counter,
-    pub messages_out: Counter,
-    pub messages_dropped: Counter,
-    pub messages_rejected: Counter,
-    pub messages_consumed: Counter,
-    pub hook_panics: Counter,
     pub bytes_in: Counter,
     pub bytes_out: Counter,
 }

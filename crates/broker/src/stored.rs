@@ -1,33 +1,32 @@
-//! What the broker stores: keys and records. Pure functions.
+//! Keys and records of the store. Pure functions.
 //!
 //! ```text
 //! Space::State  s CLIENT-ID             SessionRecord
 //!               u SESSION FILTER        SubscriptionRecord
-//!               i SESSION PACKET-ID     nothing: a QoS 2 message from the client that is not released
+//!               i SESSION PACKET-ID     empty: a QoS 2 message from the client that is not released
 //!               r TOPIC                 RetainedRecord
-//!               m SESSION               a number: the session's messages before it may have been sent, those from it not
+//!               m SESSION               a number: messages of the session below it may have been sent, later ones not
 //! Space::Queue  SESSION NUMBER          QueueRecord: a message for the session, in order
 //! ```
 //!
 //! SESSION and NUMBER are 8 bytes, PACKET-ID 2, big-endian, so that keys sort as numbers do. A record is a version byte,
-//! its fields (postcard), and a CRC-32 of both. Whatever can't be read is left out with a warning, and everything else
-//! counts.
-
-use std::time::{Duration, Instant};
-
-use edgefaas_platform::Clock;
+//! its fields (postcard), and a CRC-32 of both. Entries that can't be read are left out with a warning; all others
+//! count.
 
 use bytes::Bytes;
 use bytestring::ByteString;
 use serde::{Deserialize, Serialize};
 
+use crate::delivery::Delivery;
 use crate::message::{Message, Properties, QoS};
-use crate::outbox::Delivery;
 use crate::topic::TopicName;
 use crate::wire::{RetainHandling, SubscriptionOptions};
 
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
+
+/// Bytes of a stored message beside its topic, payload and properties, at most.
+pub(crate) const MAX_RECORD_OVERHEAD_BYTES: usize = 64;
 
 pub(crate) const SESSION: u8 = b's';
 pub(crate) const SUBSCRIPTION: u8 = b'u';
@@ -46,36 +45,11 @@ pub(crate) enum Damage {
     Fields,
 }
 
-/// The same moment on the monotonic clock and on the wall clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
-    pub instant: Instant,
-    pub unix_ms: u64,
-}
-
-impl Moment {
-    pub(crate) fn now(clock: &Clock) -> Moment {
-        Moment { instant: Instant::now(), unix_ms: clock.now_unix_ms() }
-    }
-
-    /// The wall clock at an earlier moment.
-    pub(crate) fn unix_ms_of(&self, earlier: Instant) -> u64 {
-        let age = self.instant.saturating_duration_since(earlier);
-        self.unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// The monotonic clock at an earlier time of the wall clock; now, if that was put back since.
-    pub(crate) fn instant_of(&self, unix_ms: u64) -> Instant {
-        let age = Duration::from_millis(self.unix_ms.saturating_sub(unix_ms));
-        self.instant.checked_sub(age).unwrap_or(self.instant)
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SessionRecord<'a> {
     pub id: u64,
     pub username: Option<&'a str>,
-    /// `u32::MAX` is for ever.
+    /// `u32::MAX` never expires.
     pub expiry_seconds: u32,
     /// `None` while it is connected.
     pub offline_since_unix_ms: Option<u64>,
@@ -192,7 +166,7 @@ pub(crate) fn incoming_key(session: u64, packet_id: u16) -> Vec<u8> {
 /// are parts of keys, and a store takes none of more than 65,535 bytes.
 pub(crate) const MAX_KEPT_NAME_BYTES: usize = 65_000;
 
-/// A longer topic has a digest in its key, behind what no topic has in it.
+/// A longer topic has a digest in its key, after a NUL, which no topic has.
 pub(crate) fn retained_key(topic: &str) -> Vec<u8> {
     if topic.len() <= MAX_KEPT_NAME_BYTES {
         return key(RETAINED, topic.as_bytes());
@@ -215,7 +189,7 @@ pub(crate) fn parse_queue_key(key: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_be_bytes(*session), u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// Session and what follows it, of a key whose first byte is taken off.
+/// Session and the rest of a key without its first byte.
 pub(crate) fn parse_session_part(key: &[u8]) -> Option<(u64, &[u8])> {
     let (session, rest) = key.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*session), rest))
@@ -250,7 +224,7 @@ impl<'a> MessageRecord<'a> {
         self.topic
     }
 
-    /// Seconds after which it expires, counted from when it came.
+    /// Message Expiry Interval in seconds, counted from when the broker received it.
     pub(crate) fn expiry_seconds(&self) -> Option<u32> {
         self.properties.as_ref().and_then(|properties| properties.expiry_seconds)
     }

@@ -6,21 +6,24 @@ use std::str::FromStr;
 
 use bytestring::ByteString;
 
+/// Topics of the broker itself: only it may publish to them, and they are not stored.
+pub(crate) const SYS_PREFIX: &str = "$SYS/";
+
 /// Longest topic name or filter in bytes: its length travels in two bytes.
 pub const MAX_TOPIC_BYTES: usize = 65_535;
 
-/// Most levels of a topic name or filter. Not a rule of MQTT: it bounds the work and the stack of a match.
+/// Largest number of levels of a topic name or filter. Not a rule of MQTT: it bounds the work and the stack of a match.
 pub const MAX_TOPIC_LEVELS: usize = 200;
 
-/// A valid topic name: what is published to. Cheap to clone.
+/// A valid topic name, to which messages are published. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(ByteString);
 
-/// A valid topic filter: what is subscribed to, `+` and `#` included. Cheap to clone.
+/// A valid topic filter of a subscription, with or without `+` and `#`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicFilter(ByteString);
 
-/// What is wrong with a topic name. Positions are bytes from the start.
+/// Why a text is no valid topic name. Positions are bytes from the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
     /// No character at all.
@@ -54,7 +57,7 @@ pub enum TopicNameError {
     },
 }
 
-/// What is wrong with a topic filter. Positions are bytes from the start.
+/// Why a text is no valid topic filter. Positions are bytes from the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFilterError {
     /// No character at all.

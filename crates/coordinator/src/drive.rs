@@ -54,7 +54,7 @@ impl Coordinator {
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
         // A part of one that is there finds its room with it.
         let is_new = !start.is_recovered && start.parent.is_none();
-        if is_new && workflow.program.durable && !self.broker.journal().has_room(bytes) {
+        if is_new && workflow.program.durable && !self.broker.wal().has_room(bytes) {
             let error = self.store.committer().disk_full();
             return Err(InvocationError::NotStored { function: name(), error });
         }

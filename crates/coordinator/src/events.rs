@@ -128,7 +128,7 @@ impl Coordinator {
         match &interest.waiter {
             Waiter::Instance(id, frame) => {
                 let Some(running) = self.find(*id) else { return Ok(()) };
-                let is_full = || self.broker.journal().is_full();
+                let is_full = || self.broker.wal().is_full();
                 let event = offered.hold_event(&self.budget);
                 match event.and_then(|event| running.reserve(event, qos, is_full)) {
                     Ok(charge) => {
@@ -221,7 +221,7 @@ impl Coordinator {
             || !self.finds_room(workflow, INSTANCE_BYTES.saturating_add(bytes))
             || self.running.load(Relaxed) >= self.limits.running
             || self.instances.lock().len() >= self.limits.instances
-            || self.broker.journal().is_full()
+            || self.broker.wal().is_full()
     }
 
     /// Starts an instance for a message; one that is durable is on the disk before the message is acknowledged.

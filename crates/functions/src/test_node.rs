@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 
-use edgefaas_broker::{Broker, BrokerConfig, Entry, Hooks, Journal, Space, Storage, StorageError};
+use edgefaas_broker::{Broker, BrokerConfig, Entry, Hooks, Space, Storage, StorageError, Wal};
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Compiler, Isolates, IsolatesConfig};
 use edgefaas_platform::Clock;
@@ -35,9 +35,9 @@ impl Storage for HeldBack {
         self.storage.scan(space, from, limit)
     }
 
-    fn wake(&self, journal: &Arc<Journal>) {
+    fn wake(&self, wal: &Arc<Wal>) {
         if !self.is_held.load(SeqCst) {
-            self.storage.wake(journal);
+            self.storage.wake(wal);
         }
     }
 }

@@ -4,32 +4,33 @@ use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use crate::attach::{Released, authorize};
-use crate::broker::Shared;
+use super::context::ConnectionContext;
 use crate::client::{Client, Origin};
 use crate::mailbox::Mailbox;
 use crate::message::QoS;
-use crate::sessions::{Replay, State, Will};
+use crate::router::Replay;
+use crate::sessions::{Released, State, Will};
 use crate::topic::TopicFilter;
 
 /// A client's session while it is connected; given back on drop, whatever the reason.
 pub(super) struct Attached<'a> {
-    shared: &'a Shared,
+    context: &'a ConnectionContext,
     pub mailbox: Arc<Mailbox>,
     pub client: Arc<Client>,
     pub origin: Origin,
     pub filters: HashSet<TopicFilter>,
-    /// The client's QoS 2 messages that wait for PUBREL, while nobody else has them.
+    /// The client's QoS 2 messages that wait for PUBREL; empty while the connection's protocol state has them.
     pub unreleased: HashSet<NonZeroU16>,
     pub expiry_seconds: u32,
-    /// Retained messages that its subscriptions still have to get, while nobody else has them.
+    /// Retained messages that its subscriptions still have to get.
     pub replays: VecDeque<Replay>,
+    /// The will and its delay in seconds.
     pub will: Option<(Will, u32)>,
 }
 
 impl<'a> Attached<'a> {
     pub(super) fn new(
-        shared: &'a Shared,
+        context: &'a ConnectionContext,
         mailbox: Arc<Mailbox>,
         client: Arc<Client>,
         state: State,
@@ -38,7 +39,7 @@ impl<'a> Attached<'a> {
         let origin = Origin::Client(client.clone());
         let State { filters, unreleased, replays } = state;
         Attached {
-            shared,
+            context,
             mailbox,
             client,
             origin,
@@ -50,33 +51,31 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Ends the subscriptions that the hooks do not allow any more.
-    pub(super) fn recheck(&mut self) {
-        let Attached { shared, mailbox, client, filters, replays, .. } = self;
+    /// Asks the hooks again about every subscription, and ends those that are not allowed any more.
+    pub(super) fn recheck_subscriptions(&mut self) {
+        let Attached { context, mailbox, client, filters, replays, .. } = self;
         filters.retain(|filter| {
-            let allowed = shared.authorize(client, filter, QoS::ExactlyOnce).is_ok();
+            let allowed = context.hooks.authorize(client, filter, QoS::ExactlyOnce).is_ok();
             if !allowed {
                 tracing::info!(client_id = %client.client_id, %filter, "a subscription is not allowed any more");
-                shared.unsubscribe(mailbox, filter);
+                context.router.unsubscribe(mailbox, filter);
             }
             allowed
         });
         replays.retain(|replay| filters.contains(&replay.filter));
     }
-}
 
-impl Attached<'_> {
-    /// Has the hooks asked again about every message that waits: the client may be another one than when it was queued, or
-    /// may have been allowed more.
-    pub(super) fn doubt(&self) {
-        if self.shared.hooks.session.is_empty() {
+    /// Has the hooks asked again about every message that waits: another client may have the session than when the message
+    /// was queued, or its permissions may have changed.
+    pub(super) fn recheck_waiting(&self) {
+        if self.context.hooks.is_empty() {
             return;
         }
-        let (hooks, client) = (self.shared.hooks.session.clone(), self.client.clone());
-        self.mailbox.doubt(Box::new(move |topic| {
+        let (hooks, client) = (self.context.hooks.clone(), self.client.clone());
+        self.mailbox.recheck_waiting(Box::new(move |topic| {
             // A topic name is the filter of that topic alone.
             TopicFilter::new(topic.as_str())
-                .is_ok_and(|filter| authorize(&hooks, &client, &filter, QoS::ExactlyOnce).is_ok())
+                .is_ok_and(|filter| hooks.authorize(&client, &filter, QoS::ExactlyOnce).is_ok())
         }));
     }
 }
@@ -90,7 +89,7 @@ impl Drop for Attached<'_> {
         };
         let will = self.will.take();
         let released = Released { state, expiry_seconds: self.expiry_seconds, will };
-        self.shared.release(&self.mailbox, &self.client, released);
-        self.shared.tell_hooks(|hook| hook.on_disconnect(&self.client));
+        self.context.sessions.release(&self.mailbox, &self.client, released);
+        self.context.hooks.notify(|hook| hook.on_disconnect(&self.client));
     }
 }

@@ -1,23 +1,19 @@
 //! From the first byte to a CONNECT that is accepted or refused.
 
-use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytestring::ByteString;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
-use super::Attached;
-use super::io::{Io, read};
-use crate::attach::NoSession;
-use crate::attach::{Claimed, Wanted};
-use crate::broker::Shared;
+use super::attached::Attached;
+use super::context::ConnectionContext;
+use super::io::{Buffers, Io, read};
+use super::refusal::{Refusal, connack, refusal_code};
 use crate::client::{Client, Peer, Transport};
 use crate::hook::{ConnectRefusal, ConnectRefusalReason, ConnectRequest};
-use crate::limits::Claim;
 use crate::message::Version;
-use crate::sessions::Will;
+use crate::sessions::{Claimed, NoSession, Wanted};
 use crate::stored::MAX_KEPT_NAME_BYTES;
 use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Encoder, Packet};
 
@@ -25,33 +21,46 @@ use crate::wire::{ConnAck, Connect, ConnectAckReason, DecodeError, Decoder, Enco
 pub(super) struct Accepted<'a> {
     pub connect: Box<Connect>,
     pub encoder: Encoder,
-    /// What holds for this connection; 0 for none.
+    /// The Keep Alive in force; 0 for none.
     pub keepalive_seconds: u16,
     pub attached: Attached<'a>,
 }
 
-/// Waits for the CONNECT, as long as the configuration allows, and prepares the CONNACK.
+/// Waits for the CONNECT, as long as the configuration allows, and prepares the CONNACK. Dropping the future gives
+/// everything back.
 pub(super) async fn handshake<'a, S>(
-    shared: &'a Shared,
+    context: &'a ConnectionContext,
     io: &mut Io<S>,
+    buffers: &mut Buffers,
     decoder: &mut Decoder,
     peer: &Peer,
 ) -> Result<Accepted<'a>, Refusal>
 where
     S: AsyncRead + AsyncWrite,
 {
-    let Some(_place) = shared.begin_handshake() else {
+    let Some(_place) = context.admission.begin_handshake() else {
         return Err(Refusal::Silent("too many others have not sent a CONNECT yet".into()));
     };
-    let deadline = Instant::now() + shared.config.connect_timeout;
-    let connect = timeout_at(deadline, first_packet(io, decoder, shared)).await;
+    let deadline = Instant::now() + context.config.connect_timeout;
+    let connect = timeout_at(deadline, first_packet(context, io, buffers, decoder)).await;
     let connect = connect.unwrap_or_else(|_| Err(Refusal::Silent("no CONNECT in time".into())))?;
+    accept(context, buffers, connect, peer, deadline).await
+}
+
+/// Decides about a CONNECT, and prepares its CONNACK.
+async fn accept<'a>(
+    context: &'a ConnectionContext,
+    buffers: &mut Buffers,
+    connect: Box<Connect>,
+    peer: &Peer,
+    deadline: Instant,
+) -> Result<Accepted<'a>, Refusal> {
     let internal = peer.transport == Transport::Internal;
-    if let Some(refusal) = refusal(shared, &connect, internal) {
+    if let Some(refusal) = check(context, &connect, internal) {
         return Err(refusal);
     }
     let mut connect = connect;
-    let assigned = connect.client_id.is_empty().then(|| shared.assign_client_id());
+    let assigned = connect.client_id.is_empty().then(|| context.client_ids.assign());
     let client_id: Arc<str> = assigned.as_deref().unwrap_or(&connect.client_id).into();
     let request = ConnectRequest {
         client_id: client_id.clone(),
@@ -61,7 +70,7 @@ where
         version: connect.version,
         will: connect.will.clone(),
     };
-    let decided = timeout_at(deadline, shared.authenticate(&request)).await;
+    let decided = timeout_at(deadline, context.hooks.authenticate(&request)).await;
     let username = decided
         .unwrap_or_else(|_| {
             let detail = "deciding about the CONNECT took too long".into();
@@ -80,28 +89,28 @@ where
         version: connect.version,
         transport: peer.transport,
     });
-    let config = &shared.config;
-    let will = connect.will.take().map(|message| {
-        let claim = Claim::of(&shared.will_bytes, message.weight());
-        (Will { message, claim }, connect.will_delay_seconds)
-    });
-    let longest_seconds = if internal { u32::MAX } else { config.max_session_expiry_seconds };
-    let expiry_seconds = connect.session_expiry_seconds.min(longest_seconds);
+    let config = &context.config;
+    let will = connect
+        .will
+        .take()
+        .map(|message| (context.sessions.claim_will(message), connect.will_delay_seconds));
+    let max_expiry_seconds = if internal { u32::MAX } else { config.max_session_expiry_seconds };
+    let expiry_seconds = connect.session_expiry_seconds.min(max_expiry_seconds);
     let wanted = Wanted {
         clean_start: connect.clean_start,
         expiry_seconds,
         will: will.as_ref().map(|(will, delay)| (&will.message, *delay)),
     };
-    let most = config.max_will_bytes;
-    if will.as_ref().is_some_and(|(will, _)| !will.claim.fits(most)) {
+    let max_will_bytes = config.max_will_bytes;
+    if will.as_ref().is_some_and(|(will, _)| !will.claim.fits(max_will_bytes)) {
         return Err(Refusal::Answer {
             version: connect.version,
             reason: ConnectAckReason::QuotaExceeded,
-            detail: format!("the wills of all clients would have more than {most} bytes"),
+            detail: format!("the wills of all clients would have more than {max_will_bytes} bytes"),
             max_packet_bytes: connect.maximum_packet_bytes,
         });
     }
-    let claimed = timeout_at(deadline, shared.claim(&client, wanted)).await;
+    let claimed = timeout_at(deadline, context.sessions.claim(&client, wanted)).await;
     let refused = |reason, detail: &str| Refusal::Answer {
         version: connect.version,
         reason,
@@ -119,18 +128,18 @@ where
             }
         })?;
     let Claimed { mailbox, state, present } = claimed;
-    // From here on the session is given back whatever happens.
-    let mut attached = Attached::new(shared, mailbox, client, state, expiry_seconds);
-    attached.recheck();
+    // From here on the session is given back in any case.
+    let mut attached = Attached::new(context, mailbox, client, state, expiry_seconds);
+    attached.recheck_subscriptions();
     let keepalive_seconds = match (connect.keepalive_seconds, config.max_keepalive_seconds) {
         (wanted, 0) => wanted,
-        (0, most) => most,
-        (wanted, most) => wanted.min(most),
+        (0, max) => max,
+        (wanted, max) => wanted.min(max),
     };
     let changed_keepalive =
         connect.version == Version::V5 && keepalive_seconds != connect.keepalive_seconds;
     let response_information = config.response_information.as_ref().filter(|_| {
-        // A client identifier may have anything in it; a topic may not.
+        // A client identifier may have characters that a topic must not have.
         connect.request_response_information && !attached.client.client_id.contains(['+', '#', '/', '\0'])
     });
     let ack = ConnAck {
@@ -141,12 +150,12 @@ where
         server_keepalive_seconds: changed_keepalive.then_some(keepalive_seconds),
         response_information: response_information
             .map(|pattern| pattern.replace("%c", &attached.client.client_id).into()),
-        ..connack(shared)
+        ..connack(config)
     };
     let keepalive_seconds =
         if connect.version == Version::V5 { keepalive_seconds } else { connect.keepalive_seconds };
     let mut encoder = Encoder::new(connect.version, connect.maximum_packet_bytes);
-    match encoder.connack(&mut io.outbound, &ack) {
+    match encoder.connack(&mut buffers.outbound, &ack) {
         Ok(()) => {
             attached.will = will;
             Ok(Accepted { connect, encoder, keepalive_seconds, attached })
@@ -155,31 +164,17 @@ where
     }
 }
 
-/// Why there is no session.
-pub(super) enum Refusal {
-    /// The client would not understand an answer.
-    Silent(String),
-    /// How large a packet the client takes is not known: it is told as shortly as possible (MQTT-3.2.2-19).
-    Malformed { version: Version, reason: ConnectAckReason, detail: String },
-    Answer {
-        version: Version,
-        reason: ConnectAckReason,
-        detail: String,
-        /// What the client takes, as far as it is known.
-        max_packet_bytes: Option<NonZeroU32>,
-    },
-}
-
 async fn first_packet<S>(
+    context: &ConnectionContext,
     io: &mut Io<S>,
+    buffers: &mut Buffers,
     decoder: &mut Decoder,
-    shared: &Shared,
 ) -> Result<Box<Connect>, Refusal>
 where
     S: AsyncRead + AsyncWrite,
 {
     loop {
-        match decoder.decode(&mut io.inbound) {
+        match decoder.decode(&mut buffers.inbound) {
             Ok(Some(Packet::Connect(connect))) => return Ok(connect),
             Ok(Some(_)) => return Err(Refusal::Silent("the first packet is no CONNECT".into())),
             Ok(None) => {}
@@ -204,15 +199,16 @@ where
                 });
             }
         }
-        match read(&mut io.reader, &mut io.inbound).await {
+        match read(&mut io.reader, &mut buffers.inbound).await {
             Ok(0) => return Err(Refusal::Silent("closed before its CONNECT was complete".into())),
-            Ok(bytes) => shared.counters.bytes_in.add(bytes as u64),
+            Ok(bytes) => context.counters.bytes_in.add(bytes as u64),
             Err(error) => return Err(Refusal::Silent(error.to_string())),
         }
     }
 }
 
-fn refusal(shared: &Shared, connect: &Connect, internal: bool) -> Option<Refusal> {
+/// Refuses a CONNECT that the broker cannot serve, before a hook is asked.
+fn check(context: &ConnectionContext, connect: &Connect, internal: bool) -> Option<Refusal> {
     let version = connect.version;
     let max_packet_bytes = connect.maximum_packet_bytes;
     if connect.authentication_method.is_some() {
@@ -231,63 +227,11 @@ fn refusal(shared: &Shared, connect: &Connect, internal: bool) -> Option<Refusal
         );
         return Some(Refusal::Answer { version, reason, detail, max_packet_bytes });
     }
-    if !internal && shared.is_full(&connect.client_id) {
-        let detail = format!("the broker has its maximum of {} connections", shared.config.max_connections);
+    if !internal && context.sessions.is_full(&connect.client_id) {
+        let detail =
+            format!("the broker has its maximum of {} connections", context.config.max_connections);
         let reason = ConnectAckReason::ServerBusy;
         return Some(Refusal::Answer { version, reason, detail, max_packet_bytes });
     }
     None
-}
-
-pub(super) async fn refuse<S>(shared: &Shared, mut io: Io<S>, refusal: Refusal, peer: SocketAddr)
-where
-    S: AsyncRead + AsyncWrite,
-{
-    shared.counters.connections_refused.add(1);
-    match refusal {
-        Refusal::Silent(detail) => tracing::debug!(%peer, detail, "connection refused"),
-        Refusal::Malformed { version, reason, detail } => {
-            tracing::debug!(%peer, detail, ?reason, "connection refused");
-            let ack = ConnAck { reason, ..connack(shared) };
-            // Without a limit of the client this always fits.
-            let _ = Encoder::new(version, None).connack(&mut io.outbound, &ack);
-        }
-        Refusal::Answer { version, reason, detail, max_packet_bytes } => {
-            tracing::debug!(%peer, detail, ?reason, "connection refused");
-            let ack = ConnAck { reason, reason_string: Some(detail), ..connack(shared) };
-            let mut encoder = Encoder::new(version, max_packet_bytes);
-            // The reason string is left out where it does not fit (MQTT-3.2.2-19).
-            if encoder.connack(&mut io.outbound, &ack).is_err() {
-                let bare = ConnAck { reason_string: None, ..ack };
-                let _ = encoder.connack(&mut io.outbound, &bare);
-            }
-        }
-    }
-    io.farewell(shared).await;
-}
-
-/// What the broker offers.
-pub(super) fn connack(shared: &Shared) -> ConnAck {
-    ConnAck {
-        reason: ConnectAckReason::Success,
-        session_present: false,
-        assigned_client_id: None,
-        receive_maximum: shared.config.receive_maximum,
-        maximum_packet_bytes: shared.config.max_packet_bytes,
-        topic_alias_maximum: shared.config.topic_alias_maximum,
-        session_expiry_seconds: None,
-        server_keepalive_seconds: None,
-        response_information: None,
-        reason_string: None,
-    }
-}
-
-fn refusal_code(reason: ConnectRefusalReason) -> ConnectAckReason {
-    match reason {
-        ConnectRefusalReason::BadUserNameOrPassword => ConnectAckReason::BadUserNameOrPassword,
-        ConnectRefusalReason::NotAuthorized => ConnectAckReason::NotAuthorized,
-        ConnectRefusalReason::ServerUnavailable => ConnectAckReason::ServerUnavailable,
-        ConnectRefusalReason::ServerBusy => ConnectAckReason::ServerBusy,
-        ConnectRefusalReason::Banned => ConnectAckReason::Banned,
-    }
 }

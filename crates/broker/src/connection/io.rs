@@ -1,7 +1,7 @@
-//! A stream with its buffers.
+//! A stream and its buffers.
 
 use std::cell::RefCell;
-use std::future::{poll_fn, ready as at_once};
+use std::future::{poll_fn, ready as immediately};
 use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -10,92 +10,94 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-use crate::broker::Shared;
+use crate::stats::ConnectionCounters;
 
-/// Most that is read at a time.
+/// Bytes read at a time, at most.
 const READ_BYTES: usize = 64 * 1024;
 /// Capacity that an empty buffer keeps although little went through it.
 const KEPT_CAPACITY_BYTES: usize = 512;
-/// What is read and ignored at the end, at a time.
+/// Bytes read and ignored at a time after the shutdown.
 const IGNORED_BYTES: usize = 4 * 1024;
 
 thread_local! {
-    /// What is read goes here first, and from here into a buffer of its size: a connection that waits has no buffer.
+    /// Bytes are read into this buffer, and copied to one of their size: an idle connection has no buffer.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
 /// How long the last bytes may take to leave.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the client's last bytes are read and ignored: closing a socket with unread bytes resets the connection,
+/// How long the client's last bytes are read and ignored after the shutdown: closing a socket with unread bytes resets the connection,
 /// and the client would lose the DISCONNECT.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The stream with its buffers.
+/// A stream.
 pub(super) struct Io<S> {
     pub reader: ReadHalf<S>,
     pub writer: WriteHalf<S>,
+}
+
+/// Bytes of a stream that were read and not handled, and that are to be written.
+#[derive(Default)]
+pub(super) struct Buffers {
     pub inbound: BytesMut,
     pub outbound: BytesMut,
     /// How much of `outbound` is written.
     pub sent: usize,
-    /// The stream buffers what was written, as TLS may do; a socket does not.
+    /// The stream has buffered bytes, as TLS may do; a socket does not.
     pub unflushed: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite> Io<S> {
-    pub(super) fn new(stream: S) -> Io<S> {
-        let (reader, writer) = tokio::io::split(stream);
-        Io {
-            reader,
-            writer,
-            inbound: BytesMut::new(),
-            outbound: BytesMut::new(),
-            sent: 0,
-            unflushed: false,
-        }
-    }
-
+impl Buffers {
+    /// Bytes that are left to be written.
     pub(super) fn unsent(&self) -> usize {
         self.outbound.len() - self.sent
     }
 
-    pub(super) async fn written(&mut self, bytes: usize) -> std::io::Result<()> {
-        self.sent += bytes;
-        if self.sent == self.outbound.len() {
-            release(&mut self.outbound, self.sent);
-            self.sent = 0;
-            self.unflushed = tokio::select! {
-                biased;
-                flushed = self.writer.flush() => flushed.map(|()| false)?,
-                () = at_once(()) => true,
-            };
-        }
-        Ok(())
-    }
-
-    /// Nobody will take what is to be written.
+    /// Drops the bytes to be written: the client has closed its end.
     pub(super) fn discard(&mut self) {
         (self.sent, self.unflushed) = (0, false);
         release(&mut self.outbound, 0);
     }
 
-    /// Gives the read buffer back when nothing is in it.
+    /// Gives the read buffer back when it is empty.
     pub(super) fn settle(&mut self) {
         if self.inbound.is_empty() {
             release(&mut self.inbound, 0);
         }
     }
+}
 
-    /// Writes what is left and closes in a way that lets the client read it.
-    pub(super) async fn farewell(mut self, shared: &Shared) {
-        let written = timeout(FAREWELL, async {
-            self.writer.write_all(&self.outbound[self.sent..]).await?;
+impl<S: AsyncRead + AsyncWrite> Io<S> {
+    pub(super) fn new(stream: S) -> Io<S> {
+        let (reader, writer) = tokio::io::split(stream);
+        Io { reader, writer }
+    }
+
+    /// Some bytes were written; with the last of them, begins to flush.
+    pub(super) async fn written(&mut self, buffers: &mut Buffers, bytes: usize) -> std::io::Result<()> {
+        buffers.sent += bytes;
+        if buffers.sent == buffers.outbound.len() {
+            release(&mut buffers.outbound, buffers.sent);
+            buffers.sent = 0;
+            buffers.unflushed = tokio::select! {
+                biased;
+                flushed = self.writer.flush() => flushed.map(|()| false)?,
+                () = immediately(()) => true,
+            };
+        }
+        Ok(())
+    }
+
+    /// Writes the remaining bytes and closes in a way that lets the client read it. Takes at most 2.5 s.
+    pub(super) async fn shut_down(mut self, buffers: Buffers, counters: &ConnectionCounters) {
+        let written = timeout(SHUTDOWN_TIMEOUT, async {
+            self.writer.write_all(&buffers.outbound[buffers.sent..]).await?;
             self.writer.flush().await?;
             self.writer.shutdown().await
         });
         if let Ok(Ok(())) = written.await {
-            shared.counters.bytes_out.add(self.unsent() as u64);
+            counters.bytes_out.add(buffers.unsent() as u64);
             let _ = timeout(LINGER, async {
                 let mut ignored = BytesMut::with_capacity(IGNORED_BYTES);
                 while let Ok(1..) = self.reader.read_buf(&mut ignored).await {
@@ -107,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite> Io<S> {
     }
 }
 
-/// Empties a buffer; it keeps its memory only if that is about what went through it.
+/// Empties a buffer; it keeps its memory only if `used_bytes` needed about as much.
 fn release(buffer: &mut BytesMut, used_bytes: usize) {
     buffer.clear();
     if buffer.capacity() > KEPT_CAPACITY_BYTES.max(2 * used_bytes) {
@@ -115,7 +117,7 @@ fn release(buffer: &mut BytesMut, used_bytes: usize) {
     }
 }
 
-/// Reads what there is to the end of `inbound`; 0 at the end of the stream. Cancel-safe: nothing is lost.
+/// Appends available bytes to `inbound`; 0 at the end of the stream. Cancel-safe: nothing is lost.
 pub(super) async fn read<S: AsyncRead>(
     reader: &mut ReadHalf<S>,
     inbound: &mut BytesMut,
@@ -131,7 +133,7 @@ pub(super) async fn read<S: AsyncRead>(
     .await
 }
 
-/// Writes some of `bytes`; with none left, waits until all are on their way.
+/// Writes some of `bytes`; with none left, flushes the stream.
 pub(super) async fn write_or_flush<S: AsyncWrite>(
     writer: &mut WriteHalf<S>,
     bytes: &[u8],

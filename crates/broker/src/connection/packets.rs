@@ -1,48 +1,39 @@
-//! What the packets of a connected client do.
-
-use std::collections::VecDeque;
+//! Effects of the packets of a connected client.
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::acks::Gate;
-use super::{Attached, BLOCKED_RETRY, Connection, Stopped};
-use crate::broker::{Blocked, PublishOutcome, Published};
+use super::attached::Attached;
+use super::inbound_publish::BlockedPublish;
+use super::pending_acks::Gate;
+use super::state::Connection;
 use crate::hook::RejectReason;
-use crate::journal::{Change, Space, Ticket};
 use crate::message::{Message, QoS, Version};
+use crate::moment::Moment;
 use crate::outbox::Release;
-use crate::session::{Ack, Answer, End, Reply, Step, Subscription};
-use crate::sessions::Replay;
-use crate::stored::{self, MAX_KEPT_NAME_BYTES, Moment};
+use crate::protocol::{Ack, Answer, End, Reply, Step, Subscription};
+use crate::router::{PublishOutcome, Published};
+use crate::stored::{self, MAX_KEPT_NAME_BYTES};
+use crate::wal::{Change, Space, Ticket};
 use crate::wire::{
     DisconnectReasonCode, Packet, PublishAck2Reason, PublishAckReason, RetainHandling, SubscribeAckReason,
     UnsubscribeAckReason,
 };
 
-impl<S> Connection<'_, S>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    /// Handles what was read, as far as it may be handled now.
+impl Connection<'_> {
+    /// Handles packets that were read, as far as they may be handled now.
     pub(super) fn process(&mut self, now: &Moment) -> Result<(), End> {
-        self.stopped = true;
+        self.has_unhandled = true;
         while self.is_readable() {
-            match self.decoder.decode(&mut self.io.inbound) {
+            match self.decoder.decode(&mut self.buffers.inbound) {
                 Ok(Some(packet)) => {
-                    if let (Some(rate), Packet::Publish(_)) = (&mut self.rate, &packet)
-                        && let Some(wait) = rate.spend(now.instant)
-                    {
-                        // This one still passes; the next one has to wait.
-                        self.slowed_until = Some(now.instant + wait);
+                    if matches!(packet, Packet::Publish(_)) {
+                        self.throttle.count(now.instant);
                     }
-                    // Whole packets count, not bytes (MQTT 5, section 3.1.2.10).
-                    self.last_read = now.instant;
-                    self.silent = false;
+                    self.keep_alive.packet(now.instant);
                     self.handle(packet, now)?;
                 }
                 Ok(None) => {
-                    self.stopped = false;
+                    self.has_unhandled = false;
                     break;
                 }
                 Err(error) => return Err(End::error(error.reason(), error.to_string())),
@@ -52,12 +43,12 @@ where
     }
 
     fn handle(&mut self, packet: Packet, now: &Moment) -> Result<(), End> {
-        match self.session.handle(packet) {
+        match self.protocol.handle(packet) {
             Step::Reply(Reply::PingResp) => self.reply(Reply::PingResp),
             // A QoS 2 message that was sent again: the first one may not be stored yet.
             Step::Reply(reply) => {
-                let ticket = self.attached.mailbox.session.map(|_| self.shared.journal.so_far());
-                self.acks.push(reply, Gate { ticket, hold: None });
+                let ticket = self.attached.mailbox.session.map(|_| self.context.wal.so_far());
+                self.acks.push(reply, Gate::stored(ticket));
             }
             Step::Publish { message, answer } => self.publish(message, answer, now),
             Step::Ack(ack) => self.ack(ack)?,
@@ -65,13 +56,13 @@ where
                 let ticket = self.attached.mailbox.session.filter(|_| known).map(|session| {
                     let key = stored::incoming_key(session, packet_id.get());
                     let change = Change { space: Space::State, key, value: None };
-                    self.shared.journal.begin().append(change, true)
+                    self.context.wal.begin().append(change, true)
                 });
                 let reason = match known {
                     true => PublishAck2Reason::Success,
                     false => PublishAck2Reason::PacketIdNotFound,
                 };
-                self.acks.push(Reply::PubComp(packet_id, reason), Gate { ticket, hold: None });
+                self.acks.push(Reply::PubComp(packet_id, reason), Gate::stored(ticket));
             }
             Step::Subscribe { packet_id, subscriptions } => {
                 let mut last = None;
@@ -81,13 +72,13 @@ where
                     reason
                 });
                 let status = status.collect();
-                self.acks.push(Reply::SubAck(packet_id, status), Gate { ticket: last, hold: None });
+                self.acks.push(Reply::SubAck(packet_id, status), Gate::stored(last));
             }
-            Step::Unsubscribe { packet_id, filters } => {
+            Step::Unsubscribe { packet_id, filters: unwanted } => {
                 let mut last = None;
-                let status = filters.iter().map(|filter| {
+                let status = unwanted.iter().map(|filter| {
                     self.attached.filters.remove(filter);
-                    let (removed, ticket) = self.shared.unsubscribe(&self.attached.mailbox, filter);
+                    let (removed, ticket) = self.context.router.unsubscribe(&self.attached.mailbox, filter);
                     last = ticket.or(last);
                     match removed {
                         true => UnsubscribeAckReason::Success,
@@ -95,8 +86,9 @@ where
                     }
                 });
                 let status = status.collect();
-                self.replay.retain(|replay| self.attached.filters.contains(&replay.filter));
-                self.acks.push(Reply::UnsubAck(packet_id, status), Gate { ticket: last, hold: None });
+                let Attached { filters, replays, .. } = &mut self.attached;
+                replays.retain(|replay| filters.contains(&replay.filter));
+                self.acks.push(Reply::UnsubAck(packet_id, status), Gate::stored(last));
             }
             Step::End(end) => return Err(end),
         }
@@ -105,9 +97,8 @@ where
 
     fn publish(&mut self, message: Message, answer: Answer, now: &Moment) {
         let Attached { mailbox, origin, .. } = &self.attached;
-        let waiting = Some(&mut self.waiting);
         let changes = match (mailbox.session, answer) {
-            // Stored with the message: after a crash it is known to be there.
+            // Stored with the message: after a crash both exist, or neither.
             (Some(session), Answer::PubRec(packet_id)) => vec![Change {
                 space: Space::State,
                 key: stored::incoming_key(session, packet_id.get()),
@@ -115,64 +106,53 @@ where
             }],
             _ => Vec::new(),
         };
-        let published = self.shared.publish(origin, Some(mailbox), message, changes, now, waiting);
+        let mut deferred = self.publish.take_spare();
+        let router = &self.context.router;
+        let published = router.publish(origin, Some(mailbox), message, changes, now, Some(&mut deferred));
         let Published { outcome, ticket, hold } = match published {
             Ok(published) => published,
-            Err(Blocked { message, until }) => {
-                let mut until = Box::pin(until.notified_owned());
-                until.as_mut().enable();
-                // A copy, so that it does not keep the read buffer.
-                let message = message.clone();
-                let retry_at = now.instant + BLOCKED_RETRY;
-                self.blocked = Some(Stopped { message, answer, until, retry_at });
-                return;
-            }
+            Err(blocked) => return self.publish.block(blocked, answer, now.instant),
         };
         if let PublishOutcome::Routed(routed) = outcome {
-            self.pressure |= routed.pressure;
+            self.has_pressure |= routed.pressure;
         }
-        self.waiting_until = now.instant + self.shared.config.publish_wait;
-        let Some(reply) = self.session.published(answer, ack_reason(outcome)) else {
-            return;
-        };
-        if let (Some(session), Reply::PubRec(packet_id, reason)) = (mailbox.session, &reply)
+        let reply = self.protocol.published(answer, ack_reason(outcome));
+        if let (Some(session), Some(Reply::PubRec(packet_id, reason))) = (mailbox.session, &reply)
             && u8::from(*reason) >= 0x80
             && self.encoder.version() == Version::V5
             && ticket.is_some()
         {
-            // It is no longer waited for: or, after a restart, the next message with this identifier would count as this one.
+            // The exchange has ended: after a restart the next message with this identifier must not count as this one.
             let key = stored::incoming_key(session, packet_id.get());
             let change = Change { space: Space::State, key, value: None };
-            self.shared.journal.begin().append(change, false);
+            self.context.wal.begin().append(change, false);
         }
-        let gate = Gate { ticket, hold };
-        if self.waiting.is_empty() {
+        let ack = reply.map(|reply| (reply, Gate { ticket, hold }));
+        if !deferred.is_empty() {
+            let until = now.instant + self.context.config.publish_wait;
+            return self.publish.await_room(deferred, until, ack);
+        }
+        self.publish.done(deferred);
+        if let Some((reply, gate)) = ack {
             self.push_ack(reply, gate);
-        } else {
-            self.deferred = Some((reply, gate));
         }
-    }
-
-    pub(super) fn push_ack(&mut self, reply: Reply, gate: Gate) {
-        self.acks.push(reply, gate);
-        self.session.set_unacknowledged(self.acks.unacknowledged());
     }
 
     /// Offers the message again that a hook had no room for.
     pub(super) fn offer_again(&mut self, now: &Moment) -> Result<(), End> {
-        if let Some(Stopped { message, answer, .. }) = self.blocked.take() {
-            self.last_read = now.instant;
+        if let Some(BlockedPublish { message, answer, .. }) = self.publish.take_blocked() {
+            self.keep_alive.restart(now.instant);
             self.publish(message, answer, now);
         }
         self.process(now)
     }
 
-    /// Sends the acknowledgements whose time has come, in order.
+    /// Sends the acknowledgements whose gates are open, in order.
     pub(super) fn release_acks(&mut self) -> Result<(), End> {
         if self.acks.is_empty() {
             return Ok(());
         }
-        let progress = *self.progress.borrow_and_update();
+        let progress = self.acks.progress();
         while let Some((reply, result)) = self.acks.next(progress) {
             let reply = match (reply, result) {
                 (reply, Ok(())) => reply,
@@ -180,16 +160,16 @@ where
                     Reply::PubAck(packet_id, reject_code(reason))
                 }
                 (Reply::PubRec(packet_id, _), Err(reason)) if self.encoder.version() == Version::V5 => {
-                    self.session.unpublished(packet_id);
+                    self.protocol.unpublished(packet_id);
                     if let Some(session) = self.attached.mailbox.session {
-                        // Or it would be taken for the next message with this identifier, after a restart.
+                        // After a restart, the next message with this identifier must not count as this one.
                         let key = stored::incoming_key(session, packet_id.get());
                         let change = Change { space: Space::State, key, value: None };
-                        self.shared.journal.begin().append(change, false);
+                        self.context.wal.begin().append(change, false);
                     }
                     Reply::PubRec(packet_id, reject_code(reason))
                 }
-                // There is no way to say it: the client keeps the message and sends it again.
+                // The protocol has no such answer: the client keeps the message and sends it again.
                 (_, Err(reason)) => {
                     let detail = format!("it could not be acknowledged: {reason:?}");
                     return Err(End::error(DisconnectReasonCode::UnspecifiedError, detail));
@@ -197,12 +177,12 @@ where
             };
             self.reply(reply);
         }
-        self.session.set_unacknowledged(self.acks.unacknowledged());
+        self.protocol.set_unacknowledged(self.acks.unacknowledged());
         Ok(())
     }
 
     fn reply(&mut self, reply: Reply) {
-        let out = &mut self.io.outbound;
+        let out = &mut self.buffers.outbound;
         let encoded = match reply {
             Reply::PubAck(packet_id, reason) => self.encoder.puback(out, packet_id, reason),
             Reply::PubRec(packet_id, reason) => self.encoder.pubrec(out, packet_id, reason),
@@ -215,12 +195,15 @@ where
                 Ok(())
             }
         };
-        self.note_unsent(encoded);
+        // A reply over the client's maximum packet size cannot be sent (MQTT 5, section 3.1.2.11.4).
+        if let Err(error) = encoded {
+            tracing::debug!(client_id = %self.attached.mailbox.client_id, %error, "a reply was not sent");
+        }
     }
 
     fn ack(&mut self, ack: Ack) -> Result<(), End> {
         let mailbox = &self.attached.mailbox;
-        let mut transaction = self.shared.journal.begin();
+        let mut transaction = self.context.wal.begin();
         let result = match ack {
             Ack::Acknowledged(packet_id) => mailbox.acknowledged(packet_id, &mut transaction),
             Ack::Completed(packet_id) => mailbox.completed(packet_id, &mut transaction),
@@ -231,7 +214,7 @@ where
                         Release::Send(ticket) => (PublishAck2Reason::Success, ticket),
                         Release::NotFound => (PublishAck2Reason::PacketIdNotFound, None),
                     };
-                    self.acks.push(Reply::PubRel(packet_id, reason), Gate { ticket, hold: None });
+                    self.acks.push(Reply::PubRel(packet_id, reason), Gate::stored(ticket));
                 })
             }
         };
@@ -242,16 +225,15 @@ where
     }
 
     fn subscribe(&mut self, subscription: Subscription) -> (SubscribeAckReason, Option<Ticket>) {
-        let Attached { mailbox, filters, client, .. } = &mut self.attached;
-        let config = &self.shared.config;
+        let Attached { mailbox, filters, client, replays, .. } = &mut self.attached;
+        let config = &self.context.config;
         let known = filters.contains(&subscription.filter);
         if !known && filters.len() >= config.max_subscriptions_per_session {
             return (SubscribeAckReason::QuotaExceeded, None);
         }
         if !known {
-            let bytes = self.shared.subscriptions.read().bytes() + subscription.filter.as_str().len();
-            if bytes > config.max_subscription_bytes
-                || (mailbox.is_stored() && self.shared.journal.is_full())
+            let bytes = self.context.router.subscription_bytes() + subscription.filter.as_str().len();
+            if bytes > config.max_subscription_bytes || (mailbox.is_stored() && self.context.wal.is_full())
             {
                 return (SubscribeAckReason::QuotaExceeded, None);
             }
@@ -260,7 +242,7 @@ where
             return (SubscribeAckReason::TopicFilterInvalid, None);
         }
         let mut subscription = subscription;
-        match self.shared.authorize(client, &subscription.filter, subscription.options.qos) {
+        match self.context.hooks.authorize(client, &subscription.filter, subscription.options.qos) {
             Ok(granted) => subscription.options.qos = granted,
             Err(reason) => return (subscribe_code(reason), None),
         }
@@ -270,22 +252,14 @@ where
             RetainHandling::AtSubscribeNew => !known,
             RetainHandling::NoAtSubscribe => false,
         };
-        // Subscribed first: what is published from now on comes by itself, what was before is found.
-        let (_, ticket) = self.shared.subscribe(mailbox, &subscription);
-        // One session of several gets a message, so that nobody gets the retained ones (MQTT 5, section 4.8.2).
+        // Subscribed first: later publishes are delivered, earlier ones are found in the retained store.
+        let ticket = self.context.router.subscribe(mailbox, &subscription);
+        // Shared subscriptions get no retained messages (MQTT 5, section 4.8.2).
         if replay && !subscription.filter.is_shared() {
             if known {
-                self.replay.retain(|replay| replay.filter != subscription.filter);
+                replays.retain(|replay| replay.filter != subscription.filter);
             }
-            self.replay.push_back(Replay {
-                filter: subscription.filter.clone(),
-                qos: options.qos,
-                identifier: subscription.identifier,
-                figures: self.shared.monitor.figures(&subscription.filter),
-                topics: VecDeque::new(),
-                after: None,
-                walked: false,
-            });
+            replays.push_back(self.context.router.replay(&subscription));
         }
         filters.insert(subscription.filter);
         let granted = match options.qos {
@@ -296,11 +270,10 @@ where
         (granted, ticket)
     }
 
-    /// Ends the subscriptions that are not allowed any more.
+    /// Has the hooks asked again: permissions have changed.
     pub(super) fn recheck(&mut self) {
-        self.attached.recheck();
-        self.attached.doubt();
-        self.replay.retain(|replay| self.attached.filters.contains(&replay.filter));
+        self.attached.recheck_subscriptions();
+        self.attached.recheck_waiting();
     }
 }
 

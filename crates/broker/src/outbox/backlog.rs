@@ -1,4 +1,4 @@
-//! The part of a session's messages that is in the store, and what is known of it in memory.
+//! Messages of a session that are in the store only, and their index in memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
@@ -7,15 +7,20 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{Delivery, PAGE_MESSAGES, Slot, Totals, Waiting};
-use crate::journal::{Change, Progress, Space, Ticket, Transaction};
+use super::slot::{Slot, Waiting};
+use super::totals::Totals;
+use crate::delivery::Delivery;
+use crate::moment::Moment;
 use crate::monitor::Figures;
-use crate::stored::{self, Moment, QueueRecord};
+use crate::stored::{self, QueueRecord};
+use crate::wal::{Change, Progress, Space, Ticket, Transaction};
 
-/// How far the mark of what was sent is ahead.
+/// Messages fetched from the store at a time.
+pub(super) const PAGE_MESSAGES: usize = 256;
+/// How far the stored mark is ahead of the messages that were sent.
 const MARK_AHEAD: u64 = 256;
 
-/// What the store has for a session.
+/// Messages of a session in the store.
 #[derive(Debug)]
 pub(super) struct Backlog {
     pub(super) session: u64,
@@ -23,13 +28,13 @@ pub(super) struct Backlog {
     /// The messages after those in `slots`.
     pub(super) spilled: VecDeque<Spilled>,
     pub(super) spilled_messages: usize,
-    /// How many of these were in flight when the client went. They take no room, and count for no bound.
+    /// How many of these were in flight at the disconnect. They take no room, and count for no bound.
     pub(super) spilled_in_flight: usize,
     /// Before this second none of those in the store only expires; `None` if none ever does.
     pub(super) next_expiry: Option<NonZeroU32>,
-    /// Below this number nothing waits that could be [given up](Self::oldest).
+    /// Below this number no message waits that could be [dropped](Self::oldest).
     pub(super) waits_from: u64,
-    /// By which filters they came.
+    /// Figures of the filters that they matched.
     pub(super) sources: Vec<Arc<Figures>>,
     /// Position in `sources`, by address.
     pub(super) source_of: HashMap<usize, u32>,
@@ -47,10 +52,10 @@ pub(super) struct Backlog {
     pub(super) fetching: bool,
 }
 
-/// What is known of a message in the store.
+/// A message that is in the store only.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spilled {
-    /// 0 for one that is not there any more.
+    /// In bytes; 0 for one that does not exist any more.
     pub(super) weight: u32,
     pub(super) source: u32,
     /// The [second](Totals::expiry_second) in which it expires.
@@ -60,10 +65,10 @@ pub(super) struct Spilled {
 impl Spilled {
     pub(super) const GONE: Spilled = Spilled { weight: 0, source: 0, expires: None };
 
-    /// What a message that waits weighs at least; damaged ones may look lighter.
-    pub(super) const LEAST: u32 = 2;
+    /// The least weight of a message that waits; damaged ones may look lighter.
+    pub(super) const MIN_WEIGHT: u32 = 2;
 
-    /// Whether it was sent when the client went: what waits weighs more.
+    /// Whether it was in flight at the disconnect: a message that waits weighs more.
     pub(super) fn is_in_flight(self) -> bool {
         self.weight == 1
     }
@@ -120,7 +125,7 @@ impl Backlog {
         }
     }
 
-    /// Has the store say that numbers from this one on were not sent.
+    /// Stores that numbers from this one on were not sent.
     pub(super) fn mark_to(&mut self, number: u64, transaction: &mut Transaction<'_>) {
         if self.marked != number {
             self.marked = number;
@@ -129,16 +134,17 @@ impl Backlog {
         }
     }
 
-    /// A message that came at some time, and expires after some seconds, waits in the store only.
+    /// A message waits in the store only. `expiry`: when it came, and after how many seconds it expires.
     pub(super) fn spill(&mut self, weight: u32, expiry: Option<(Instant, u32)>, figures: &Arc<Figures>) {
         let expires = self.expires(expiry);
-        let spilled = Spilled { weight: weight.max(Spilled::LEAST), source: self.source(figures), expires };
+        let spilled =
+            Spilled { weight: weight.max(Spilled::MIN_WEIGHT), source: self.source(figures), expires };
         figures.queued(1);
         self.spilled_messages += 1;
         self.spilled.push_back(spilled);
     }
 
-    /// Takes note of the second in which a message of the store expires.
+    /// Gives the second in which a message of the store expires, and schedules the next expiry.
     fn expires(&mut self, expiry: Option<(Instant, u32)>) -> Option<NonZeroU32> {
         let (received, seconds) = expiry?;
         let expires = NonZeroU32::new(self.totals.expiry_second(received, seconds));
@@ -146,7 +152,7 @@ impl Backlog {
         expires
     }
 
-    /// A message does not wait in the store only any more; gives the filter it came by.
+    /// A message does not wait in the store only any more; gives the figures of the filter that it matched.
     pub(super) fn unspill(&mut self, spilled: Spilled) -> Option<Arc<Figures>> {
         self.spilled_messages -= 1;
         self.spilled_in_flight -= usize::from(spilled.is_in_flight());
@@ -170,7 +176,7 @@ impl Backlog {
         source
     }
 
-    /// What was in memory waits in the store again, before everything else there.
+    /// A message from memory waits in the store again, before all others there.
     pub(super) fn unfetch(&mut self, slot: Slot) {
         let mut expiry = None;
         let (weight, figures) = match slot {
@@ -178,7 +184,7 @@ impl Backlog {
             Slot::Waiting(waiting) => {
                 let weight = u32::try_from(waiting.message.weight()).unwrap_or(u32::MAX);
                 expiry = waiting.message.expiry_seconds().map(|seconds| (waiting.received, seconds));
-                (weight.max(Spilled::LEAST), Some(waiting.figures))
+                (weight.max(Spilled::MIN_WEIGHT), Some(waiting.figures))
             }
             // It was in flight, not waiting.
             Slot::Published(figures) | Slot::PublishedOnce(figures) | Slot::Released(figures) => {
@@ -213,12 +219,13 @@ impl Backlog {
                 self.waits_from = start + at as u64;
                 Some(skipped + at)
             }
-            // Also what was perhaps sent on an earlier connection.
+            // Also messages that were perhaps sent on an earlier connection.
             None => self.spilled.iter().position(waits),
         }
     }
 
-    /// Gives up the message at a position, the first having the number `from`; says by which filter it came.
+    /// Drops the message at a position, the first having the number `from`; gives the figures of the filter that it
+    /// matched.
     pub(super) fn give_up(
         &mut self,
         from: u64,
@@ -232,7 +239,7 @@ impl Backlog {
         figures
     }
 
-    /// The session is over.
+    /// Forgets all messages: the session has ended.
     pub(super) fn forget(&mut self) {
         for spilled in std::mem::take(&mut self.spilled) {
             if spilled.weight > 0 {
@@ -249,7 +256,7 @@ impl Backlog {
         self.totals.weigh(bytes);
     }
 
-    /// How many messages from a number on can be read now, or that the store has to get further.
+    /// How many messages from a number on can be read now; an error if that is none before the next commit of the store.
     pub(super) fn readable(&mut self, from: u64, progress: Progress) -> Result<usize, ()> {
         if let Some((to, ticket)) = self.mark
             && progress.of(ticket).is_some()

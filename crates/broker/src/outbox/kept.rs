@@ -1,14 +1,24 @@
-//! The part of an outbox that is there for sessions which outlive their connections: what comes from the store and goes there,
-//! and what goes where there is no room.
+//! Outboxes of sessions that outlive their connections: messages that go to the store and come from there, and messages
+//! that are dropped for want of room.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::backlog::Spilled;
-use super::*;
+use super::copies::Copies;
+use super::outcome::{Loss, Page, Pushed};
+use super::slot::Slot;
+use super::{MAX_GAP, MAX_GAP_AWAY, MAX_SPAN, MEMORY_BYTES, MEMORY_MESSAGES, Outbox, packet_id};
+use crate::delivery::{Dated, Delivery};
+use crate::message::QoS;
+use crate::moment::Moment;
+use crate::monitor::Figures;
+use crate::stored;
+use crate::wal::{Entry, Transaction};
 
 impl Outbox {
-    /// Brings back what the store has: the numbers of messages with their weights, when they came and after how many seconds
-    /// they expire, in order.
+    /// Brings back a message from the store: its number and weight, when it came and after how many seconds it expires.
+    /// Called in the order of numbers.
     pub(crate) fn restore(
         &mut self,
         number: u64,
@@ -22,7 +32,7 @@ impl Outbox {
         }
         let next = self.first + stored.spilled.len() as u64;
         // A damaged number far off would be paid for with memory.
-        if number < next || number - next > LARGEST_GAP + LARGEST_SPAN as u64 {
+        if number < next || number - next > MAX_GAP + MAX_SPAN as u64 {
             tracing::warn!(
                 session = stored.session,
                 number,
@@ -30,7 +40,7 @@ impl Outbox {
             );
             return;
         }
-        let weight = weight.max(Spilled::LEAST);
+        let weight = weight.max(Spilled::MIN_WEIGHT);
         stored.spilled.extend((next..number).map(|_| Spilled::GONE));
         stored.spill(weight, expiry, figures);
         stored.readable_to = number + 1;
@@ -48,7 +58,7 @@ impl Outbox {
         }
     }
 
-    /// Before the client goes: has the store say exactly what was sent.
+    /// Before a disconnect: stores exactly which messages were sent.
     pub(crate) fn mark(&mut self, transaction: &mut Transaction<'_>) {
         let sent = self.first + self.sent as u64;
         if let Some(stored) = self.stored.as_mut().filter(|stored| stored.marked > 0) {
@@ -56,7 +66,7 @@ impl Outbox {
         }
     }
 
-    /// Whether one more message for a session that is kept would cost an older one.
+    /// Whether one more message for a session that is kept would drop an older one.
     pub(crate) fn is_stored_full(&self, weight: usize) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
             let messages = self.waiting_in_memory() + stored.spilled_waiting();
@@ -66,7 +76,7 @@ impl Outbox {
         })
     }
 
-    /// Whether a session that is kept has more than it may have.
+    /// Whether a session that is kept is over its bounds.
     pub(super) fn is_over(&self) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
             let messages = self.waiting_in_memory() + stored.spilled_waiting();
@@ -76,8 +86,8 @@ impl Outbox {
         })
     }
 
-    /// Whether what came [over](Pushed::Over) the bounds has its place by now, or there is nobody to make room for it. If
-    /// not, `room` is notified when it may have.
+    /// Whether a message that came [over](Pushed::Over) the bounds has room by now, or no client takes messages. If
+    /// not, the next [`take`](Outbox::take) reports that a publisher waits.
     pub(crate) fn has_room(&mut self) -> bool {
         let is_over = self.is_over();
         match &mut self.link {
@@ -89,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// Gives the oldest messages up until the session has no more than it may; says how many.
+    /// Drops the oldest messages until the session is within its bounds; gives their number.
     pub(crate) fn trim(&mut self, transaction: &mut Transaction<'_>) -> u64 {
         let mut dropped = 0;
         while self.is_over() && self.drop_oldest(transaction) {
@@ -109,16 +119,16 @@ impl Outbox {
     ) -> Pushed {
         let weight = dated.message.weight();
         let window = self.link.as_ref().map_or(0, |link| link.window);
-        // It is sent at once: it needs no room.
+        // It is sent immediately, and needs no room.
         let next_in_turn = self.sent == self.slots.len()
             && self.open < window
-            && self.sent < LARGEST_SPAN
+            && self.sent < MAX_SPAN
             && self.stored.as_ref().is_some_and(|stored| stored.spilled.is_empty())
             && !self.is_full(weight);
         let mut over = false;
         while !next_in_turn && self.is_stored_full(weight) {
             match &mut self.link {
-                // Its publisher can wait for a while; the message is kept meanwhile, whatever becomes of the publisher.
+                // Its publisher can wait for a while; the message is kept meanwhile, even if the publisher disconnects.
                 Some(link) if !link.stalled => {
                     link.awaited = true;
                     over = true;
@@ -173,11 +183,11 @@ impl Outbox {
         let message = copies.message(dated.message);
         let after = (delivery.qos == QoS::ExactlyOnce).then_some(ticket);
         self.wait(message, dated.received, delivery.clone(), figures.clone(), after);
-        // It learns that it waits for the store.
+        // The connection is to wait for the store.
         accepted(wake && next_in_turn)
     }
 
-    /// Gives the oldest waiting message up; false if none waits.
+    /// Drops the oldest waiting message; false if none waits.
     pub(super) fn drop_oldest(&mut self, transaction: &mut Transaction<'_>) -> bool {
         let Some(stored) = &mut self.stored else { return false };
         let waiting = self.slots.iter_mut().enumerate().skip(self.sent);
@@ -194,15 +204,20 @@ impl Outbox {
             }
         }
         let from = self.first + self.slots.len() as u64;
-        // What is in flight takes no room, and ends what the client has begun.
+        // Messages in flight take no room, and their exchange has begun.
         let Some(at) = stored.oldest(from) else { return false };
         stored.give_up(from, at, transaction);
         self.bound_gap(at as u64, transaction);
         true
     }
 
-    /// Deletes up to `most` messages that wait in the store only and have expired; says how many.
-    pub(crate) fn expire(&mut self, most: usize, now: Instant, transaction: &mut Transaction<'_>) -> usize {
+    /// Deletes up to `max_messages` messages that wait in the store only and have expired; gives their number.
+    pub(crate) fn expire(
+        &mut self,
+        max_messages: usize,
+        now: Instant,
+        transaction: &mut Transaction<'_>,
+    ) -> usize {
         let from = self.first + self.slots.len() as u64;
         let Some(stored) = &mut self.stored else { return 0 };
         let second = stored.totals.second_of(now);
@@ -210,14 +225,14 @@ impl Outbox {
             return 0;
         }
         let (mut expired, mut last, mut next_expiry) = (0, 0, None);
-        // What was perhaps sent before is completed (MQTT-4.3.3-7).
+        // A message that was perhaps sent before is completed (MQTT-4.3.3-7).
         let sent = usize::try_from(stored.sent_before.saturating_sub(from)).unwrap_or(usize::MAX);
         for at in sent..stored.spilled.len() {
             let spilled = stored.spilled[at];
-            let Some(expires) = spilled.expires.filter(|_| spilled.weight >= Spilled::LEAST) else {
+            let Some(expires) = spilled.expires.filter(|_| spilled.weight >= Spilled::MIN_WEIGHT) else {
                 continue;
             };
-            if expires.get() > second || expired == most {
+            if expires.get() > second || expired == max_messages {
                 next_expiry = [next_expiry, Some(expires)].into_iter().flatten().min();
                 continue;
             }
@@ -231,18 +246,18 @@ impl Outbox {
         expired
     }
 
-    /// The message at a position of those in the store only was given up: what is in flight before it is waited for no longer
-    /// if that is far away.
+    /// The message at a position of those in the store only was dropped: if that is far away, the outbox no longer waits for
+    /// the messages in flight before it.
     fn bound_gap(&mut self, at: u64, transaction: &mut Transaction<'_>) {
-        let most = if self.link.is_some() { LARGEST_GAP } else { LARGEST_GAP_AWAY };
-        if at >= most {
+        let max_gap = if self.link.is_some() { MAX_GAP } else { MAX_GAP_AWAY };
+        if at >= max_gap {
             // The client has left messages unacknowledged while so many after them were dropped.
             self.give_up_in_flight(transaction);
         }
         self.skip_gone();
     }
 
-    /// Does not wait for acknowledgements any more.
+    /// Drops the messages in flight.
     pub(super) fn give_up_in_flight(&mut self, transaction: &mut Transaction<'_>) {
         let Some(stored) = &mut self.stored else { return };
         for (at, slot) in self.slots.iter_mut().take(self.sent).enumerate() {
@@ -265,7 +280,7 @@ impl Outbox {
         }
     }
 
-    /// Numbers at the front that the store has not any more are not waited for.
+    /// Skips numbers at the front that the store does not have any more.
     pub(super) fn skip_gone(&mut self) {
         let Some(stored) = &mut self.stored else { return };
         if self.slots.is_empty() {
@@ -276,7 +291,7 @@ impl Outbox {
         }
     }
 
-    /// Takes in what was fetched from the store: all there is of the page's messages, in order.
+    /// Adds a page that was fetched from the store: all messages of the page that the store has, in order.
     pub(crate) fn fetched(
         &mut self,
         page: Page,
@@ -287,7 +302,7 @@ impl Outbox {
         let from = self.first + self.slots.len() as u64;
         let Some(stored) = &mut self.stored else { return };
         if !std::mem::take(&mut stored.fetching) || page.from != from {
-            // Numbers at the front turned out to be gone meanwhile: it is asked for anew.
+            // Numbers at the front were skipped meanwhile: the page is fetched anew.
             return;
         }
         let mut entries = entries.iter().filter_map(|(key, value)| {
@@ -305,7 +320,7 @@ impl Outbox {
             let slot = value.zip(figures);
             let slot = slot.and_then(|(value, figures)| stored.slot(number, weight, value, figures, now));
             let slot = slot.unwrap_or_else(|| {
-                // Not there, or damaged: nothing waits under this number.
+                // Missing or damaged: no message waits under this number.
                 stored.weigh(-i64::from(weight));
                 if weight > 0 && value.is_some() {
                     stored.change(number, None, false, transaction);

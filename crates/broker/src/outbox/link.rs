@@ -1,38 +1,40 @@
-//! The connected client: its buffer, its window, the topics that it knows by number.
+//! The link to a connected client: its buffer, its window, its topic aliases.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::BytesMut;
 
-use super::{Dated, Delivery, Loss};
+use super::outcome::Loss;
+use crate::delivery::{Dated, Delivery};
 use crate::message::QoS;
+use crate::moment::seconds_left;
 use crate::monitor::Figures;
 use crate::topic::TopicName;
 use crate::wire::{Encoder, PublishHeader, TopicAlias};
 
-/// The connected client.
+/// The link to a connected client.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) encoder: Encoder,
     pub(super) buffer: BytesMut,
     pub(super) buffered_messages: usize,
-    /// Whose messages are in the buffer.
+    /// Numbers of messages in the buffer, by the figures of the filters that they matched.
     pub(super) buffered: Vec<(Arc<Figures>, u64)>,
     pub(super) window: usize,
     pub(super) aliases: Aliases,
     /// A publisher waits for room.
     pub(super) awaited: bool,
-    /// A publisher has waited in vain, and nothing was taken since.
+    /// A publisher gave up waiting, and the connection has taken nothing since.
     pub(super) stalled: bool,
-    /// What waited before the client came, or before its permissions changed, may not be for it any more.
-    pub(super) doubtful: Option<Doubtful>,
+    /// Messages that waited before the client came, or before its permissions changed: these are to be checked again.
+    pub(super) recheck: Option<Recheck>,
 }
 
 /// Messages that the client gets only if it may subscribe to their topics now.
-pub(super) struct Doubtful {
+pub(super) struct Recheck {
     /// All before this number.
     pub(super) before: u64,
     pub(super) may_read: MayRead,
@@ -41,13 +43,13 @@ pub(super) struct Doubtful {
 /// Whether a client may subscribe to a topic.
 pub(crate) type MayRead = Box<dyn Fn(&TopicName) -> bool + Send>;
 
-impl std::fmt::Debug for Doubtful {
+impl std::fmt::Debug for Recheck {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Doubtful").field("before", &self.before).finish_non_exhaustive()
+        formatter.debug_struct("Recheck").field("before", &self.before).finish_non_exhaustive()
     }
 }
 
-/// Topics that the client knows by number.
+/// Topic aliases of the client.
 #[derive(Debug)]
 pub(super) struct Aliases {
     pub(super) maximum: u16,
@@ -65,7 +67,7 @@ impl Link {
             aliases: Aliases { maximum: alias_maximum, known: HashMap::new() },
             awaited: false,
             stalled: false,
-            doubtful: None,
+            recheck: None,
         }
     }
 
@@ -113,15 +115,13 @@ impl Link {
         }
         Ok(())
     }
-}
 
-impl Link {
     /// Whether the client may have a message that waited under this number.
     pub(super) fn may_have(&mut self, number: u64, topic: &TopicName) -> bool {
-        match &self.doubtful {
-            Some(doubtful) if number < doubtful.before => (doubtful.may_read)(topic),
+        match &self.recheck {
+            Some(recheck) if number < recheck.before => (recheck.may_read)(topic),
             Some(_) => {
-                self.doubtful = None;
+                self.recheck = None;
                 true
             }
             None => true,
@@ -130,7 +130,7 @@ impl Link {
 }
 
 impl Aliases {
-    /// The first topics get the numbers there are, and keep them.
+    /// The alias of a topic. The first topics get the aliases, and keep them.
     pub(super) fn of(&self, topic: &TopicName) -> Option<TopicAlias> {
         if self.maximum == 0 {
             return None;
@@ -141,10 +141,4 @@ impl Aliases {
         let number = u16::try_from(self.known.len() + 1).ok().filter(|number| *number <= self.maximum)?;
         NonZeroU16::new(number).map(|number| TopicAlias { number, known: false })
     }
-}
-
-/// What is left of a Message Expiry Interval; `None` when it is over. An interval of 0 allows delivery at once only.
-pub(crate) fn seconds_left(expiry_seconds: u32, age: Duration) -> Option<u32> {
-    let over = age >= Duration::from_secs(expiry_seconds.into()) && !age.is_zero();
-    (!over).then(|| expiry_seconds - u32::try_from(age.as_secs()).unwrap_or(expiry_seconds))
 }

@@ -6,15 +6,18 @@ use proptest::prelude::*;
 
 use edgefaas_platform::Clock;
 
+use super::backlog::PAGE_MESSAGES;
 use super::*;
+use bytes::BytesMut;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use crate::journal::{Change, Space};
-use crate::journal::{Journal, MemoryStorage, Storage};
 use crate::message::{Properties, Version};
+use crate::moment::seconds_left;
 use crate::monitor::Monitor;
+use crate::stored::{self, QueueRecord};
 use crate::topic::TopicName;
+use crate::wal::{Change, Entry, MemoryStorage, Space, Storage, StorageError, Wal};
 use crate::wire::{Decoder, Packet};
 
 #[derive(Debug, Clone)]
@@ -23,11 +26,11 @@ enum Action {
     /// Acknowledge one of those in flight, as far as its QoS says next.
     Acknowledge(usize),
     Take,
-    /// The store gets on.
+    /// The store stores all changes.
     Store,
     /// The connection is lost, and the client is back.
     Reconnect,
-    /// The broker is killed: what is not stored is gone.
+    /// The broker is killed: changes that are not stored are lost.
     Crash,
 }
 
@@ -42,27 +45,22 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A store that gets on when it is told to.
+/// A store that stores when the test says so.
 #[derive(Default)]
 struct Disk(parking_lot::Mutex<BTreeMap<Vec<u8>, Vec<u8>>>);
 
 impl Storage for Disk {
-    fn scan(
-        &self,
-        _: Space,
-        from: &[u8],
-        limit: usize,
-    ) -> Result<Vec<Entry>, crate::journal::StorageError> {
+    fn scan(&self, _: Space, from: &[u8], limit: usize) -> Result<Vec<Entry>, StorageError> {
         let entries = self.0.lock();
         Ok(entries.range(from.to_vec()..).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 
-    fn wake(&self, _: &Arc<Journal>) {}
+    fn wake(&self, _: &Arc<Wal>) {}
 }
 
 impl Disk {
-    fn store(&self, journal: &Journal) {
-        while let Some(mut group) = journal.take() {
+    fn store(&self, wal: &Wal) {
+        while let Some(mut group) = wal.take() {
             let changes =
                 std::mem::take(&mut group.fresh).into_iter().chain(std::mem::take(&mut group.changes));
             for Change { key, value, .. } in changes.filter(|change| change.space == Space::Queue) {
@@ -71,12 +69,12 @@ impl Disk {
                     None => self.0.lock().remove(&key),
                 };
             }
-            journal.committed(&group, true);
+            wal.committed(&group, true);
         }
     }
 }
 
-/// What a client that keeps its session knows.
+/// A client that keeps its session.
 #[derive(Default)]
 struct Client {
     /// By packet identifier: QoS, whether PUBREC was sent, whether PUBREL came.
@@ -121,11 +119,11 @@ impl Client {
         assert!(self.inflight.len() <= window, "more than {window} in flight");
     }
 
-    fn acknowledge(&mut self, outbox: &mut Outbox, at: usize, journal: &Arc<Journal>, disk: &Disk) {
+    fn acknowledge(&mut self, outbox: &mut Outbox, at: usize, wal: &Arc<Wal>, disk: &Disk) {
         if self.inflight.is_empty() {
             return;
         }
-        let mut transaction = journal.begin();
+        let mut transaction = wal.begin();
         let id = *self.inflight.keys().nth(at % self.inflight.len()).expect("within");
         match self.inflight[&id] {
             (QoS::ExactlyOnce, false, _) => {
@@ -133,7 +131,7 @@ impl Client {
                 drop(transaction);
                 assert!(matches!(released, Ok(Release::Send(_))));
                 // PUBREL leaves once that is stored.
-                disk.store(journal);
+                disk.store(wal);
                 self.inflight.insert(id, (QoS::ExactlyOnce, true, true));
             }
             (QoS::ExactlyOnce, true, _) => {
@@ -152,7 +150,7 @@ impl Client {
 
 struct World {
     disk: Arc<Disk>,
-    journal: Arc<Journal>,
+    wal: Arc<Wal>,
     outbox: Outbox,
     figures: Arc<Figures>,
     window: NonZeroU16,
@@ -170,7 +168,7 @@ impl World {
         let figures = Monitor::new().figures(&crate::topic::TopicFilter::new("t").expect("valid"));
         let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
         let mut world = World {
-            journal: Journal::new(disk.clone(), 32 << 20),
+            wal: Wal::new(disk.clone(), 32 << 20),
             disk,
             outbox: Outbox::new(session, bounds, totals),
             figures,
@@ -197,7 +195,7 @@ impl World {
             .with_properties(Properties { expiry_seconds, ..Properties::default() });
         let delivery = Delivery { qos, retain: false, identifiers: Vec::new() };
         let dated = Dated { message: &message, received: self.now.instant };
-        let mut transaction = self.journal.begin();
+        let mut transaction = self.wal.begin();
         self.outbox.push(
             dated,
             &mut Copies::default(),
@@ -210,22 +208,22 @@ impl World {
 
     fn take(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
-        let mut transaction = self.journal.begin();
+        let mut transaction = self.wal.begin();
         if let Some(page) = self.page.take() {
             let from = stored::queue_key(page.session, page.from);
             let entries = self.disk.scan(Space::Queue, &from, page.messages).expect("it can");
             self.outbox.fetched(page, &entries, &self.now, &mut transaction);
         }
-        let progress = self.journal.progress();
+        let progress = self.wal.progress();
         let taken = self.outbox.take(&mut out, self.now.instant, progress, &mut transaction);
         assert_eq!(taken.lost, 0);
         self.page = taken.page;
         out
     }
 
-    /// A new broker that has what is stored.
+    /// A new broker with the same store.
     fn crash(&mut self) {
-        self.journal = Journal::new(self.disk.clone(), 32 << 20);
+        self.wal = Wal::new(self.disk.clone(), 32 << 20);
         let totals = Arc::new(Totals::new(1 << 40, 1 << 40));
         self.outbox = Outbox::new(Some(1), self.bounds, totals);
         for (key, value) in self.disk.0.lock().iter() {
@@ -268,8 +266,8 @@ proptest! {
                     prop_assert!(world.outbox.waiting().0 <= limit as u64);
                 }
                 Action::Acknowledge(at) => {
-                    let World { outbox, journal, disk, .. } = &mut world;
-                    client.acknowledge(outbox, at, journal, disk);
+                    let World { outbox, wal, disk, .. } = &mut world;
+                    client.acknowledge(outbox, at, wal, disk);
                 }
                 _ => client.read(world.take(), window.into()),
             }
@@ -277,8 +275,8 @@ proptest! {
         while client.got.len() < quick.len() + careful.len() {
             client.read(world.take(), window.into());
             while !client.inflight.is_empty() {
-                let World { outbox, journal, disk, .. } = &mut world;
-                client.acknowledge(outbox, 0, journal, disk);
+                let World { outbox, wal, disk, .. } = &mut world;
+                client.acknowledge(outbox, 0, wal, disk);
             }
         }
         let (got_quick, got_careful): (Vec<_>, Vec<_>) =
@@ -308,17 +306,17 @@ proptest! {
                     unstored.push((qos, number));
                 }
                 Action::Acknowledge(at) => {
-                    let World { outbox, journal, disk, .. } = &mut world;
-                    let (waiting, before) = (journal.so_far(), journal.progress());
-                    client.acknowledge(outbox, at, journal, disk);
-                    // A PUBREC makes the store get on.
-                    if journal.progress() != before && journal.progress().of(waiting).is_some() {
+                    let World { outbox, wal, disk, .. } = &mut world;
+                    let (waiting, before) = (wal.so_far(), wal.progress());
+                    client.acknowledge(outbox, at, wal, disk);
+                    // A PUBREC makes the store store all changes.
+                    if wal.progress() != before && wal.progress().of(waiting).is_some() {
                         stored.append(&mut unstored);
                     }
                 }
                 Action::Take => client.read(world.take(), window.into()),
                 Action::Store => {
-                    world.disk.store(&world.journal);
+                    world.disk.store(&world.wal);
                     stored.append(&mut unstored);
                 }
                 Action::Reconnect => {
@@ -333,7 +331,7 @@ proptest! {
                 }
             }
         }
-        world.disk.store(&world.journal);
+        world.disk.store(&world.wal);
         stored.append(&mut unstored);
         let mut rounds = 0;
         while world.outbox.waiting().0 + world.outbox.in_flight() > 0 || !world.outbox.slots.is_empty() {
@@ -341,10 +339,10 @@ proptest! {
             prop_assert!(rounds < 10_000, "it does not end: {:?}", world.outbox);
             client.read(world.take(), window.into());
             while !client.inflight.is_empty() {
-                let World { outbox, journal, disk, .. } = &mut world;
-                client.acknowledge(outbox, 0, journal, disk);
+                let World { outbox, wal, disk, .. } = &mut world;
+                client.acknowledge(outbox, 0, wal, disk);
             }
-            world.disk.store(&world.journal);
+            world.disk.store(&world.wal);
         }
         for (qos, number) in &stored {
             let times = client.got.iter().filter(|(_, got)| got == number).count();
@@ -374,15 +372,15 @@ fn a_full_queue_gives_its_oldest_message_up() {
         assert!(matches!(world.push(QoS::AtLeastOnce, number), Pushed::Accepted { .. }));
     }
     assert_eq!(world.outbox.waiting().0, 3);
-    world.disk.store(&world.journal);
+    world.disk.store(&world.wal);
     assert_eq!(world.disk.0.lock().len(), 3);
     world.connect();
     let mut client = Client::default();
     while client.got.len() < 3 {
         client.read(world.take(), 1);
-        let World { outbox, journal, disk, .. } = &mut world;
-        client.acknowledge(outbox, 0, journal, disk);
-        world.disk.store(&world.journal);
+        let World { outbox, wal, disk, .. } = &mut world;
+        client.acknowledge(outbox, 0, wal, disk);
+        world.disk.store(&world.wal);
     }
     assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [3, 4, 5]);
 }
@@ -400,7 +398,7 @@ fn topics_get_numbers_that_the_client_keeps() {
 #[test]
 fn all_subscribers_together_have_a_bound() {
     let storage = Arc::new(MemoryStorage::default());
-    let journal = Journal::new(storage, 32 << 20);
+    let wal = Wal::new(storage, 32 << 20);
     let totals = Arc::new(Totals::new(1 << 40, 64 * 1024));
     let world = World::new(None, 1, 1 << 20);
     let mut outboxes: Vec<Outbox> = (0..4)
@@ -416,7 +414,7 @@ fn all_subscribers_together_have_a_bound() {
     let mut accepted = 0;
     for outbox in &mut outboxes {
         for _ in 0..100 {
-            let mut transaction = journal.begin();
+            let mut transaction = wal.begin();
             let pushed = outbox.push(
                 dated,
                 &mut Copies::default(),
@@ -450,27 +448,27 @@ fn what_expires_while_the_client_is_away_is_deleted_and_the_rest_arrives() {
     for number in 0..30 {
         world.push_expiring(QoS::AtLeastOnce, number, [Some(60), None, Some(600)][number as usize % 3]);
     }
-    world.disk.store(&world.journal);
+    world.disk.store(&world.wal);
     world.crash();
     world.outbox.disconnect();
     let later = world.now.instant + Duration::from_secs(62);
-    let mut expire = |most| {
-        let mut transaction = world.journal.begin();
-        world.outbox.expire(most, later, &mut transaction)
+    let mut expire = |max_messages| {
+        let mut transaction = world.wal.begin();
+        world.outbox.expire(max_messages, later, &mut transaction)
     };
     assert_eq!((expire(7), expire(7), expire(7)), (7, 3, 0));
-    world.disk.store(&world.journal);
+    world.disk.store(&world.wal);
     assert_eq!(world.outbox.waiting().0, 20);
     assert_eq!(world.disk.0.lock().len(), 20);
     let mut client = Client::default();
     world.connect();
     while client.got.len() < 20 {
         client.read(world.take(), 10);
-        let World { outbox, journal, disk, .. } = &mut world;
+        let World { outbox, wal, disk, .. } = &mut world;
         while !client.inflight.is_empty() {
-            client.acknowledge(outbox, 0, journal, disk);
+            client.acknowledge(outbox, 0, wal, disk);
         }
-        world.disk.store(&world.journal);
+        world.disk.store(&world.wal);
     }
     let wanted: Vec<u32> = (0..30).filter(|number| number % 3 != 0).collect();
     assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), wanted);
@@ -483,7 +481,7 @@ fn a_page_is_asked_for_anew_when_its_start_turned_out_to_be_gone() {
     for number in 0..400 {
         assert!(matches!(world.push(QoS::AtLeastOnce, number), Pushed::Accepted { .. }));
     }
-    world.disk.store(&world.journal);
+    world.disk.store(&world.wal);
     // Gone on the disk, as after acknowledgements out of order.
     for number in PAGE_MESSAGES as u64..300 {
         world.disk.0.lock().remove(&stored::queue_key(1, number));
@@ -496,12 +494,12 @@ fn a_page_is_asked_for_anew_when_its_start_turned_out_to_be_gone() {
         rounds += 1;
         assert!(rounds < 100, "it does not end after {} messages", client.got.len());
         client.read(world.take(), 1000);
-        // All of the first page is acknowledged while the second is on its way.
-        let World { outbox, journal, disk, .. } = &mut world;
+        // All of the first page is acknowledged while the second is being read.
+        let World { outbox, wal, disk, .. } = &mut world;
         while !client.inflight.is_empty() {
-            client.acknowledge(outbox, 0, journal, disk);
+            client.acknowledge(outbox, 0, wal, disk);
         }
-        world.disk.store(&world.journal);
+        world.disk.store(&world.wal);
     }
     assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), wanted);
 }

@@ -1,14 +1,14 @@
-//! What may wait: for one subscriber, and for all of them together.
+//! Bounds of queues: of one subscriber, and of all subscribers together.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What a subscriber may have in memory before it counts for all subscribers together.
+/// Bytes that a subscriber may have in memory without a share of the common bound.
 pub(super) const FREE_BYTES: usize = 8 * 1024;
-/// What it takes of the common share at a time.
+/// Bytes that it takes of the common bound at a time.
 pub(super) const CLAIM_BYTES: usize = 32 * 1024;
 
-/// What waits for all subscribers together.
+/// Bytes that wait for all subscribers together.
 #[derive(Debug)]
 pub(crate) struct Totals {
     stored_bytes: AtomicI64,
@@ -17,7 +17,7 @@ pub(crate) struct Totals {
     sessions: AtomicU64,
     buffered_bytes: AtomicI64,
     max_buffered_bytes: i64,
-    /// What expiry times are counted from.
+    /// The origin of expiry times.
     started: Instant,
 }
 
@@ -39,7 +39,7 @@ impl Totals {
         self.second_of(expires).saturating_add(1)
     }
 
-    /// Seconds since the start; 0 for what was before it.
+    /// Seconds since the start; 0 for earlier moments.
     pub(super) fn second_of(&self, now: Instant) -> u32 {
         u32::try_from(now.saturating_duration_since(self.started).as_secs()).unwrap_or(u32::MAX)
     }
@@ -52,7 +52,7 @@ impl Totals {
         u64::try_from(self.buffered_bytes.load(Relaxed)).unwrap_or(0)
     }
 
-    /// There is one more session, or one less.
+    /// Counts one more session, or one less.
     pub(super) fn count_session(&self, more: bool) {
         match more {
             true => self.sessions.fetch_add(1, Relaxed),
@@ -65,13 +65,13 @@ impl Totals {
         usize::try_from(self.sessions.load(Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// Counts bytes in the store, or takes them off.
+    /// Counts bytes in the store; negative ones were deleted.
     pub(super) fn weigh(&self, bytes: i64) {
         self.stored_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Whether the store has too much for all sessions together, as far as one is concerned that has `own` bytes there. The
-    /// last quarter is shared out evenly, so that those who are away for long leave room for the others.
+    /// Whether the store has too much for all sessions together, from the view of one that has `own` bytes there. The
+    /// last quarter is shared out evenly, so that sessions whose clients are away for long leave room for the others.
     pub(super) fn is_stored_full(&self, own: u64, more: usize) -> bool {
         let total = self.stored_bytes.load(Relaxed) + more as i64;
         let shared_out = self.max_stored_bytes / 4;
@@ -80,7 +80,7 @@ impl Totals {
         total > self.max_stored_bytes - shared_out && own + more as u64 > share
     }
 
-    /// Takes a share of what may be buffered, if there is one.
+    /// Takes bytes of the common bound on buffers; false if there are not enough left.
     pub(super) fn claim(&self, bytes: usize) -> bool {
         let before = self.buffered_bytes.fetch_add(bytes as i64, Relaxed);
         let claimed = before + bytes as i64 <= self.max_buffered_bytes;
@@ -97,12 +97,12 @@ impl Totals {
     }
 }
 
-/// What may wait for one subscriber.
+/// Bounds of the queue of one subscriber.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub messages: usize,
     pub bytes: usize,
-    /// What may wait in the store for a session that is kept.
+    /// In the store, for a session that outlives its connections.
     pub stored_messages: usize,
     pub stored_bytes: u64,
 }

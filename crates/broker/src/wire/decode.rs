@@ -27,7 +27,7 @@ const GROWTH_BYTES: usize = 64 * 1024;
 pub struct Decoder {
     codec: Codec,
     max_packet_bytes: usize,
-    /// An MQTT 3.1.1 client that is a bridge: it does not get back what it sent, and learns what is retained.
+    /// An MQTT 3.1.1 client that is a bridge: it does not get its own messages, and gets the retain flag as published.
     bridge: bool,
 }
 

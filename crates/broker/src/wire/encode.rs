@@ -14,14 +14,14 @@ use super::{
 };
 use crate::message::{Message, Properties, QoS, Version};
 
-/// Most that the remaining length of a packet can say.
-const LARGEST_PACKET_BYTES: usize = 268_435_455;
+/// The largest remaining length of a packet.
+const MAX_PACKET_BYTES: usize = 268_435_455;
 
 /// Encodes packets for one connection.
 #[derive(Debug)]
 pub struct Encoder {
     codec: Codec,
-    /// What the client takes, fixed header included.
+    /// The client's maximum packet size, fixed header included.
     max_packet_bytes: usize,
 }
 
@@ -31,7 +31,7 @@ enum Codec {
     V5(v5::Codec),
 }
 
-/// What a PUBLISH says beside its message.
+/// The fields of a PUBLISH beside its message.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishHeader<'a> {
     /// Quality of service of this delivery.
@@ -42,7 +42,7 @@ pub struct PublishHeader<'a> {
     pub packet_id: Option<NonZeroU16>,
     /// Of the subscriptions that matched; MQTT 5 only.
     pub subscription_identifiers: &'a [NonZeroU32],
-    /// What is left of the Message Expiry Interval; MQTT 5 only.
+    /// The rest of the Message Expiry Interval; MQTT 5 only.
     pub expiry_seconds: Option<u32>,
     /// It may have been sent before.
     pub duplicate: bool,
@@ -53,7 +53,7 @@ pub struct PublishHeader<'a> {
 /// A number that stands for a topic from then on (MQTT 5, section 3.3.2.3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicAlias {
-    /// Within what the client keeps.
+    /// At most the client's Topic Alias Maximum.
     pub number: NonZeroU16,
     /// The client knows it: the topic itself is left out.
     pub known: bool,
@@ -74,11 +74,11 @@ pub struct ConnAck {
     pub maximum_packet_bytes: u32,
     /// How many topic aliases it keeps.
     pub topic_alias_maximum: u16,
-    /// The Session Expiry Interval in seconds, where it differs from what the client asked for.
+    /// The Session Expiry Interval in seconds, if it differs from the one in CONNECT.
     pub session_expiry_seconds: Option<u32>,
-    /// The keepalive to use instead of what the client asked for, in seconds.
+    /// The keep alive in seconds, if it differs from the one in CONNECT.
     pub server_keepalive_seconds: Option<u16>,
-    /// Start of the topics that the client may use for responses, if it asked for it.
+    /// Start of the topics that the client may use for responses, if it requested them.
     pub response_information: Option<ByteString>,
     /// For people.
     pub reason_string: Option<String>,
@@ -98,7 +98,7 @@ pub enum EncodeError {
     /// A field does not fit into its place.
     #[error("the packet cannot be encoded: {problem}")]
     Invalid {
-        /// What the codec says.
+        /// Text of the codec.
         problem: String,
     },
 }
@@ -133,9 +133,9 @@ impl Encoder {
         header: PublishHeader<'_>,
     ) -> Result<(), EncodeError> {
         let weight = message.weight();
-        // The codec panics above this; what it counts differs from `weight` by less than the margin.
-        if weight > LARGEST_PACKET_BYTES - 4096 {
-            return Err(EncodeError::TooLarge { bytes: weight, limit: LARGEST_PACKET_BYTES - 4096 });
+        // The codec panics above this; its count differs from `weight` by less than the margin.
+        if weight > MAX_PACKET_BYTES - 4096 {
+            return Err(EncodeError::TooLarge { bytes: weight, limit: MAX_PACKET_BYTES - 4096 });
         }
         let v5 = matches!(self.codec, Codec::V5(_));
         let plain = message.properties().is_none()
@@ -345,7 +345,7 @@ impl Encoder {
     }
 }
 
-/// Takes back what must not go out: the codec counts without the fixed header, and writes before it fails.
+/// Removes bytes that must not be sent: the codec counts without the fixed header, and writes before it fails.
 fn finish(
     out: &mut BytesMut,
     start: usize,

@@ -1,5 +1,5 @@
-//! Checks on a whole frame before the codec sees it: what rmqtt-codec 0.3.1 lets pass although the standard forbids
-//! it, and what it refuses although the standard allows it.
+//! Checks on a whole frame before the codec sees it: frames that rmqtt-codec 0.3.1 accepts although the standard
+//! forbids them, and frames that it refuses although the standard allows them.
 
 use super::DecodeError;
 use crate::message::Version;
@@ -14,7 +14,7 @@ pub(super) struct Frame {
     pub total_bytes: usize,
 }
 
-/// What was changed in a frame so that the codec takes it; the decoder undoes it in the result.
+/// Changes to a frame so that the codec accepts it; the decoder undoes them in the result.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Patched {
     /// A Message Expiry Interval of 0, legal, went in as 1.
@@ -25,7 +25,7 @@ pub(super) struct Patched {
     pub bridge: bool,
 }
 
-/// MQTT 3.1.1 with the bit by which bridges say what they are: mosquitto's custom, which others have taken up.
+/// MQTT 3.1.1 with the bit that marks bridges: an extension of mosquitto that other brokers have, too.
 const BRIDGE_LEVEL: u8 = 0x84;
 
 const MESSAGE_EXPIRY: u8 = 0x02;

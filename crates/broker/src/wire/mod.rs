@@ -102,7 +102,7 @@ pub struct Connect {
     pub topic_alias_maximum: u16,
     /// The client asks for Response Information.
     pub request_response_information: bool,
-    /// In seconds; `u32::MAX` is for ever, 0 as long as the connection. MQTT 3.1.1 says one or the other by Clean
+    /// In seconds; `u32::MAX` never expires, 0 ends with the connection. MQTT 3.1.1 says one or the other by Clean
     /// Session.
     pub session_expiry_seconds: u32,
     /// Method of enhanced authentication.
@@ -114,7 +114,7 @@ pub struct Connect {
 pub struct Publish {
     /// As sent, not validated; empty when `topic_alias` stands for it.
     pub topic: ByteString,
-    /// Not zero; whether it is within what the broker allows is not checked here.
+    /// Not zero; the broker's maximum is not checked here.
     pub topic_alias: Option<NonZeroU16>,
     /// Set for QoS 1 and 2.
     pub packet_id: Option<NonZeroU16>,
@@ -162,7 +162,7 @@ pub enum DecodeError {
     Malformed {
         /// Name of the packet.
         packet: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// In the right format, but not allowed.
@@ -170,7 +170,7 @@ pub enum DecodeError {
     Protocol {
         /// Name of the packet.
         packet: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Larger than the broker takes.
@@ -184,7 +184,7 @@ pub enum DecodeError {
     /// A protocol level that is neither 4 nor 5.
     #[error("protocol level {level} is not supported; use MQTT 3.1.1 (level 4) or MQTT 5 (level 5)")]
     UnsupportedVersion {
-        /// What CONNECT asked for.
+        /// The protocol level of the CONNECT.
         level: u8,
     },
     /// The first packet is no CONNECT, or no MQTT at all.
@@ -196,7 +196,7 @@ pub enum DecodeError {
     /// A topic name that is not valid.
     #[error("invalid topic: {problem}")]
     TopicName {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Topic alias 0.

@@ -170,7 +170,7 @@ async fn acknowledgements_wait_for_the_store_and_leave_in_order() {
     // The subscriber has the first one already; the publisher nothing, but it is served.
     assert_eq!(client.receive().await.topic(), "kept/1");
     publisher.ping().await;
-    storage.resume(&server.broker);
+    storage.resume(server.broker.wal());
     assert_eq!(publisher.receive().await.packet_id(), 1);
     assert_eq!(publisher.receive().await.packet_id(), 2);
     server.stop().await;
@@ -400,7 +400,7 @@ async fn without_a_store_what_has_to_be_kept_is_refused() {
     let (mut client, _) = keep(&server, 5, "kept").await;
     client.subscribe(5, "t", 1).await;
     storage.pause();
-    server.broker.journal().set_full(true);
+    server.broker.wal().set_full(true);
     let node = Origin::Node { source: "test".into(), depth: 0, requester: None };
     let message =
         |topic: &str| Message::new(TopicName::new(topic).unwrap(), "x").with_qos(QoS::AtLeastOnce);
@@ -408,7 +408,7 @@ async fn without_a_store_what_has_to_be_kept_is_refused() {
     assert_eq!(server.broker.publish(&node, message("t")), full);
     assert_eq!(server.broker.publish(&node, message("u").with_retain(true)), full);
     assert!(matches!(server.broker.publish(&node, message("u")), PublishOutcome::Routed(_)));
-    server.broker.journal().set_full(false);
+    server.broker.wal().set_full(false);
     assert!(matches!(server.broker.publish(&node, message("t")), PublishOutcome::Routed(_)));
     server.stop().await;
 }

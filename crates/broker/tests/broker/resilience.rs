@@ -231,7 +231,7 @@ async fn a_publisher_that_waits_in_vain_is_missed_when_it_goes() {
     let (mut kept, _) = keep(&server, "kept", &[]).await;
     kept.subscribe(5, "t", 1).await;
     storage.pause();
-    server.broker.journal().set_full(true);
+    server.broker.wal().set_full(true);
     for number in 0..5 {
         let mut raw = Raw::connect(server.address, 4, &format!("publisher-{number}")).await;
         raw.send(&publish(4, 2, "t", 1, &[], b"x")).await;

@@ -83,7 +83,7 @@ async fn accept(listener: TcpListener, broker: Broker, cancel: CancellationToken
                 let (stream, peer) = accepted.expect("accept");
                 prepare_socket(&stream).expect("nodelay");
                 let (broker, cancel) = (broker.clone(), cancel.clone());
-                connections.spawn(async move { broker.serve(stream, Peer::tcp(peer), cancel).await });
+                connections.spawn(async move { broker.serve_tcp(stream, Peer::tcp(peer), cancel).await });
             }
             () = cancel.cancelled() => break,
         }

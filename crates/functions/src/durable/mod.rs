@@ -308,7 +308,7 @@ impl DurableQueue {
 
     /// Why so many bytes cannot be kept on the disk now, if so.
     pub fn disk_full(&self, bytes: usize) -> Option<CommitError> {
-        (!self.broker.journal().has_room(bytes)).then(|| self.store.committer().disk_full())
+        (!self.broker.wal().has_room(bytes)).then(|| self.store.committer().disk_full())
     }
 
     /// What a request with an idempotency key comes to. `request` stands for all that has to be the same.

@@ -107,7 +107,7 @@ impl Parts {
                 let (broker, open) = (broker.clone(), open.clone());
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
-                    broker.serve(stream, Peer::tcp(peer), open).await;
+                    broker.serve_tcp(stream, Peer::tcp(peer), open).await;
                 }
             }));
         }

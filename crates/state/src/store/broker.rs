@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use edgefaas_broker::{Entry, Journal, Space, Storage, StorageError};
+use edgefaas_broker::{Entry, Space, Storage, StorageError, Wal};
 use fjall::Keyspace;
 
 use super::Store;
 
-/// The broker's three key spaces, and the writer that stores what its journal has.
+/// The broker's three key spaces, and the writer that stores its write-ahead log.
 pub struct BrokerStorage {
     store: Arc<Store>,
 }
@@ -38,7 +38,7 @@ impl Storage for BrokerStorage {
         entries.collect::<fjall::Result<_>>().map_err(|error| StorageError(error.to_string()))
     }
 
-    fn wake(&self, journal: &Arc<Journal>) {
-        self.store.committer().wake_for(journal);
+    fn wake(&self, wal: &Arc<Wal>) {
+        self.store.committer().wake_for(wal);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use edgefaas_broker::Journal;
+use edgefaas_broker::Wal;
 use edgefaas_crdt::ApplyError;
 use fjall::{Database, Keyspace};
 use parking_lot::Mutex;
@@ -214,8 +214,8 @@ impl Committer {
     }
 
     /// Writes what is in the broker's journal, soon. Never waits.
-    pub(super) fn wake_for(&self, journal: &Arc<Journal>) {
-        self.journal.journal.get_or_init(|| Arc::downgrade(journal));
+    pub(super) fn wake_for(&self, wal: &Arc<Wal>) {
+        self.journal.journal.get_or_init(|| Arc::downgrade(wal));
         self.journal.wake.notify_one();
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edgefaas_broker::{Change, Group as JournalGroup, Journal, Space};
+use edgefaas_broker::{Change, Group as JournalGroup, Space, Wal};
 use fjall::{Database, Keyspace, PersistMode, UserValue};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -86,7 +86,7 @@ impl Small {
 #[derive(Default)]
 pub(super) struct JournalSlot {
     // The broker has it, and it has the store: a strong one here would keep all of them for ever.
-    pub(super) journal: OnceLock<Weak<Journal>>,
+    pub(super) journal: OnceLock<Weak<Wal>>,
     pub(super) wake: Notify,
 }
 
@@ -361,7 +361,7 @@ impl Writer {
     }
 
     /// Tells the broker how many bytes more it may store; `None` if there is no room for what waits already.
-    fn offer_room(&mut self, journal: &Journal) -> Option<u64> {
+    fn offer_room(&mut self, journal: &Wal) -> Option<u64> {
         if journal.takes_refusal() {
             self.chores.reclaim();
         }

@@ -34,7 +34,7 @@ fn open(data_dir: &std::path::Path, hooks: Hooks, is_held: bool) -> TestNode {
 
 fn release(node: &TestNode) {
     node.storage.is_held.store(false, SeqCst);
-    node.storage.wake(node.broker.journal());
+    node.storage.wake(node.broker.wal());
 }
 
 fn value(node: &TestNode) -> i64 {

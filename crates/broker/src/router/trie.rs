@@ -177,7 +177,7 @@ impl<T> Node<T> {
         Some(&mut node.values)
     }
 
-    /// Removes and prunes what is empty afterwards. Depth is bounded by the levels of a valid filter.
+    /// Removes and prunes empty nodes. Depth is bounded by the levels of a valid filter.
     fn remove(&mut self, filter: &str, wanted: impl FnMut(&T) -> bool) -> Option<T> {
         let (level, rest) = split(filter);
         if level == "#" {
@@ -198,7 +198,7 @@ impl<T> Node<T> {
         removed
     }
 
-    /// `rest` is what follows of the topic below this node; `None` when the topic ends here.
+    /// `rest` is the rest of the topic below this node; `None` when the topic ends here.
     fn walk<'a>(&'a self, rest: Option<&str>, found: &mut impl FnMut(&'a T)) {
         self.hash.iter().for_each(&mut *found);
         let Some(rest) = rest else {

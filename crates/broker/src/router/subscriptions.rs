@@ -1,4 +1,4 @@
-//! Who subscribes to what: the filters of all sessions, and the groups of shared subscriptions.
+//! Subscriptions of all sessions by filter, and the groups of shared subscriptions.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,33 +6,33 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 
+use super::trie::FilterTrie;
+use crate::delivery::Delivery;
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS};
 use crate::monitor::{Figures, Monitor};
-use crate::outbox::Delivery;
-use crate::session::Subscription;
+use crate::protocol::Subscription;
 use crate::topic::TopicFilter;
-use crate::trie::FilterTrie;
 use crate::wire::SubscriptionOptions;
 
 /// All subscriptions, by filter.
-pub(crate) struct Subscriptions {
+pub(super) struct Subscriptions {
     trie: FilterTrie<Entry>,
     len: usize,
     shared: usize,
-    /// Of their filters.
+    /// Bytes of their filters.
     bytes: usize,
 }
 
-/// What stands under a filter.
-pub(crate) enum Entry {
+/// A value under a filter.
+pub(super) enum Entry {
     One(Subscriber),
     /// `$share/GROUP/FILTER`, under FILTER.
     Group(Group),
 }
 
 /// One session's subscription.
-pub(crate) struct Subscriber {
+pub(super) struct Subscriber {
     pub mailbox: Arc<Mailbox>,
     pub options: SubscriptionOptions,
     identifier: Option<NonZeroU32>,
@@ -40,7 +40,7 @@ pub(crate) struct Subscriber {
 }
 
 /// Sessions that share a subscription: each message goes to one of them (MQTT 5, section 4.8.2).
-pub(crate) struct Group {
+pub(super) struct Group {
     name: Box<str>,
     pub figures: Arc<Figures>,
     members: RwLock<Vec<Subscriber>>,
@@ -48,27 +48,27 @@ pub(crate) struct Group {
 }
 
 impl Subscriptions {
-    pub(crate) fn new() -> Subscriptions {
+    pub(super) fn new() -> Subscriptions {
         Subscriptions { trie: FilterTrie::new(), len: 0, shared: 0, bytes: 0 }
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
     /// Bytes of their filters.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// How many of them are shared.
-    pub(crate) fn shared(&self) -> usize {
+    pub(super) fn shared(&self) -> usize {
         self.shared
     }
 
     /// Adds or replaces a subscription and says whether it is new.
-    pub(crate) fn insert(
+    pub(super) fn insert(
         &mut self,
         monitor: &Monitor,
         mailbox: &Arc<Mailbox>,
@@ -139,7 +139,7 @@ impl Subscriptions {
     }
 
     /// Removes a subscription and says whether there was one.
-    pub(crate) fn remove(
+    pub(super) fn remove(
         &mut self,
         monitor: &Monitor,
         mailbox: &Arc<Mailbox>,
@@ -185,20 +185,27 @@ impl Subscriptions {
         removed.is_some()
     }
 
-    /// Calls `found` with what stands under the filters that match a topic.
-    pub(crate) fn has_below(&self, first: &str, second: &str) -> bool {
+    /// See [`FilterTrie::has_below`].
+    pub(super) fn has_below(&self, first: &str, second: &str) -> bool {
         self.trie.has_below(first, second)
     }
 
-    pub(crate) fn for_each_match<'a>(&'a self, topic: &str, found: impl FnMut(&'a Entry)) {
+    /// Calls `found` with the subscriptions whose filters match a topic.
+    pub(super) fn for_each_match<'a>(&'a self, topic: &str, found: impl FnMut(&'a Entry)) {
         self.trie.for_each_match(topic, found);
     }
 }
 
 impl Subscriber {
-    pub(crate) fn delivery(&self, message: &Message) -> Delivery {
+    /// Whether messages of QoS 1 and 2 for it are stored.
+    pub(super) fn is_stored(&self) -> bool {
+        self.options.qos > QoS::AtMostOnce && self.mailbox.is_stored()
+    }
+
+    pub(super) fn delivery(&self, message: &Message) -> Delivery {
         Delivery {
-            qos: lower(message.qos(), self.options.qos),
+            // The QoS of the message, at most that of the subscription.
+            qos: message.qos().min(self.options.qos),
             retain: message.retain() && self.options.retain_as_published,
             identifiers: self.identifier.into_iter().collect(),
         }
@@ -207,9 +214,9 @@ impl Subscriber {
 
 impl Group {
     /// Offers a message of this weight to the members, the next one in turn first: those who are connected and have room, then
-    /// those whose session waits for them and has room, then those who would lose another message for it, then whoever is left.
+    /// those whose session waits for them and has room, then those who would lose another message for it, then all others.
     /// `offer` says whether it was taken.
-    pub(crate) fn deliver(&self, weight: usize, mut offer: impl FnMut(&Subscriber) -> bool) {
+    pub(super) fn deliver(&self, weight: usize, mut offer: impl FnMut(&Subscriber) -> bool) {
         let members = self.members.read();
         let turn = self.turn.fetch_add(1, Relaxed);
         let in_turn = || (0..members.len()).map(|at| &members[(turn + at) % members.len()]);
@@ -226,12 +233,7 @@ impl Group {
     }
 
     /// Whether all of the members satisfy `check`.
-    pub(crate) fn all(&self, check: impl FnMut(&Subscriber) -> bool) -> bool {
+    pub(super) fn all(&self, check: impl FnMut(&Subscriber) -> bool) -> bool {
         self.members.read().iter().all(check)
     }
-}
-
-/// The quality of service of a delivery: what was published, but not more than was subscribed to.
-pub(crate) fn lower(published: QoS, subscribed: QoS) -> QoS {
-    published.min(subscribed)
 }

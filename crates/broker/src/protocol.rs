@@ -1,4 +1,4 @@
-//! What a client's packets mean: the protocol state of one connection's incoming side. No I/O, no clock.
+//! The inbound protocol of one connection: a packet in, a step out. No I/O, no clock.
 
 use std::collections::HashSet;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -12,8 +12,9 @@ use crate::wire::{
     SubscribeAckReason, SubscriptionOptions, UnsubscribeAckReason,
 };
 
+/// State of the inbound protocol: topic aliases, QoS 2 exchanges, open acknowledgements.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct Protocol {
     version: Version,
     /// Index is the alias less one.
     aliases: Vec<Option<TopicName>>,
@@ -26,11 +27,11 @@ pub(crate) struct Session {
     may_change_expiry: bool,
 }
 
-/// What to do about a packet.
+/// The effect of a packet.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Step {
     Reply(Reply),
-    /// Publish, then answer with what [`Session::published`] says.
+    /// Publish, then send the reply of [`Protocol::published`].
     Publish {
         message: Message,
         answer: Answer,
@@ -92,7 +93,7 @@ pub(crate) struct Subscription {
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct End {
-    /// For DISCONNECT; `None` when there is nobody to tell.
+    /// For DISCONNECT; `None` when the client cannot read it.
     pub reason: Option<DisconnectReasonCode>,
     pub detail: String,
     /// Whether the will is published.
@@ -107,21 +108,21 @@ impl End {
         End { reason: Some(reason), detail: detail.into(), will: true, session_expiry_seconds: None }
     }
 
-    /// The connection is gone.
+    /// The connection is lost.
     pub(crate) fn lost(detail: impl Into<String>) -> End {
         End { reason: None, detail: detail.into(), will: true, session_expiry_seconds: None }
     }
 }
 
-impl Session {
+impl Protocol {
     pub(crate) fn new(
         version: Version,
         alias_maximum: u16,
         receive_maximum: NonZeroU16,
         session_expiry_seconds: u32,
         unreleased: HashSet<NonZeroU16>,
-    ) -> Session {
-        Session {
+    ) -> Protocol {
+        Protocol {
             version,
             aliases: Vec::new(),
             alias_maximum,
@@ -132,7 +133,7 @@ impl Session {
         }
     }
 
-    /// What a packet after CONNECT means.
+    /// The effect of a packet after CONNECT.
     pub(crate) fn handle(&mut self, packet: Packet) -> Step {
         match packet {
             Packet::Publish(publish) => self.publish(publish).unwrap_or_else(Step::End),
@@ -169,7 +170,7 @@ impl Session {
         }
     }
 
-    /// The answer to a PUBLISH that was handed out, now that its fate is known.
+    /// The reply to a PUBLISH whose outcome is known.
     pub(crate) fn published(&mut self, answer: Answer, reason: PublishAckReason) -> Option<Reply> {
         match answer {
             Answer::None => None,
@@ -195,7 +196,7 @@ impl Session {
         self.unacknowledged = unacknowledged;
     }
 
-    /// What came of a QoS 2 message after all is an error: the exchange ends with the PUBREC that says so.
+    /// A QoS 2 message failed after it had been routed: its exchange ends with a negative PUBREC.
     pub(crate) fn unpublished(&mut self, packet_id: NonZeroU16) {
         self.unreleased.remove(&packet_id);
     }

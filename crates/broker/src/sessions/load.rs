@@ -1,28 +1,25 @@
-//! What the store has from an earlier run, brought back.
+//! Sessions, subscriptions, retained and queued messages of an earlier run, read from the store.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::broker::Shared;
+use super::SessionTable;
+use super::state::{Parked, State, Times, Will};
 use crate::client::{Client, Transport};
-use crate::journal::{Change, Entry, Space, StorageError};
-use crate::limits::Claim;
 use crate::mailbox::Mailbox;
 use crate::message::Version;
-use crate::monitor::Figures;
-use crate::retained::Kept;
-use crate::session::Subscription;
-use crate::sessions::{Due, Parked, State, Will, after_seconds};
-use crate::stored::{
-    self, Damage, MessageRecord, Moment, QueueRecord, RetainedRecord, SessionRecord, SubscriptionRecord,
-};
+use crate::moment::{Moment, after_seconds};
+use crate::monitor::{Figures, Monitor};
+use crate::protocol::Subscription;
+use crate::stored::{self, Damage, MessageRecord, QueueRecord, SessionRecord, SubscriptionRecord};
 use crate::topic::TopicFilter;
+use crate::wal::{Change, Entry, Space, StorageError};
 
 /// Entries read at a time, at most; fewer where they are large.
-const PAGE: usize = 1024;
-const FIRST_PAGE: usize = 16;
+const MAX_PAGE_ENTRIES: usize = 1024;
+const FIRST_PAGE_ENTRIES: usize = 16;
 const PAGE_BYTES: usize = 1 << 20;
 
 /// A session while it is being put together.
@@ -33,11 +30,11 @@ struct Loading {
     expiry_seconds: u32,
     offline_since_unix_ms: Option<u64>,
     will: Option<(Will, u32)>,
-    /// By which filters its messages may have come.
+    /// Filters that its messages may have matched.
     figures: Vec<(TopicFilter, Arc<Figures>)>,
 }
 
-/// What could not be used.
+/// Numbers of entries that could not be used.
 #[derive(Debug, Default)]
 struct Damaged {
     sessions: usize,
@@ -46,9 +43,12 @@ struct Damaged {
     messages: usize,
 }
 
-impl Shared {
-    /// Brings back sessions with their subscriptions and messages, and what was retained. What is damaged is left out,
-    /// deleted and counted in one warning.
+impl SessionTable {
+    /// Reads sessions with their subscriptions and messages, and retained messages. Damaged entries are left out, deleted
+    /// and counted in one warning. Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// The store can't be read.
     pub(crate) fn load(&self) -> Result<(), StorageError> {
         let now = self.now();
         let mut damaged = Damaged::default();
@@ -78,7 +78,7 @@ impl Shared {
                 useless.push(key.to_vec());
             }
         })?;
-        self.each(&[stored::RETAINED], |key, value| match self.retained(value, &now) {
+        self.each(&[stored::RETAINED], |key, value| match self.load_retained(value, &now) {
             Ok(true) => {}
             Ok(false) => useless.push(key.to_vec()),
             Err(damage) => {
@@ -103,16 +103,16 @@ impl Shared {
                 "parts of what the broker stored are damaged and lost"
             );
         }
-        let mut transaction = self.journal.begin();
+        let mut transaction = self.wal.begin();
         for key in useless {
             transaction.append(Change { space: Space::State, key, value: None }, false);
         }
         drop(transaction);
-        // Their messages are not another's: no new session gets the number of one of them.
+        // Messages of an ended session must not reach another: no new session gets the number of an ended one.
         let last = orphans.iter().copied().max().unwrap_or(0);
-        self.sessions.lock().next_session = last;
-        let so_far = self.journal.so_far();
-        self.purges.lock().extend(orphans.into_iter().map(|session| (session, so_far)));
+        self.sessions.lock().skip_numbers(last);
+        let so_far = self.wal.so_far();
+        orphans.into_iter().for_each(|session| self.purges.add(session, so_far));
         self.park_all(loading, &now);
         Ok(())
     }
@@ -136,14 +136,15 @@ impl Shared {
         mut found: impl FnMut(&Entry) -> bool,
     ) -> Result<(), StorageError> {
         let mut from = from.to_vec();
-        let mut entries = FIRST_PAGE;
+        let mut entries = FIRST_PAGE_ENTRIES;
         loop {
-            let page = self.journal.storage().scan(space, &from, entries)?;
+            let page = self.wal.storage().scan(space, &from, entries)?;
             if !page.iter().all(&mut found) || page.len() < entries {
                 return Ok(());
             }
             let bytes: usize = page.iter().map(|(key, value)| key.len() + value.len()).sum();
-            entries = (PAGE_BYTES / (bytes / page.len()).max(1)).clamp(1, PAGE).min(2 * entries);
+            entries =
+                (PAGE_BYTES / (bytes / page.len()).max(1)).clamp(1, MAX_PAGE_ENTRIES).min(2 * entries);
             if let Some((last, _)) = page.last() {
                 from.clone_from(last);
                 from.push(0);
@@ -156,11 +157,11 @@ impl Shared {
         let record: SessionRecord<'_> = stored::decode(value)?;
         let will = record.will.map(|will| {
             let message = will.message.message()?;
-            let claim = Claim::of(&self.will_bytes, message.weight());
-            Ok((Will { message, claim }, will.delay_seconds))
+            Ok((self.claim_will(message), will.delay_seconds))
         });
         let client_id: Arc<str> = client_id.into();
-        let mailbox = Mailbox::new(client_id.clone(), Some(record.id), self.bounds(), self.totals.clone());
+        let mailbox =
+            Mailbox::new(client_id.clone(), Some(record.id), self.limits.bounds, self.totals.clone());
         let client = Client {
             client_id,
             username: record.username.map(Into::into),
@@ -170,7 +171,7 @@ impl Shared {
         };
         let loading = Loading {
             mailbox: Arc::new(mailbox),
-            state: State::new(),
+            state: State::default(),
             client: Arc::new(client),
             expiry_seconds: record.expiry_seconds,
             offline_since_unix_ms: record.offline_since_unix_ms,
@@ -193,27 +194,19 @@ impl Shared {
         let record: SubscriptionRecord = stored::decode(value)?;
         let (options, identifier) = (record.options()?, record.identifier);
         let subscription = Subscription { filter: filter.clone(), options, identifier };
-        self.subscriptions.write().insert(&self.monitor, &loading.mailbox, &subscription);
+        let figures = self.router.restore(&loading.mailbox, &subscription);
         let matching = filter.share().map_or_else(|| filter.clone(), |(_, inner)| inner);
-        loading.figures.push((matching, self.monitor.figures(&filter)));
+        loading.figures.push((matching, figures));
         loading.state.filters.insert(filter);
         Ok(())
     }
 
     /// False for one that has expired.
-    fn retained(&self, value: &[u8], now: &Moment) -> Result<bool, Damage> {
-        let record: RetainedRecord<'_> = stored::decode(value)?;
-        let kept =
-            Kept { message: record.message.message()?, received: now.instant_of(record.received_unix_ms) };
-        let alive = kept.is_alive(now.instant);
-        if alive {
-            // One that is over its bounds now stays in the store, for when they are wider again.
-            let _ = self.retained.write().set(&kept.message, kept.received);
-        }
-        Ok(alive)
+    fn load_retained(&self, value: &[u8], now: &Moment) -> Result<bool, Damage> {
+        self.router.retained().restore(stored::decode(value)?, now)
     }
 
-    /// Tells the sessions what waits for them; gives the numbers of sessions that are not there any more.
+    /// Restores the messages that wait for the sessions; gives the numbers of sessions that do not exist any more.
     fn queues(
         &self,
         loading: &HashMap<u64, Loading>,
@@ -239,8 +232,8 @@ impl Shared {
                 }
             };
             let topic_is_none = topic.is_none();
-            let figures = loading.figures_of(topic.as_ref(), self);
-            // PUBREC has come: the client has it, and it waits for nothing but its end.
+            let figures = loading.figures_of(topic.as_ref(), self.router.monitor());
+            // PUBREC has come: the client has the message, and only PUBCOMP is missing.
             let weight = if topic_is_none { 1 } else { weight };
             let expiry = topic.as_ref().and_then(MessageRecord::expiry_seconds);
             let expiry = expiry.map(|seconds| (now.instant_of(received_unix_ms), seconds));
@@ -254,10 +247,10 @@ impl Shared {
     fn park_all(&self, loading: HashMap<u64, Loading>, now: &Moment) {
         let mut sessions = self.sessions.lock();
         for (id, loading) in loading {
-            sessions.next_session = sessions.next_session.max(id);
+            sessions.skip_numbers(id);
             let Loading { mailbox, state, client, expiry_seconds, offline_since_unix_ms, will, .. } =
                 loading;
-            // A clock that was put back must not keep it longer than from now.
+            // A wall clock that was put back must not delay the end of the session beyond its interval from now.
             let since = offline_since_unix_ms.map_or(now.instant, |since| now.instant_of(since));
             let expires_at = after_seconds(since, expiry_seconds);
             let (will, delay_seconds) = will.map_or((None, 0), |(will, delay)| (Some(will), delay));
@@ -268,28 +261,24 @@ impl Shared {
             };
             let client_id = mailbox.client_id.clone();
             sessions.insert(mailbox, client.username.clone());
-            let parked = Parked { state, client, expiry_seconds, will, will_at, expires_at, parking: 0 };
+            let times = Times { will_at, expires_at };
+            let parked = Parked { state, client, expiry_seconds, will, times, parking: 0 };
             let parking = sessions.park(&client_id, parked);
-            if let Some(at) = will_at {
-                self.timers.set(at, &client_id, parking, Due::Will);
-            }
-            if let Some(at) = expires_at {
-                self.timers.set(at, &client_id, parking, Due::Expiry);
-            }
+            self.timers.set(&client_id, parking, &times);
         }
     }
 }
 
 impl Loading {
-    /// The filter that a message came by, most likely: that is not stored with it.
-    fn figures_of(&self, message: Option<&MessageRecord<'_>>, shared: &Shared) -> Arc<Figures> {
+    /// Figures of the filter that a message matched, most likely: the filter is not stored with the message.
+    fn figures_of(&self, message: Option<&MessageRecord<'_>>, monitor: &Monitor) -> Arc<Figures> {
         let matching = self.figures.iter().find(|(filter, _)| {
             self.figures.len() == 1 || message.is_some_and(|message| filter.matches(message.topic()))
         });
         match matching.or(self.figures.first()) {
             Some((_, figures)) => figures.clone(),
-            // It has unsubscribed since: counted for nobody.
-            None => shared.monitor.figures_of_none(),
+            // The session has unsubscribed since: counted for no filter.
+            None => monitor.figures_of_none(),
         }
     }
 }
@@ -298,7 +287,7 @@ fn belongs(loading: &HashMap<u64, Loading>, key: &[u8]) -> bool {
     stored::parse_session_part(&key[1..]).is_some_and(|(session, _)| loading.contains_key(&session))
 }
 
-/// Counts a loss and says what it is, for the log of those who look closely.
+/// Counts a damaged entry, and logs it for debugging.
 fn note(count: &mut usize, what: &str, key: &[u8], damage: Damage) {
     *count += 1;
     tracing::debug!(key = %key.escape_ascii(), %damage, "a stored {what} cannot be used");

@@ -1,4 +1,7 @@
-//! Hooks: where a node takes part in what the broker does.
+//! Hooks: the node decides about connections, subscriptions and publishes.
+
+mod publish_hooks;
+mod session_hooks;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,10 +11,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+pub(crate) use self::publish_hooks::{Decision, PublishHooks, call_recorded};
+pub(crate) use self::session_hooks::SessionHooks;
+
 use crate::client::{Client, Origin, Peer};
-use crate::journal::{Change, Space, Ticket};
 use crate::message::{Message, QoS, Version};
 use crate::topic::TopicFilter;
+use crate::wal::{Change, Space, Ticket};
 
 /// The hooks of a broker, each kind in the order in which they are asked.
 #[derive(Default)]
@@ -22,7 +28,7 @@ pub struct Hooks {
     pub session: Vec<Arc<dyn SessionHook>>,
 }
 
-/// Sees every publish before it is routed or retained: from clients, from wills and from
+/// Decides about every publish before it is routed or retained: from clients, from wills and from
 /// [`Broker::publish`](crate::Broker::publish). Not the broker's own figures under `$SYS/`.
 ///
 /// Called synchronously on the publisher's task and in the order in which the hooks were given, outside of every lock
@@ -34,13 +40,13 @@ pub trait PublishHook: Send + Sync + 'static {
     fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict;
 }
 
-/// Decides who may connect and subscribe, and learns who is there.
+/// Decides which clients may connect and subscribe, and is notified of connections.
 ///
 /// A panic is contained: the connection or the subscription is refused.
 pub trait SessionHook: Send + Sync + 'static {
     /// Decides about a CONNECT; the first refusal of all hooks counts, and the last user name that one grants. May take
-    /// its time, within [`BrokerConfig::connect_timeout`](crate::BrokerConfig::connect_timeout): it is awaited on the
-    /// connection's task, before any session is touched. Dropped if the client goes away meanwhile.
+    /// time, up to [`BrokerConfig::connect_timeout`](crate::BrokerConfig::connect_timeout): it is awaited on the
+    /// connection's task, before any session is touched. Dropped if the client disconnects meanwhile.
     fn on_connect(&self, request: &ConnectRequest) -> ConnectDecision {
         let _ = request;
         Box::pin(async { Ok(Grant::default()) })
@@ -48,25 +54,25 @@ pub trait SessionHook: Send + Sync + 'static {
 
     /// Decides about a subscription: the quality of service that is granted, at most. Also asked again when a session is
     /// resumed and by [`Broker::recheck`](crate::Broker::recheck), then also about the topic of every message that waits for
-    /// the client, as if it were a filter: who may not subscribe to it does not get it. Must not block nor call the broker.
+    /// the client, as if it were a filter: a client that may not subscribe to the topic does not get the message. Must not block nor call the broker.
     /// `filter` is the whole one, with `$share/GROUP/` if it is shared.
     fn on_subscribe(&self, client: &Client, filter: &TopicFilter, qos: QoS) -> Result<QoS, RejectReason> {
         let _ = (client, filter);
         Ok(qos)
     }
 
-    /// A client is connected, its session in place. Must not block.
+    /// A client is connected, and has its session. Must not block.
     fn on_connected(&self, client: &Arc<Client>) {
         let _ = client;
     }
 
-    /// A client's connection is over. Must not block.
+    /// A client's connection has ended. Must not block.
     fn on_disconnect(&self, client: &Arc<Client>) {
         let _ = client;
     }
 }
 
-/// What [`SessionHook::on_connect`] comes to.
+/// The decision of [`SessionHook::on_connect`].
 pub type ConnectDecision = Pin<Box<dyn Future<Output = Result<Grant, ConnectRefusal>> + Send>>;
 
 /// A CONNECT to decide about.
@@ -89,7 +95,7 @@ pub struct ConnectRequest {
 /// A client may connect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// The user it is from now on; `None` for an anonymous client.
+    /// The user of this connection; `None` for an anonymous client.
     pub username: Option<Arc<str>>,
 }
 
@@ -118,19 +124,19 @@ pub enum ConnectRefusalReason {
     Banned,
 }
 
-/// A message on its way through the hooks.
+/// A message in the hooks.
 pub struct Publishing<'a> {
     origin: &'a Origin,
     message: &'a Message,
     effects: &'a mut HookEffects,
 }
 
-/// What hooks attached to a message.
+/// Effects that hooks attached to a message.
 #[derive(Default)]
 pub(crate) struct HookEffects {
     pub changes: Vec<Change>,
     pub hold: Option<Arc<Hold>>,
-    /// What hooks do once the changes are in the journal.
+    /// Callbacks for when the changes are in the write-ahead log.
     pub recorded: Vec<Box<dyn FnOnce(Ticket) + Send>>,
 }
 
@@ -153,15 +159,15 @@ impl<'a> Publishing<'a> {
         self.message
     }
 
-    /// Stores (or with `None` deletes) an entry of the hooks' key space in the same atomic commit as what the message
-    /// itself stores. PUBACK and PUBREC wait until it is as durable as the store's policy says. Nothing is stored when
+    /// Stores (or with `None` deletes) an entry of the hooks' key space in the same atomic commit as the changes of the message
+    /// itself. PUBACK and PUBREC wait until it is as durable as the store's policy says. Nothing is stored when
     /// a later hook rejects or blocks the message.
     pub fn record(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.effects.changes.push(Change { space: Space::Hook, key, value: value.map(Bytes::from) });
     }
 
-    /// Has `then` called as soon as what this message [records](Self::record) is on its way to the store, with the
-    /// moment to [wait for](crate::Broker::durable); still on the publisher's task, after the last hook. It is dropped
+    /// Has `then` called as soon as the [records](Self::record) of this message are in the write-ahead log, with the
+    /// ticket to [wait for](crate::Broker::durable); still on the publisher's task, after the last hook. It is dropped
     /// without being called when nothing is going to be stored, because a hook rejects or blocks the message.
     pub fn on_recorded(&mut self, then: impl FnOnce(Ticket) + Send + 'static) {
         self.effects.recorded.push(Box::new(then));
@@ -176,30 +182,30 @@ impl<'a> Publishing<'a> {
     }
 }
 
-/// What a hook decides.
+/// The decision of a hook.
 #[derive(Debug, Clone)]
 pub enum Verdict {
     /// Goes on to the next hook, then to subscribers and the retained store.
     Forward,
     /// Goes on as this message instead; the next hook sees the new one.
     Rewrite(Message),
-    /// The hook owns it now: neither routed nor retained, later hooks do not see it. Acknowledged as a success once what
-    /// the hook [recorded](Publishing::record) is stored and what it [holds](Publishing::hold) is completed.
+    /// The hook consumes it: neither routed nor retained, later hooks are not asked. Acknowledged as a success once the
+    /// hook's [records](Publishing::record) are stored and its [handles](Publishing::hold) are completed.
     Consume,
-    /// Refused; later hooks do not see it. On MQTT 5 a QoS 1 or 2 publisher gets the reason in PUBACK or PUBREC. QoS 0
+    /// Refused; later hooks are not asked. On MQTT 5 a QoS 1 or 2 publisher gets the reason in PUBACK or PUBREC. QoS 0
     /// and MQTT 3.1.1 have no negative acknowledgement: there the message is acknowledged as usual, dropped and counted
     /// in [`BrokerStats::messages_rejected`](crate::BrokerStats::messages_rejected).
     Reject(RejectReason),
-    /// There is no room for it now: its client is not read any further, and the message is offered again, to all hooks
+    /// There is no room for it now: its client is not read, and the message is offered again, to all hooks
     /// from the first, when the `Notify` is notified and after a second at the latest. A hook that says this must not
-    /// have had any effect for the message. From somewhere without a connection it is rejected with "quota exceeded".
+    /// have had any effect for the message. Without a connection it is rejected with "quota exceeded".
     Block(Arc<Notify>),
 }
 
 /// Why a publish was refused; the number is the MQTT 5 reason code of PUBACK and PUBREC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
-    /// Something failed that the other codes do not name, such as a hook that panicked.
+    /// Another failure, such as a hook that panicked.
     Unspecified = 0x80,
     /// Correct, but not accepted here.
     ImplementationSpecific = 0x83,
@@ -209,7 +215,7 @@ pub enum RejectReason {
     TopicNameInvalid = 0x90,
     /// A queue or another limit is full.
     QuotaExceeded = 0x97,
-    /// The payload is not what its format says.
+    /// The payload does not have its declared format.
     PayloadFormatInvalid = 0x99,
 }
 
@@ -233,7 +239,7 @@ pub struct AckHandle {
 }
 
 impl AckHandle {
-    /// Lets the acknowledgement go: as a success, or with the first reason that any of the message's handles has.
+    /// Releases the acknowledgement: as a success, or with the first reason that any of the message's handles has.
     pub fn complete(mut self, result: Result<(), RejectReason>) {
         if let Some(hold) = self.hold.take() {
             hold.complete(result);
@@ -256,7 +262,7 @@ pub(crate) struct Hold {
     open: AtomicU16,
     /// The first reason; 0 for none.
     reason: AtomicU16,
-    /// The publisher's connection looks again.
+    /// Notifies the publisher's connection.
     pub released: Arc<Notify>,
 }
 
