@@ -309,7 +309,7 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
         let [dead_letters, events] = NODE_TRIGGERS;
         let help =
             format!("of these, a trigger may have filters that start with `{dead_letters}` or `{events}`");
-        problems.add(&main.span, message, Some(help.into()));
+        problems.add(&main.span, message, Some(help));
         return None;
     }
     Some(Trigger::Mqtt { filter: filter.to_owned(), consume, qos, ordered })
