@@ -7,8 +7,6 @@
 
 use std::cell::Cell;
 
-use super::Bounds;
-
 /// Steps of one evaluation: outputs of generators, calls of functions and work on values.
 pub(super) const STEPS: u64 = 250_000;
 /// What one evaluation may allocate in all, freed or not, in bytes.
@@ -33,6 +31,22 @@ pub(super) const CHAIN: u32 = 3_000;
 
 /// Bytes of work on values that count as one step.
 const BYTES_PER_STEP: u64 = 64;
+
+/// The time and the memory of one evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// What jq's `now` gives, in milliseconds since the Unix epoch.
+    pub now_unix_ms: u64,
+    /// The largest value that it may make, in bytes; no more than the limits for all: 16 MiB for a string, 64 MiB for any other.
+    pub memory_bytes: u64,
+}
+
+impl Bounds {
+    /// With the limits for all.
+    pub fn at(now_unix_ms: u64) -> Self {
+        Self { now_unix_ms, memory_bytes: u64::MAX }
+    }
+}
 
 /// Why an evaluation was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jaq_core::ops::{Cmp, Math};
 use jaq_core::{Error, ValT as _};
 
-use super::Variables;
 use super::meter::{self, Stop};
 use super::value::V;
+use super::variables::Variables;
 use crate::data::{Fields, Limited, Num};
 
 /// What a message shows of what went wrong, in bytes.
