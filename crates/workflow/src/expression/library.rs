@@ -8,9 +8,9 @@ use jaq_core::load::parse::Def;
 use jaq_core::native::{Fun, bome, run, unary, v};
 use jaq_core::{Bind, Cv, DataT, Error, Exn, Lut, Native, ValR, ValX};
 
+use super::access::ended;
 use super::guard::{self, REGEX_COST, TICK, TICK_CHAIN};
 use super::meter::{self, Stop};
-use super::operators::ended;
 use super::regex_cost;
 use super::tree;
 use super::value::{self, V};

@@ -3,6 +3,8 @@
 //! Most are paths, comparisons and constructions with one output; those are evaluated here ([`native`]). All others run
 //! with jaq ([`guarded`]). Every step is counted ([`meter`]), since jq text can loop without end and fill any memory.
 
+mod access;
+mod arithmetic;
 mod compile;
 mod error;
 mod guard;
@@ -11,7 +13,7 @@ mod library;
 mod lower;
 mod meter;
 mod native;
-mod operators;
+
 mod regex_cost;
 mod source;
 mod template;

@@ -1,5 +1,5 @@
 //! Expressions with exactly one output or none, evaluated without an interpreter: nearly all that a workflow has. They
-//! mean what jaq makes of the same text, and use its operators on values ([`super::operators`]).
+//! mean what jaq makes of the same text, and use its operators on values ([`super::access`], [`super::arithmetic`]).
 
 use std::sync::Arc;
 
