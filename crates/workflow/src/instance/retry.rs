@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::advance::Run;
-use super::{FrameId, NoteKind, Phase, State};
+use super::action::NoteKind;
+use super::event::FrameId;
+use super::frame::{Phase, State};
+use super::run::Run;
 use crate::data::Data;
-use crate::error::WorkflowError;
+use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Expression;
 use crate::program::{Backoff, Retry, Try};
 
@@ -186,8 +188,7 @@ impl Run<'_> {
             Phase::WaitingToRetry => self.attempt(id, tried),
             Phase::Trying => {
                 self.cancel_below(Some(id));
-                let error =
-                    WorkflowError::new(crate::error::ErrorKind::Timeout, "the attempt took too long");
+                let error = WorkflowError::new(ErrorKind::Timeout, "the attempt took too long");
                 let path = self
                     .frame(id)
                     .and_then(|frame| frame.node)
