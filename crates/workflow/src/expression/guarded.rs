@@ -23,7 +23,7 @@ pub(super) struct Guard {
     variables: Vec<String>,
 }
 
-/// A name that jq text uses and nobody defines.
+/// An undefined name in jq text.
 pub(super) struct Undefined {
     pub(super) name: String,
     /// Where it is in memory: within the text.

@@ -24,7 +24,7 @@ impl DataT for Guarded {
     type Data<'a> = &'a Lut<Self>;
 }
 
-/// What is not there, and why.
+/// Functions that are left out on purpose, and why.
 pub(super) const REFUSED: [(&str, &str); 14] = [
     ("env", "an expression sees no environment"),
     ("input", "an expression has one input, `.`"),
@@ -57,7 +57,7 @@ const DROPPED: [&str; 11] = [
     "max_by_or_empty",
 ];
 
-/// What jaq lacks.
+/// Functions of jq that jaq lacks.
 const MORE: &str = r#"
 def toarray: if isarray then . else [.] end;
 def leaf_paths: paths(scalars);

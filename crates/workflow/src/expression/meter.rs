@@ -15,7 +15,7 @@ pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
 const MADE_SHARE: u64 = 4;
 /// The longest string, in bytes.
 pub(super) const STRING_BYTES: usize = 16 << 20;
-/// The most items of an array and keys of an object.
+/// The maximum of items of an array and of keys of an object.
 pub(super) const ITEMS: usize = 1_000_000;
 /// The largest value, with what it has several times counted as often, in bytes.
 pub(super) const VALUE_BYTES: u64 = 64 << 20;
@@ -59,7 +59,7 @@ pub(super) enum Stop {
     Chain,
     /// It allocated too much in all.
     Allocated,
-    /// It needs more memory than whoever evaluates it may have.
+    /// It needs more memory than its instance may hold.
     Memory,
     /// A string is too long.
     StringBytes,

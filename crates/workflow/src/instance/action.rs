@@ -10,7 +10,7 @@ use super::request::RequestParts;
 use crate::data::Data;
 use crate::program::{HttpOutput, NodeId};
 
-/// What is to be done.
+/// An action that the host must carry out.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Call a function; [`Event::Ended`] is awaited.
@@ -72,12 +72,12 @@ pub enum Action {
         /// The length of this queue is wanted, as [`Event::QueueLength`].
         queue: Option<crate::synthesizer::Queue>,
     },
-    /// No longer.
+    /// The end of [`Action::Listen`].
     Unlisten {
         /// What [`Action::Listen`] named.
         frame: FrameId,
     },
-    /// What was asked for by this frame is not wanted any more.
+    /// Cancel the call of this frame; its end is ignored.
     Cancel {
         /// Names it.
         frame: FrameId,
@@ -105,7 +105,7 @@ pub struct Outgoing {
     pub headers: Vec<(String, String)>,
 }
 
-/// What a message consists of.
+/// The content of a message.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// A CloudEvent in its JSON form.
@@ -114,10 +114,10 @@ pub enum Content {
     Payload(Value),
 }
 
-/// What happened to a task.
+/// A change of a task, for traces and lifecycle events.
 #[derive(Debug, Clone)]
 pub struct Note {
-    /// What.
+    /// The kind of change.
     pub kind: NoteKind,
     /// The frame that the task has, or that of the list it is in.
     pub frame: FrameId,

@@ -71,9 +71,10 @@ impl Run<'_> {
         self.instance.turn.begun += 1;
         self.instance.steps += 1;
         if self.instance.steps - self.instance.steps_before > self.program.max_steps {
-            let most = self.program.max_steps;
-            let detail =
-                format!("the instance has taken {most} steps, the most it may (document.metadata.steps)");
+            let max_steps = self.program.max_steps;
+            let detail = format!(
+                "the instance has taken {max_steps} steps, the most it may (document.metadata.steps)"
+            );
             let error = WorkflowError::new(ErrorKind::Runtime, detail).at(&self.program.node(id).path);
             return self.fault(error, Some(Work::Enter { parent, slot, node: id, raw }));
         }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 
-/// Values nest at most so deep: what reads the journal takes 128 levels, and an instance has some around each value.
+/// Levels that a value may nest: the parser of the event log reads 128, and an instance has some around each value.
 const MAX_DEPTH: u32 = 100;
 /// What a listen makes of an event, and a rule of several, has some levels more.
 const EVENT_DEPTH: u32 = MAX_DEPTH - 8;

@@ -10,7 +10,7 @@ use crate::error::WorkflowError;
 /// A part of an instance that runs: a task or what holds tasks. Never used twice in an instance.
 pub type FrameId = u32;
 
-/// What an instance is told beside the event.
+/// The environment of an event: times, secrets and limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Environment<'a> {
     /// A clock that does not go back and does not jump, in milliseconds: waits and timeouts are by it.
@@ -40,7 +40,7 @@ pub enum Cut {
     Recorded(Option<u32>),
 }
 
-/// What happens to an instance.
+/// An event of an instance.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
     /// It starts.
@@ -65,16 +65,16 @@ pub enum Event {
     QueueLength {
         /// What [`Action::Listen`] named.
         frame: FrameId,
-        /// How many wait.
+        /// Messages or invocations that wait.
         length: u64,
     },
     /// The time that [`Instance::due_ms`] named has come.
     Tick,
-    /// Somebody ends it.
+    /// The instance is cancelled.
     Cancel,
-    /// Somebody wants the task that failed to be tried again.
+    /// The task that failed is tried again.
     Retry,
-    /// Goes on after [`Action::Continue`].
+    /// The turn after [`Action::Continue`].
     Continue,
     /// A budget is used up: the next task that would begin fails with this error instead.
     Refuse {

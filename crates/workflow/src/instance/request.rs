@@ -127,14 +127,14 @@ pub fn read_answer(
     headers: &[(String, String)],
     body: &[u8],
 ) -> Result<Value, WorkflowError> {
-    let most = if redirect { 399 } else { 299 };
+    let max_status = if redirect { 399 } else { 299 };
     let content = || match (serde_json::from_slice::<Value>(body), std::str::from_utf8(body)) {
         _ if body.is_empty() => Value::Null,
         (Ok(value), _) => value,
         (Err(_), Ok(text)) => Value::from(text),
         (Err(_), Err(_)) => Value::from(STANDARD.encode(body)),
     };
-    if !(200..=most).contains(&status) {
+    if !(200..=max_status).contains(&status) {
         let said: String = String::from_utf8_lossy(body).chars().take(200).collect();
         let detail = match said.trim() {
             "" => format!("the server answered {status}"),

@@ -11,7 +11,7 @@ use crate::duration;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::{Block, DurationSpec, Kind, Node, NodeId, Program};
 
-/// What is known of a task before it begins.
+/// A task that is about to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextTask {
     /// Its expressions take about a millisecond at most.

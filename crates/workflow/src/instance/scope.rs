@@ -1,4 +1,4 @@
-//! What expressions see.
+//! The variables that expressions of an instance see.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;

@@ -15,7 +15,7 @@ use crate::error::WorkflowError;
 use crate::program::Program;
 use crate::synthesizer::{self, Synthesizer};
 
-/// How far an instance is (specification, section "Status Phases").
+/// The status of an instance (specification, section "Status Phases").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -71,7 +71,7 @@ pub struct Instance {
     pub(super) work: Vec<Work>,
     pub(super) result: Option<Result<Arc<Value>, WorkflowError>>,
     pub(super) fault: Option<Box<Fault>>,
-    /// Of listens with a rule; kept apart from the journal's form, see [`Instance::to_bytes`].
+    /// Of listens with a rule; stored apart from the instance, see [`Instance::to_bytes`].
     #[serde(skip)]
     pub(super) synthesizers: BTreeMap<FrameId, Synthesizer>,
     #[serde(skip)]
@@ -84,7 +84,7 @@ pub struct Instance {
     pub(super) calls: u32,
 }
 
-/// How far a turn is: what is done between [`Action::Continue`] and [`Event::Continue`]. It ends by counts, or as [`Cut`] says, so
+/// Progress of a turn: the work that is done between [`Action::Continue`] and [`Event::Continue`]. It ends by counts, or as [`Cut`] says, so
 /// that it ends at the same task whenever it is done again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
@@ -102,7 +102,7 @@ pub(super) struct Turn {
     pub(super) message_bytes: u64,
 }
 
-/// Where an instance failed.
+/// The failure of an instance, and the work to retry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Fault {
     /// What is to be done again, and what was not begun.
@@ -148,12 +148,12 @@ impl Instance {
         &self.id
     }
 
-    /// How far it is.
+    /// Its status.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// What it was started with.
+    /// The input of the workflow.
     pub fn input(&self) -> &Data {
         &self.input
     }
@@ -209,7 +209,7 @@ impl Instance {
         }
     }
 
-    /// What came of it.
+    /// The output or the error, once the instance has ended.
     pub fn result(&self) -> Option<&Result<Arc<Value>, WorkflowError>> {
         self.result.as_ref()
     }

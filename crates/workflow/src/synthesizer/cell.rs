@@ -1,4 +1,4 @@
-//! What is remembered of one key, and what all conditions have in common.
+//! The state of one key, under any of the conditions.
 
 use std::sync::Arc;
 
