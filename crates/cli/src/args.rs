@@ -336,12 +336,12 @@ pub enum Workflow {
         /// The instance's id
         id: String,
     },
-    /// Print a workflow as Mermaid, or write it as SVG
+    /// Print a workflow as a Mermaid flowchart
     Graph {
         /// A workflow of the node, or the file of a definition
         name: String,
-        /// Write an SVG to this file
-        #[arg(long, value_name = "FILE")]
+        /// Removed: Mermaid is the only format
+        #[arg(long, value_name = "FILE", hide = true)]
         svg: Option<PathBuf>,
     },
 }

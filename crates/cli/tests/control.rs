@@ -197,7 +197,7 @@ impl Control for Server {
     }
 
     async fn graph(&self, _: Request<proto::GraphRequest>) -> Answer<proto::GraphResponse> {
-        Ok(Response::new(proto::GraphResponse { mermaid: "flowchart TD\n".into(), svg: "<svg/>".into() }))
+        Ok(Response::new(proto::GraphResponse { mermaid: "flowchart TD\n".into() }))
     }
 
     async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {

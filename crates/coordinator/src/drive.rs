@@ -410,9 +410,9 @@ impl Coordinator {
     pub(super) fn message_of(&self, running: &Running, outgoing: &Outgoing) -> Option<Message> {
         match messages::of(outgoing, &running.workflow.permissions, self.publisher.max_message_bytes()) {
             Ok(message) => Some(message),
-            Err(reason) => {
+            Err(error) => {
                 let path = &running.workflow.program.node(outgoing.node).path;
-                let text = format!("{path}: {reason}");
+                let text = format!("{path}: {error}");
                 let (name, id) = (&running.workflow.name, running.id.to_string());
                 self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
                 None

@@ -494,7 +494,8 @@ impl Coordinator {
             if let Some(snapshot) = entries.get(&SNAPSHOT) {
                 let record: SnapshotRecord =
                     serde_json::from_slice(snapshot).map_err(|error| error.to_string())?;
-                state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)?;
+                state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)
+                    .map_err(|error| error.to_string())?;
                 (state.log.next, state.log.snapshot) = (record.next, record.next);
             }
             for (number, value) in entries.range(state.log.next.max(1)..INBOX) {

@@ -1,9 +1,9 @@
-//! What workflows send: events, messages, answers and the story of their lives.
+//! Messages of workflows: events, publishes, answers, lifecycle events and dead letters.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use edgefaas_broker::topic::TopicName;
+use edgefaas_broker::topic::{TopicName, TopicNameError};
 use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_functions::answer::Answer;
 use edgefaas_functions::dead_letter::DeadLetter;
@@ -24,27 +24,55 @@ use super::coordinator::Coordinator;
 use super::instance::Running;
 use super::run_state::Ended;
 
-/// What CloudEvents in their JSON form are called (CloudEvents MQTT binding, section 3.2).
+/// Content type of CloudEvents in their JSON form (CloudEvents MQTT binding, section 3.2).
 pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";
-/// The message that a workflow sends.
+
+/// A message of a workflow that cannot be sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MessageError {
+    /// The topic is invalid.
+    #[error("`{topic}`: {error}")]
+    Topic { topic: String, error: TopicNameError },
+    /// The type of an event gives no valid topic.
+    #[error("`{kind}`: {error}")]
+    EventType { kind: String, error: TopicNameError },
+    /// The message has neither a topic nor the type of an event.
+    #[error("the message has no topic")]
+    NoTopic,
+    /// The workflow has no permission to publish there.
+    #[error(
+        "the workflow may not publish to `{topic}`: its permissions.publish in the manifest do not name it"
+    )]
+    Forbidden { topic: String },
+    /// The topic belongs to the node.
+    #[error("only the node publishes to `{topic}`")]
+    Reserved { topic: String },
+    /// A property has no form in MQTT.
+    #[error("{problem}")]
+    Properties { problem: String },
+    /// The message is larger than the broker allows.
+    #[error("the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)")]
+    TooLarge { bytes: usize, max_bytes: usize },
+}
+
+/// The message that a workflow sends, of at most `max_bytes` with its properties.
 ///
 /// # Errors
-/// Why it can't be sent.
+/// See [`MessageError`].
 pub(super) fn of(
     outgoing: &Outgoing,
     permissions: &Permissions,
     max_bytes: usize,
-) -> Result<Message, String> {
+) -> Result<Message, MessageError> {
     let topic = match (&outgoing.topic, &outgoing.content) {
         (Some(topic), _) => {
-            let name = TopicName::new(topic.as_str()).map_err(|error| format!("`{topic}`: {error}"))?;
+            let name = TopicName::new(topic.as_str())
+                .map_err(|error| MessageError::Topic { topic: topic.clone(), error })?;
             if !permissions.allows_publish(topic) {
-                return Err(format!(
-                    "the workflow may not publish to `{topic}`: its permissions.publish in the manifest do not name it"
-                ));
+                return Err(MessageError::Forbidden { topic: topic.clone() });
             }
             if !takes_from_functions(topic) {
-                return Err(format!("nobody but the node publishes to `{topic}`"));
+                return Err(MessageError::Reserved { topic: topic.clone() });
             }
             name
         }
@@ -53,9 +81,9 @@ pub(super) fn of(
             let level: String =
                 kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
             TopicName::new(format!("{EMITTED_EVENTS}{level}"))
-                .map_err(|error| format!("`{kind}`: {error}"))?
+                .map_err(|error| MessageError::EventType { kind: kind.to_owned(), error })?
         }
-        (None, Content::Payload(_)) => return Err("the message has no topic".to_owned()),
+        (None, Content::Payload(_)) => return Err(MessageError::NoTopic),
     };
     let (payload, content_type) = match &outgoing.content {
         Content::CloudEvent(event) => (event.to_string(), Some(CLOUD_EVENT)),
@@ -69,7 +97,7 @@ pub(super) fn of(
         ..Properties::default()
     };
     if let Some(problem) = properties.problem() {
-        return Err(problem);
+        return Err(MessageError::Properties { problem });
     }
     let qos = match outgoing.qos {
         0 => QoS::AtMostOnce,
@@ -82,9 +110,7 @@ pub(super) fn of(
         .with_properties(properties);
     let bytes = message.weight();
     match bytes > max_bytes {
-        true => Err(format!(
-            "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
-        )),
+        true => Err(MessageError::TooLarge { bytes, max_bytes }),
         false => Ok(message),
     }
 }

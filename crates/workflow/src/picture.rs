@@ -99,7 +99,7 @@ impl Painter<'_> {
             Kind::Do(block) => self.boxed(node, node.name.clone(), &block.tasks, group),
             Kind::Fork(fork) => self.fork(node, fork, group),
             Kind::For(each) => {
-                let together = each.parallel.map(|most| format!(", {most} at a time")).unwrap_or_default();
+                let together = each.parallel.map(|max| format!(", {max} at a time")).unwrap_or_default();
                 let title = format!("{}: for each ${}{together}", node.name, each.each);
                 let step = self.boxed(node, title, &each.block.tasks, group);
                 let ways: Vec<Way> = step.leaving.iter().map(|(way, _)| way.with("next")).collect();

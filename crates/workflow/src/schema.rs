@@ -4,15 +4,15 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use boon::{CompileError, Compiler, SchemaIndex, Schemas, UrlLoader};
+use boon::{CompileError, Compiler, SchemaIndex, Schemas, UrlLoader, ValidationError};
 use serde_json::Value;
 
-/// What schemas call themselves while they are compiled.
+/// The URL of a schema while it is compiled.
 const NAME: &str = "workflow:schema";
-/// Characters of what is wrong with a value that are told.
-const TOLD_CHARS: usize = 1000;
+/// The longest list of misfits in a message, in characters.
+const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// A schema that values are held against.
+/// A compiled schema. A clone shares it.
 #[derive(Clone)]
 pub struct Schema {
     schemas: Arc<Schemas>,
@@ -30,60 +30,137 @@ impl Schema {
     /// is fetched or read.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn compile(schema: &Value) -> Result<Self, String> {
+    /// `Invalid` with the places where it is no JSON Schema, `Remote` for a reference to another document, `Unusable` for
+    /// all else that the schema compiler refuses.
+    pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let mut compiler = Compiler::new();
         compiler.use_loader(Box::new(Nowhere));
-        compiler.add_resource(NAME, schema.clone()).map_err(|error| error.to_string())?;
+        compiler.add_resource(NAME, schema.clone())?;
         let mut schemas = Schemas::new();
-        let index = compiler.compile(NAME, &mut schemas).map_err(problem)?;
+        let index = compiler.compile(NAME, &mut schemas)?;
         Ok(Self { schemas: Arc::new(schemas), index })
     }
 
-    /// Whether a value fits.
+    /// Checks a value against the schema. The time grows with the value and the schema.
     ///
     /// # Errors
-    /// The places where it does not, and why.
-    pub fn check(&self, value: &Value) -> Result<(), String> {
-        self.schemas.validate(value, self.index).map_err(|error| told(&error))
+    /// The places where the value does not fit, and why.
+    pub fn check(&self, value: &Value) -> Result<(), Misfits> {
+        self.schemas.validate(value, self.index).map_err(|error| Misfits::of(&error))
     }
 }
 
-fn problem(error: CompileError) -> String {
-    match error {
-        CompileError::ValidationError { src, .. } => told(&src),
-        CompileError::LoadUrlError { src, .. } => src.to_string(),
-        other => one_line(&other.to_string()),
+/// A JSON value that is no usable schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    /// It is no JSON Schema.
+    #[error(transparent)]
+    Invalid(Misfits),
+    /// A reference leads to another document.
+    #[error("a schema is not fetched from elsewhere ({url}); put it into this one, under $defs")]
+    Remote {
+        /// The document.
+        url: String,
+    },
+    /// The schema compiler refuses it.
+    #[error("{reason}")]
+    Unusable {
+        /// The compiler's message, on one line.
+        reason: String,
+    },
+}
+
+/// The places where a value does not fit a schema. The message has at most 1,000 characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfits(Vec<Misfit>);
+
+/// One place where a value does not fit a schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// Where in the value, as a JSON pointer; empty for the value itself.
+    pub pointer: String,
+    /// Why it does not fit.
+    pub reason: String,
+}
+
+impl Misfits {
+    /// The places, as many as a message has room for; at least one.
+    pub fn places(&self) -> &[Misfit] {
+        &self.0
+    }
+
+    fn of(error: &ValidationError<'_, '_>) -> Self {
+        let mut misfits = Vec::new();
+        let mut left_chars = MAX_MESSAGE_CHARS;
+        collect(error, &mut misfits, &mut left_chars);
+        Self(misfits)
     }
 }
 
-fn told(error: &boon::ValidationError<'_, '_>) -> String {
-    let mut all: Vec<String> = Vec::new();
-    leaves(error, &mut all);
-    all.join("; ").chars().take(TOLD_CHARS).collect()
-}
-
-/// What is wrong, without the parts of the schema that it is wrong for.
-fn leaves(error: &boon::ValidationError<'_, '_>, told: &mut Vec<String>) {
+/// Collects the innermost errors, without the parts of the schema around them.
+fn collect(error: &ValidationError<'_, '_>, misfits: &mut Vec<Misfit>, left_chars: &mut usize) {
+    if *left_chars == 0 {
+        return;
+    }
     if error.causes.is_empty() {
-        let place = error.instance_location.to_string();
-        let what = one_line(&error.kind.to_string());
-        told.push(if place.is_empty() { what } else { format!("{place}: {what}") });
+        let misfit = Misfit {
+            pointer: error.instance_location.to_string(),
+            reason: one_line(&error.kind.to_string()),
+        };
+        let chars = misfit.pointer.chars().count() + misfit.reason.chars().count();
+        *left_chars = left_chars.saturating_sub(chars);
+        misfits.push(misfit);
     }
-    error.causes.iter().for_each(|cause| leaves(cause, told));
+    error.causes.iter().for_each(|cause| collect(cause, misfits, left_chars));
+}
+
+impl Error for Misfits {}
+
+impl fmt::Display for Misfits {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<String> = self.0.iter().map(Misfit::to_string).collect();
+        let text = each.join("; ");
+        let end = text.char_indices().nth(MAX_MESSAGE_CHARS).map_or(text.len(), |(at, _)| at);
+        out.write_str(&text[..end])
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pointer.is_empty() {
+            true => out.write_str(&self.reason),
+            false => write!(out, "{}: {}", self.pointer, self.reason),
+        }
+    }
+}
+
+impl From<CompileError> for SchemaError {
+    fn from(error: CompileError) -> Self {
+        match error {
+            CompileError::ValidationError { src, .. } => Self::Invalid(Misfits::of(&src)),
+            CompileError::LoadUrlError { url, .. } => Self::Remote { url },
+            other => Self::Unusable { reason: one_line(&other.to_string()) },
+        }
+    }
 }
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Where other schemas would come from.
+/// The loader of other documents, which loads none.
 struct Nowhere;
+
+/// Nothing is loaded.
+#[derive(Debug, thiserror::Error)]
+#[error("`{url}` is not loaded")]
+struct NotLoaded {
+    url: String,
+}
 
 impl UrlLoader for Nowhere {
     fn load(&self, url: &str) -> Result<Value, Box<dyn Error>> {
-        Err(format!("a schema is not fetched from elsewhere ({url}); put it into this one, under $defs")
-            .into())
+        Err(Box::new(NotLoaded { url: url.to_owned() }))
     }
 }
 
@@ -98,10 +175,18 @@ mod tests {
         let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 1}}});
         let schema = Schema::compile(&schema).unwrap();
         assert_eq!(schema.check(&json!({"a": 1})), Ok(()));
-        let said = schema.check(&json!({"a": 0})).unwrap_err();
+        let said = schema.check(&json!({"a": 0})).unwrap_err().to_string();
         assert!(said.starts_with("/a: "), "{said}");
-        let said = schema.check(&json!({})).unwrap_err();
+        let said = schema.check(&json!({})).unwrap_err().to_string();
         assert!(said.contains("'a'"), "{said}");
+    }
+
+    #[test]
+    fn a_message_has_an_end() {
+        let schema = Schema::compile(&json!({"items": {"type": "string"}})).unwrap();
+        let misfits = schema.check(&json!(vec![1; 5000])).unwrap_err();
+        assert!(misfits.places().len() < 500, "{}", misfits.places().len());
+        assert_eq!(misfits.to_string().chars().count(), MAX_MESSAGE_CHARS);
     }
 
     #[test]
@@ -109,7 +194,10 @@ mod tests {
         for reference in ["file:///etc/passwd", "http://127.0.0.1:1/x", "other.json"] {
             assert!(Schema::compile(&json!({"$ref": reference})).is_err(), "{reference}");
         }
-        assert!(Schema::compile(&json!({"type": 5})).is_err());
+        assert!(matches!(Schema::compile(&json!({"type": 5})), Err(SchemaError::Invalid(_))));
+        let remote = Schema::compile(&json!({"$ref": "http://127.0.0.1:1/x"})).unwrap_err();
+        assert_eq!(remote, SchemaError::Remote { url: "http://127.0.0.1:1/x".into() });
+        assert!(remote.to_string().contains("put it into this one"), "{remote}");
         assert!(Schema::compile(&json!({"$defs": {"n": {"type": "number"}}, "$ref": "#/$defs/n"})).is_ok());
     }
 }

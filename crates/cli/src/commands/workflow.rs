@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::change_instance_request::Change;
 use edgefaas_workflow::{graph, picture};
@@ -92,26 +91,29 @@ async fn change(id: &str, change: Change, what: &str, global: &Global) -> anyhow
 }
 
 async fn draw(name: &str, svg: Option<&Path>, global: &Global) -> anyhow::Result<()> {
+    if let Some(file) = svg {
+        let message = format!(
+            "SVG is not written any more ({}); draw the Mermaid text instead: `edgefaas workflow graph {name} > graph.mmd`, \
+             then `mmdc -i graph.mmd -o {}` or https://mermaid.live",
+            file.display(),
+            file.display(),
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
     let is_file = [".yaml", ".yml", ".json"].iter().any(|extension| name.ends_with(extension));
-    let (mermaid, picture) = if is_file {
+    let mermaid = if is_file {
         let text = std::fs::read_to_string(name)
             .map_err(|error| Failure::new(Exit::Invalid, format!("{name}: {error}")))?;
         let compiled = edgefaas_workflow::compile(&text, name)?;
-        let drawn = picture::picture(&compiled.program);
-        (graph::mermaid(&drawn), graph::svg(&drawn))
+        graph::mermaid(&picture::picture(&compiled.program))
     } else {
         let mut client = client::connect(global).await?;
         let request = proto::GraphRequest { workflow: name.to_owned() };
         let response = client.graph(request).await.map_err(|status| client::failure(&status))?;
-        let proto::GraphResponse { mermaid, svg } = response.into_inner();
-        (mermaid, svg)
+        response.into_inner().mermaid
     };
-    if let Some(file) = svg {
-        return std::fs::write(file, picture)
-            .with_context(|| format!("{} cannot be written", file.display()));
-    }
     match global.output {
-        Format::Json => output::json(&json!({ "mermaid": mermaid, "svg": picture })),
+        Format::Json => output::json(&json!({ "mermaid": mermaid })),
         Format::Table => output::text(&mermaid),
     }
 }

@@ -113,8 +113,10 @@ fn map_reduce_inside_and_over_topics() {
     assert_eq!((status, &parsed(&body)[0]["word"]), (200, &json!("the")), "{body}");
     assert!(node.ok(&["workflow", "graph", "over-mqtt"]).contains("flowchart"));
     let svg = home.path().join("picture.svg");
-    node.ok(&["workflow", "graph", "word-count", "--svg", svg.to_str().unwrap()]);
-    assert!(std::fs::read_to_string(svg).unwrap().contains("<svg"));
+    let refused = node.cli(&["workflow", "graph", "word-count", "--svg", svg.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("Mermaid"));
+    assert!(!svg.exists());
 }
 
 #[test]

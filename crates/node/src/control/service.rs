@@ -263,9 +263,7 @@ impl Control for ControlService {
             return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
         };
         let graph = edgefaas_workflow::picture::picture(&workflow.program);
-        let (mermaid, svg) =
-            (edgefaas_workflow::graph::mermaid(&graph), edgefaas_workflow::graph::svg(&graph));
-        Ok(Response::new(proto::GraphResponse { mermaid, svg }))
+        Ok(Response::new(proto::GraphResponse { mermaid: edgefaas_workflow::graph::mermaid(&graph) }))
     }
 
     async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {

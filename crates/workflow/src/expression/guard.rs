@@ -1,5 +1,5 @@
 //! Puts steps into jq text: a call of [`TICK`] wherever an evaluation could go on for ever or multiply. The
-//! tree is rewritten, never its text, so nothing that somebody writes can name the guards.
+//! tree is rewritten, never its text, so no jq text can name the guards.
 
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Def, Pattern, Term};

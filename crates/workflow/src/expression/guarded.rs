@@ -6,10 +6,12 @@ use jaq_core::load::parse::{Def, Term};
 use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Exn, Filter, Vars};
 
+use super::error::EvalError;
 use super::library::{self, Guarded};
-use super::meter::{self, Stop};
+use super::meter;
 use super::value::V;
-use super::{EvalError, Variables, guard, native, tree};
+use super::variables::Variables;
+use super::{guard, native, tree};
 
 /// The function that the whole text becomes.
 const MAIN: &str = "main";
@@ -21,7 +23,7 @@ pub(super) struct Guard {
     variables: Vec<String>,
 }
 
-/// A name that jq text uses and nobody defines.
+/// An undefined name in jq text.
 pub(super) struct Undefined {
     pub(super) name: String,
     /// Where it is in memory: within the text.
@@ -77,12 +79,10 @@ impl Guard {
         let values = self.variables.iter().map(|name| variables.value(name).unwrap_or_default()).collect();
         let result = self.run(input.clone(), values);
         match (meter::stopped(), result) {
-            (Some(stop), _) => Err(of_stop(stop)),
+            (Some(stop), _) => Err(stop.into()),
             (None, Ok(output)) => Ok(output),
-            (None, Err(Failure::Several)) => Err(EvalError::Several { expression: super::excerpt(source) }),
-            (None, Err(Failure::Error(message))) => {
-                Err(EvalError::Failed { expression: super::excerpt(source), message })
-            }
+            (None, Err(Failure::Several)) => Err(EvalError::several(source)),
+            (None, Err(Failure::Error(message))) => Err(EvalError::failed(source, message)),
         }
     }
 
@@ -110,27 +110,5 @@ fn failure(exception: Exn<'_, V>) -> Failure {
     match exception.get_err() {
         Ok(error) => Failure::Error(native::message(error)),
         Err(_) => Failure::Error("a `break` has no label".into()),
-    }
-}
-
-/// The error that says which limit it was.
-pub(super) fn of_stop(stop: Stop) -> EvalError {
-    match stop {
-        Stop::Steps => EvalError::Budget { limit: "250,000 steps" },
-        Stop::Stack => {
-            EvalError::Budget { limit: "1 MiB of stack: its functions call themselves too deeply" }
-        }
-        Stop::Chain => {
-            EvalError::Budget { limit: "3,000 calls of functions that pass functions to themselves" }
-        }
-        Stop::Memory => EvalError::TooLarge {
-            what: "what an expression makes",
-            limit: "its instance may hold (workflows.root_memory)",
-        },
-        Stop::Allocated => EvalError::Budget { limit: "128 MiB of memory" },
-        Stop::StringBytes => EvalError::TooLarge { what: "a string", limit: "16 MiB" },
-        Stop::Items => EvalError::TooLarge { what: "an array or an object", limit: "1,000,000 items" },
-        Stop::ValueBytes => EvalError::TooLarge { what: "a value", limit: "64 MiB" },
-        Stop::Depth => EvalError::TooLarge { what: "the nesting of a value", limit: "256 levels" },
     }
 }

@@ -8,9 +8,9 @@ use jaq_core::load::parse::Def;
 use jaq_core::native::{Fun, bome, run, unary, v};
 use jaq_core::{Bind, Cv, DataT, Error, Exn, Lut, Native, ValR, ValX};
 
+use super::access::ended;
 use super::guard::{self, REGEX_COST, TICK, TICK_CHAIN};
 use super::meter::{self, Stop};
-use super::operators::ended;
 use super::regex_cost;
 use super::tree;
 use super::value::{self, V};
@@ -24,7 +24,7 @@ impl DataT for Guarded {
     type Data<'a> = &'a Lut<Self>;
 }
 
-/// What is not there, and why.
+/// Functions that are left out on purpose, and why.
 pub(super) const REFUSED: [(&str, &str); 14] = [
     ("env", "an expression sees no environment"),
     ("input", "an expression has one input, `.`"),
@@ -57,7 +57,7 @@ const DROPPED: [&str; 11] = [
     "max_by_or_empty",
 ];
 
-/// What jaq lacks.
+/// Functions of jq that jaq lacks.
 const MORE: &str = r#"
 def toarray: if isarray then . else [.] end;
 def leaf_paths: paths(scalars);

@@ -7,8 +7,6 @@
 
 use std::cell::Cell;
 
-use super::Bounds;
-
 /// Steps of one evaluation: outputs of generators, calls of functions and work on values.
 pub(super) const STEPS: u64 = 250_000;
 /// What one evaluation may allocate in all, freed or not, in bytes.
@@ -17,7 +15,7 @@ pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
 const MADE_SHARE: u64 = 4;
 /// The longest string, in bytes.
 pub(super) const STRING_BYTES: usize = 16 << 20;
-/// The most items of an array and keys of an object.
+/// The maximum of items of an array and of keys of an object.
 pub(super) const ITEMS: usize = 1_000_000;
 /// The largest value, with what it has several times counted as often, in bytes.
 pub(super) const VALUE_BYTES: u64 = 64 << 20;
@@ -34,6 +32,22 @@ pub(super) const CHAIN: u32 = 3_000;
 /// Bytes of work on values that count as one step.
 const BYTES_PER_STEP: u64 = 64;
 
+/// The time and the memory of one evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// What jq's `now` gives, in milliseconds since the Unix epoch.
+    pub now_unix_ms: u64,
+    /// The largest value that it may make, in bytes; no more than the limits for all: 16 MiB for a string, 64 MiB for any other.
+    pub memory_bytes: u64,
+}
+
+impl Bounds {
+    /// With the limits for all.
+    pub fn at(now_unix_ms: u64) -> Self {
+        Self { now_unix_ms, memory_bytes: u64::MAX }
+    }
+}
+
 /// Why an evaluation was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
@@ -45,7 +59,7 @@ pub(super) enum Stop {
     Chain,
     /// It allocated too much in all.
     Allocated,
-    /// It needs more memory than whoever evaluates it may have.
+    /// It needs more memory than its instance may hold.
     Memory,
     /// A string is too long.
     StringBytes,

@@ -3,18 +3,23 @@
 //! Most are paths, comparisons and constructions with one output; those are evaluated here ([`native`]). All others run
 //! with jaq ([`guarded`]). Every step is counted ([`meter`]), since jq text can loop without end and fill any memory.
 
+mod access;
+mod arithmetic;
+mod compile;
+mod error;
 mod guard;
 mod guarded;
 mod library;
 mod lower;
 mod meter;
 mod native;
-mod operators;
+
 mod regex_cost;
 mod source;
 mod template;
 mod tree;
 mod value;
+mod variables;
 mod weight;
 
 #[cfg(test)]
@@ -23,32 +28,18 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use jaq_core::compile::Undefined as Kind;
 use jaq_core::load::parse::Term;
 use serde_json::Value;
 
-use self::guarded::{Guard, Undefined};
+pub use self::error::{EvalError, ExpressionError};
+use self::guarded::Guard;
+pub use self::meter::Bounds;
 use self::native::{End, Node};
 use self::source::Wrong;
 pub use self::template::Template;
+pub use self::variables::Variables;
 pub(crate) use self::weight::LINEAR_BYTES;
-use crate::data::{Data, Limited};
-
-/// What a message shows of an expression, in bytes.
-const EXCERPT_BYTES: usize = 80;
-
-/// What `$name` stands for.
-pub trait Variables {
-    /// The value of `name`, which is without `$`. None is null.
-    fn value(&self, name: &str) -> Option<Data>;
-}
-
-/// No variables at all.
-impl Variables for () {
-    fn value(&self, _: &str) -> Option<Data> {
-        None
-    }
-}
+use crate::data::Data;
 
 /// A compiled expression. A clone shares it.
 #[derive(Clone, Debug)]
@@ -64,78 +55,20 @@ struct Compiled {
     guarded: OnceLock<Option<Guard>>,
 }
 
-/// Text that is no expression.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpressionError {
-    /// What is wrong.
-    pub message: String,
-    /// Where, in bytes from the start of `text`.
-    pub offset: usize,
-    /// The text as it was given.
-    pub text: String,
-}
-
-/// Why an expression has no value. Messages show at most 100 bytes of the data.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EvalError {
-    /// An error of jq's, or `error(…)`.
-    #[error("`{expression}`: {message}")]
-    Failed {
-        /// The start of the expression.
-        expression: String,
-        /// What went wrong.
-        message: String,
-    },
-    /// It has more than one output.
-    #[error("`{expression}` has several values, and one is wanted; put `[` and `]` around it for an array")]
-    Several {
-        /// The start of the expression.
-        expression: String,
-    },
-    /// It did not end within a limit.
-    #[error("an expression may take {limit} and this one takes more")]
-    Budget {
-        /// The limit, with its unit.
-        limit: &'static str,
-    },
-    /// A value became too large, or came too large.
-    #[error("{what} has more than {limit}")]
-    TooLarge {
-        /// What is too large.
-        what: &'static str,
-        /// The limit, with its unit.
-        limit: &'static str,
-    },
-}
-
-/// What one evaluation has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// What jq's `now` gives, in milliseconds since the Unix epoch.
-    pub now_unix_ms: u64,
-    /// The largest value that it may make, in bytes; no more than the limits for all: 16 MiB for a string, 64 MiB for any other.
-    pub memory_bytes: u64,
-}
-
-impl Bounds {
-    /// With the limits for all.
-    pub fn at(now_unix_ms: u64) -> Self {
-        Self { now_unix_ms, memory_bytes: u64::MAX }
-    }
-}
-
 impl Expression {
     /// Compiles jq text, with or without `${ }` around it: at most 64 KiB, and no deeper than 64 brackets.
     /// `variables`: names, without `$`, that may be used; any other is an error.
     pub fn parse(source: &str, variables: &[&str]) -> Result<Self, ExpressionError> {
         let inside = expression_text(source).unwrap_or(source);
         let start = source::offset_of(source, inside.as_ptr().addr()).unwrap_or_default();
-        let (native, guarded, quick_bytes) = source::parse(inside, |term| compile(inside, term, variables))
-            .map_err(|wrong| ExpressionError {
-                message: wrong.message,
-                offset: start + wrong.offset,
-                text: source.to_owned(),
-            })?;
+        let (native, guarded, quick_bytes) = source::parse(inside, |term| {
+            compile::compile(inside, term, variables)
+        })
+        .map_err(|wrong| ExpressionError {
+            message: wrong.message,
+            offset: start + wrong.offset,
+            text: source.to_owned(),
+        })?;
         Ok(Self(Arc::new(Compiled {
             source: inside.to_owned(),
             variables: variables.iter().map(|name| (*name).to_owned()).collect(),
@@ -210,7 +143,7 @@ impl Expression {
                 return Ok(value.clone());
             }
         }
-        let input = Data::from_json(input).map_err(|_| guarded::of_stop(meter::Stop::Depth))?;
+        let input = Data::from_json(input).map_err(|_| EvalError::from(meter::Stop::Depth))?;
         self.eval(&input, &(), now_unix_ms).map(|value| value.to_json())
     }
 
@@ -236,11 +169,9 @@ impl Expression {
 
     fn ended(&self, end: End) -> EvalError {
         match end {
-            End::Stop(stop) => guarded::of_stop(stop),
-            End::Error(message) => EvalError::Failed { expression: excerpt(&self.0.source), message },
-            End::Empty | End::Elsewhere => {
-                EvalError::Failed { expression: excerpt(&self.0.source), message: "it has no value".into() }
-            }
+            End::Stop(stop) => stop.into(),
+            End::Error(message) => EvalError::failed(&self.0.source, message),
+            End::Empty | End::Elsewhere => EvalError::failed(&self.0.source, "it has no value"),
         }
     }
 }
@@ -263,97 +194,6 @@ pub fn expression_text(text: &str) -> Option<&str> {
 /// Steps of all evaluations on this thread so far; wraps around.
 pub(crate) fn spent() -> u64 {
     meter::spent()
-}
-
-fn excerpt(source: &str) -> String {
-    Limited::of(EXCERPT_BYTES, &source)
-}
-
-type Forms = (Option<Node>, OnceLock<Option<Guard>>, u64);
-
-fn compile(text: &str, term: Term<&str>, variables: &[&str]) -> Result<Forms, Wrong> {
-    refuse(text, &term)?;
-    let quick_bytes = weight::quick_bytes(&term);
-    if let Some(native) = lower::lower(&term, variables) {
-        return Ok((Some(native), OnceLock::new(), quick_bytes));
-    }
-    match Guard::compile(term, variables) {
-        Ok(guard) => Ok((None, OnceLock::from(Some(guard)), quick_bytes)),
-        Err(undefined) => Err(match undefined.first() {
-            Some(undefined) => Wrong {
-                message: unknown(undefined, variables),
-                offset: source::offset_of(text, undefined.address).unwrap_or_default(),
-            },
-            None => Wrong { message: "jaq cannot compile it".into(), offset: 0 },
-        }),
-    }
-}
-
-/// Err: it calls what is not there on purpose.
-fn refuse(text: &str, term: &Term<&str>) -> Result<(), Wrong> {
-    let mut refused = None;
-    tree::visit(term, &mut |inner| {
-        let name = match inner {
-            Term::Call(name, _) => *name,
-            Term::Var(name @ ("$ENV" | "$__loc__" | "$__prog_args")) => *name,
-            _ => return,
-        };
-        let why = match name {
-            "$ENV" => "an expression sees no environment",
-            "$__loc__" | "$__prog_args" => "an expression is no file",
-            _ => match library::REFUSED.iter().find(|(refused, _)| *refused == name) {
-                Some((_, why)) => why,
-                None => return,
-            },
-        };
-        let offset = source::offset_of(text, name.as_ptr().addr()).unwrap_or_default();
-        refused = Some(Wrong { message: format!("there is no `{name}`: {why}"), offset });
-    });
-    refused.map_or(Ok(()), Err)
-}
-
-fn unknown(undefined: &Undefined, variables: &[&str]) -> String {
-    let name = undefined.name.as_str();
-    let near = |names: &mut dyn Iterator<Item = String>| {
-        let names = names.map(|near| (strsim::damerau_levenshtein(name, &near), near));
-        match names.filter(|(distance, _)| *distance <= 2).min() {
-            Some((_, near)) => format!("; is it `{near}`?"),
-            None => String::new(),
-        }
-    };
-    match undefined.kind {
-        Kind::Filter(arguments) => {
-            let other = library::names().any(|known| known == name);
-            let near = near(&mut library::names().map(str::to_owned));
-            match (other, arguments) {
-                (true, 0) => format!("function `{name}` takes arguments"),
-                (true, _) => format!("function `{name}` does not take {arguments} arguments"),
-                (false, _) => format!("there is no function `{name}`{near}"),
-            }
-        }
-        Kind::Mod => format!("there is no module `{name}`: there are no modules"),
-        Kind::Label => format!("there is no `label {name}` around this `break`"),
-        _ => {
-            let near = near(&mut variables.iter().map(|known| format!("${known}")));
-            if near.is_empty() && !variables.is_empty() {
-                let known =
-                    variables.iter().map(|known| format!("`${known}`")).collect::<Vec<_>>().join(", ");
-                return format!("there is no variable `{name}` here; there are {known}");
-            }
-            format!("there is no variable `{name}` here{near}")
-        }
-    }
-}
-
-impl std::error::Error for ExpressionError {}
-
-impl fmt::Display for ExpressionError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let from = self.text.floor_char_boundary(self.offset.saturating_sub(EXCERPT_BYTES / 2));
-        let around = Limited::of(EXCERPT_BYTES, &self.text.get(from..).unwrap_or_default());
-        let cut = if from > 0 { "…" } else { "" };
-        write!(out, "in the expression `{cut}{around}`, at byte {}: {}", self.offset, self.message)
-    }
 }
 
 impl fmt::Debug for Compiled {

@@ -1,14 +1,14 @@
 //! Expressions with exactly one output or none, evaluated without an interpreter: nearly all that a workflow has. They
-//! mean what jaq makes of the same text, and use its operators on values ([`super::operators`]).
+//! mean what jaq makes of the same text, and use its operators on values ([`super::access`], [`super::arithmetic`]).
 
 use std::sync::Arc;
 
 use jaq_core::ops::{Cmp, Math};
 use jaq_core::{Error, ValT as _};
 
-use super::Variables;
 use super::meter::{self, Stop};
 use super::value::V;
+use super::variables::Variables;
 use crate::data::{Fields, Limited, Num};
 
 /// What a message shows of what went wrong, in bytes.

@@ -6,9 +6,9 @@ use jaq_core::load::parse::{Parser, Term};
 
 /// The longest text, in bytes.
 pub(super) const TEXT_BYTES: usize = 64 << 10;
-/// The most brackets and strings within each other.
+/// The maximum of brackets and strings within each other.
 const NESTING: usize = 64;
-/// The most tokens. One of them may be one level of the parser's recursion.
+/// The maximum of tokens. One of them may be one level of the parser's recursion.
 const TOKENS: usize = 8_192;
 /// Tokens that any thread has the stack for.
 const FEW_TOKENS: usize = 128;

@@ -1,4 +1,4 @@
-//! What expressions make of values, within limits: strings, lists and objects are shared, so that a small one can stand
+//! Values of expressions, within limits: strings, lists and objects are shared, so that a small one can stand
 //! for one that is huge when written out; none beyond the limits comes to be. What walks a value (comparing, writing,
 //! freeing) thus ends soon, and counts its work.
 
@@ -47,7 +47,7 @@ impl V {
 
     /// `left` with `right`'s items behind its own. Neither is copied, so that a list may grow item by item.
     pub(super) fn concat(left: Arc<crate::data::Array>, right: &crate::data::Array) -> Result<Self, Stop> {
-        // The same whether somebody else has `left` or not: the count must not depend on it.
+        // The same whether `left` is shared or not: the count must not depend on it.
         let (before, more) = (left.len(), right.len());
         meter::allocate_with(ARRAY_BYTES, ITEM_BYTES * (before.min(CHUNK) + more) as u64)?;
         check(Self::joined(left, right), before + more)

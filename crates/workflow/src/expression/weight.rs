@@ -1,5 +1,5 @@
-//! How much an expression may have to do: what is quick with small values is evaluated where it is wanted, all else where
-//! nobody waits for it. An estimate on the safe side, which decides about the place only and never about the result.
+//! Estimated work of an expression. Quick ones are evaluated on the thread that needs the value, all others on the thread for
+//! long computations. The estimate is on the safe side; it decides about the place only and never about the result.
 
 use jaq_core::load::parse::{BinaryOp, Term};
 use jaq_core::ops::Math;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::layout::{Tree, tree};
+use super::tree::{Tree, tree};
 use super::{Graph, Kind, lines};
 
 /// The flowchart's text. Nodes are called `n0`, `n1`, … in their order, so that no id can mean something to Mermaid.

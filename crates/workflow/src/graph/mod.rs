@@ -1,15 +1,11 @@
-//! A workflow as a picture: Mermaid text, and an SVG that needs nothing else.
+//! A workflow as a picture, in Mermaid.
 
-mod layers;
-mod layout;
 mod mermaid;
-mod svg;
 #[cfg(test)]
 mod tests;
+mod tree;
 
-pub use layout::{Layout, PlacedGroup, Point, Rect, Route, layout};
 pub use mermaid::mermaid;
-pub use svg::svg;
 
 /// What is drawn. Edges and groups that name a node which is not there are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,21 +68,6 @@ pub struct Group {
     pub nodes: Vec<String>,
     /// The boxes in it; beyond 32 boxes in each other their nodes are in the last.
     pub groups: Vec<Group>,
-}
-
-impl Kind {
-    /// The kind's name in lower case, as the classes of the SVG have it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::End => "end",
-            Self::Task => "task",
-            Self::Choice => "choice",
-            Self::Wait => "wait",
-            Self::Event => "event",
-            Self::Error => "error",
-        }
-    }
 }
 
 /// The lines of a label as they are shown: up to four, with up to 40 characters each.

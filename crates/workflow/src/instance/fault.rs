@@ -5,8 +5,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::advance::Run;
-use super::{Action, Fault, FrameId, NoteKind, State, Status, Work};
+use super::action::{Action, NoteKind};
+use super::event::FrameId;
+use super::frame::State;
+use super::run::Run;
+use super::state::{Fault, Status};
+use super::work::Work;
 use crate::error::WorkflowError;
 
 impl Run<'_> {

@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
-use super::advance::{Run, all, then};
-use super::scope::bounded;
-use super::{Frame, FrameId, NoteKind, Phase, State, Status, Then, Work};
+use super::action::NoteKind;
+use super::depth::bounded;
+use super::event::FrameId;
+use super::frame::{Frame, Phase, State};
+use super::iterate::all;
+use super::run::Run;
+use super::state::Status;
+use super::work::{Then, Work};
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::{DataFlow, Kind, Node, NodeId};
@@ -53,7 +58,7 @@ impl Run<'_> {
         else {
             return;
         };
-        let flow = flow.unwrap_or_else(|| then(self.program.node(node).then));
+        let flow = flow.unwrap_or_else(|| self.program.node(node).then.into());
         if let Err(error) = self.finish(parent, slot, node, started_unix_ms, input, output, flow) {
             self.push(Work::Fail { parent, slot, node, raw, error });
         }
@@ -247,7 +252,7 @@ impl Run<'_> {
 
 fn check(schema: Option<&Schema>, value: &Data, what: &str) -> Result<(), WorkflowError> {
     let Some(schema) = schema else { return Ok(()) };
-    schema.check(&value.to_json()).map_err(|reason| {
-        WorkflowError::new(ErrorKind::Validation, format!("{what} does not fit its schema: {reason}"))
+    schema.check(&value.to_json()).map_err(|misfits| {
+        WorkflowError::new(ErrorKind::Validation, format!("{what} does not fit its schema: {misfits}"))
     })
 }

@@ -1,168 +1,32 @@
 //! `listen`: events that an instance waits for.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::advance::Run;
-use super::scope::event_taken_in;
-use super::{Action, Frame, FrameId, Instance, State};
-use crate::data::{Data, ITEM_BYTES, List};
+use super::action::Action;
+use super::depth::event_taken_in;
+use super::event::FrameId;
+use super::filter::{ActiveFilter, has_attributes};
+use super::frame::{Frame, State};
+use super::listening::{Listening, Resolved, item_bytes};
+use super::rules::{firing_value, parse_rule};
+use super::run::Run;
+use super::work::Work;
+use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
-use crate::event::{read, subset, topic_matches};
-use crate::expression::{Bounds, Expression};
-use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Program, Until};
-use crate::synthesizer::{Firing, Predicate, Rule, Synthesizer};
+use crate::event::{read, subset};
+use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Until};
+use crate::synthesizer::{Firing, Synthesizer};
 
 /// Events that wait for `foreach`.
 const MAX_QUEUED: usize = 10_000;
 /// Events that one listen collects.
 const MAX_EVENTS: usize = 100_000;
-/// Memory of a rule beside what it holds: its expressions above all.
-const RULE_BYTES: u64 = 1 << 10;
-
-/// What an event must be like, all expressions about it evaluated but those that need the instance.
-#[derive(Debug, Clone)]
-pub struct ActiveFilter {
-    /// Attributes and their values; in `subject` an MQTT topic filter.
-    pub attributes: Vec<(String, Value)>,
-    /// Parts of the event and the values they must have.
-    pub correlate: Vec<(Expression, Value)>,
-}
-
-impl ActiveFilter {
-    /// The value an attribute must have, as text.
-    pub fn attribute(&self, name: &str) -> Option<&str> {
-        self.attributes.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.as_str())
-    }
-}
-
-/// Whether an event has the attributes of a filter. Evaluates no expression.
-pub fn has_attributes_of(filter: &ActiveFilter, event: &Value) -> bool {
-    has_attributes(&filter.attributes, event)
-}
-
-/// Whether an event has the attributes and the correlated parts of a filter. A condition on its data is looked at by the
-/// instance itself.
-pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
-    has_attributes(&filter.attributes, event)
-        && filter
-            .correlate
-            .iter()
-            .all(|(from, expected)| from.eval_json(event, unix_ms).is_ok_and(|found| found == *expected))
-}
-
-fn has_attributes(attributes: &[(String, Value)], event: &Value) -> bool {
-    attributes.iter().all(|(name, wanted)| match (name.as_str(), event.get(name), wanted) {
-        ("subject", Some(Value::String(subject)), Value::String(filter)) => topic_matches(filter, subject),
-        (_, Some(found), wanted) => found == wanted,
-        (_, None, _) => false,
-    })
-}
-
-/// A listen that waits.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Listening {
-    filters: Vec<Resolved>,
-    /// What there is so far.
-    events: Data,
-    /// Filters of an `all` that have had their event.
-    matched: Vec<u32>,
-    correlation: BTreeMap<String, Data>,
-    /// For `foreach`.
-    queue: VecDeque<Data>,
-    busy: bool,
-    taken: u32,
-    /// Ends when the queue is empty.
-    ending: bool,
-}
-
-/// A filter as it was when the listen began.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Resolved {
-    attributes: Vec<(String, Value)>,
-    expect: Vec<(u32, Data)>,
-}
-
-impl Listening {
-    /// Of the events that it has, and of those that wait for `foreach`.
-    pub(super) fn bytes(&self) -> u64 {
-        self.events.bytes() + self.queue.iter().map(item_bytes).sum::<u64>()
-    }
-
-    /// How many events it has.
-    fn collected(&self) -> usize {
-        self.events.items().map_or(0, List::len)
-    }
-
-    /// The events as a list.
-    fn list(&self) -> Data {
-        match &self.events {
-            Data::Arr(_) => self.events.clone(),
-            _ => Data::list(Vec::new()),
-        }
-    }
-}
-
-/// Memory of an event that is kept, with its place.
-fn item_bytes(item: &Data) -> u64 {
-    ITEM_BYTES + item.bytes()
-}
 
 /// What an event that can be kept, or a rule of such events, gives.
 fn kept(value: &Value) -> Data {
     Data::from_json(value).unwrap_or_default()
-}
-
-impl Instance {
-    /// The rule of a listen that waits.
-    pub(super) fn rule_of(&self, frame: FrameId, program: &Program) -> Option<Rule> {
-        let node = self.frames.get(&frame)?.node?;
-        let Kind::Listen(listen) = &program.node(node).kind else { return None };
-        parse_rule(listen.rule.as_ref()?, listen.strategy.filters.len()).ok()
-    }
-
-    /// Adds the rule of a listen, whose frame holds it and its events.
-    pub(super) fn add_rule(&mut self, frame: FrameId, synthesizer: Synthesizer) {
-        self.hold_rule(frame, synthesizer.bytes());
-        self.synthesizers.insert(frame, synthesizer);
-    }
-
-    /// The frame of a listen holds a rule with so many bytes of events.
-    pub(super) fn hold_rule(&mut self, frame: FrameId, bytes: usize) {
-        self.hold(frame, RULE_BYTES + bytes as u64);
-    }
-
-    /// Changes the rule of a listen, if it has one. Its frame then holds what the rule does.
-    pub(super) fn change_rule<T>(
-        &mut self,
-        frame: FrameId,
-        step: impl FnOnce(&mut Synthesizer) -> T,
-    ) -> Option<T> {
-        let synthesizer = self.synthesizers.get_mut(&frame)?;
-        let before = synthesizer.bytes() as u64;
-        let result = step(synthesizer);
-        let after = synthesizer.bytes() as u64;
-        match after >= before {
-            true => self.hold(frame, after - before),
-            false => self.release(frame, before - after),
-        }
-        Some(result)
-    }
-}
-
-/// A rule that was checked when the definition was compiled.
-pub(crate) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, String> {
-    let compile = |text: &str| {
-        let expression = Expression::parse(text, &[]).map_err(|error| error.to_string())?;
-        let predicate: Predicate = Arc::new(move |event: &Value| {
-            expression.eval_json(event, 0).map_err(|error| error.to_string())
-        });
-        Ok(predicate)
-    };
-    Rule::parse(rule, sources.max(1), &compile).map_err(|error| error.to_string())
 }
 
 impl Run<'_> {
@@ -190,7 +54,8 @@ impl Run<'_> {
         }
         if let Some(rule) = &listen.rule {
             let rule = parse_rule(rule, listen.strategy.filters.len());
-            let rule = rule.map_err(|reason| WorkflowError::new(ErrorKind::Configuration, reason))?;
+            let rule =
+                rule.map_err(|error| WorkflowError::new(ErrorKind::Configuration, error.to_string()))?;
             let synthesizer = Synthesizer::new(rule, self.environment.now_ms);
             self.instance.add_rule(id, synthesizer);
         }
@@ -324,7 +189,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    fn fired(&mut self, id: FrameId, firings: Vec<Firing>) {
+    pub(super) fn fired(&mut self, id: FrameId, firings: Vec<Firing>) {
         let Some((_, listen)) = self.listen_of(id) else { return };
         let how = listen.read;
         for firing in firings {
@@ -336,28 +201,6 @@ impl Run<'_> {
         let now_ms = self.environment.now_ms;
         if let Some(firings) = self.instance.change_rule(id, |rule| rule.queue_length(length, now_ms)) {
             self.fired(id, firings);
-        }
-    }
-
-    /// Rules go on from what they were when the instance failed. Their frames hold them still.
-    pub(super) fn restore_rules(&mut self, rules: BTreeMap<FrameId, crate::synthesizer::State>) {
-        for (id, state) in rules {
-            let Some(rule) = self.instance.rule_of(id, self.program) else { continue };
-            self.instance.release(id, RULE_BYTES + state.bytes() as u64);
-            self.instance.add_rule(id, Synthesizer::restore(rule, state, self.environment.now_ms));
-        }
-    }
-
-    /// Rules whose time has come.
-    pub(super) fn tick_rules(&mut self) {
-        let now_ms = self.environment.now_ms;
-        let due = |synthesizer: &Synthesizer| synthesizer.due_ms().is_some_and(|due| due <= now_ms);
-        let frames: Vec<FrameId> =
-            self.instance.synthesizers.iter().filter(|(_, rule)| due(rule)).map(|(id, _)| *id).collect();
-        for id in frames {
-            if let Some(firings) = self.instance.change_rule(id, |rule| rule.tick(now_ms)) {
-                self.fired(id, firings);
-            }
         }
     }
 
@@ -516,7 +359,7 @@ impl Run<'_> {
         let (slot, raw) = (frame.slot, frame.raw.clone());
         self.cancel_below(Some(id));
         self.cancel(id);
-        self.push(super::Work::Fail { parent, slot, node, raw, error });
+        self.push(Work::Fail { parent, slot, node, raw, error });
     }
 }
 
@@ -527,73 +370,4 @@ fn wanted(listen: &Listen) -> impl Iterator<Item = &EventFilter> {
         _ => &[],
     };
     listen.strategy.filters.iter().chain(until)
-}
-
-/// What a rule has found, as the workflow sees it: what it is about, and the events.
-pub fn firing_value(firing: &Firing, how: crate::program::Read) -> Value {
-    let mut value = match &firing.facts {
-        Value::Object(facts) => facts.clone(),
-        _ => serde_json::Map::new(),
-    };
-    value.insert("key".to_owned(), firing.key.clone().unwrap_or_default());
-    value.insert("events".to_owned(), firing.events.iter().map(|event| read(event, how)).collect());
-    if firing.dropped > 0 {
-        value.insert("dropped".to_owned(), json!(firing.dropped));
-    }
-    Value::Object(value)
-}
-
-/// A filter of a schedule as it is without an instance; nothing if it depends on one.
-pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
-    let attribute = |(name, template): &(String, crate::expression::Template)| {
-        Some((name.clone(), template.eval(&Data::Null, &(), Bounds::at(0)).ok()?.to_json()))
-    };
-    let expected = |correlation: &crate::program::Correlation| {
-        let expect = correlation.expect.as_ref()?.eval(&Data::Null, &(), Bounds::at(0)).ok()?;
-        Some((correlation.from.clone(), expect.to_json()))
-    };
-    Some(ActiveFilter {
-        attributes: filter.attributes.iter().map(attribute).collect::<Option<_>>()?,
-        correlate: filter.correlate.iter().filter_map(expected).collect(),
-    })
-}
-
-impl EventFilter {
-    /// Whether all of its expressions are evaluated without jaq, in a time that is bounded by their length.
-    pub fn is_native(&self) -> bool {
-        let condition = match &self.data {
-            Some(DataTest::Condition(condition)) => condition.is_native(),
-            Some(DataTest::Contains(_)) | None => true,
-        };
-        condition && self.correlate.iter().all(|correlation| correlation.from.is_native())
-    }
-
-    /// Whether an event's data is what a schedule's filter wants.
-    pub fn takes(&self, event: &Value) -> bool {
-        let data = event.get("data").unwrap_or(&Value::Null);
-        match &self.data {
-            None => true,
-            Some(DataTest::Contains(wanted)) => subset(wanted, data),
-            Some(DataTest::Condition(condition)) => {
-                Data::from_json(data).is_ok_and(|data| condition.is_true(&data, &(), 0).unwrap_or(false))
-            }
-        }
-    }
-}
-
-/// The rule by which a schedule's events start a workflow: its own, or one of each filter that belong together.
-///
-/// # Errors
-/// There is none.
-pub fn schedule_rule(schedule: &crate::program::Schedule) -> Result<Rule, String> {
-    let on = schedule.on.as_ref().ok_or("the schedule has no events")?;
-    if let Some(rule) = &schedule.rule {
-        return parse_rule(rule, on.filters.len());
-    }
-    let mut rule = json!({"all": true});
-    let key = on.filters.first().and_then(|filter| filter.correlate.first());
-    if let Some(key) = key {
-        rule["key"] = Value::from(format!("${{ {} }}", key.from.source()));
-    }
-    parse_rule(&rule, on.filters.len())
 }

@@ -1,19 +1,13 @@
-//! Calls, requests, scripts and workflows: what is asked for, and what an HTTP answer means.
-
-use std::sync::Arc;
+//! HTTP requests of `call: http`, and what a task makes of the answer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::advance::{Run, text};
-use super::scope::Scope;
-use super::{Action, FrameId};
+use super::scope::{Scope, text};
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
-use crate::expression::Template;
-use crate::program::{Authentication, Http, HttpOutput, Kind};
-use crate::weight::weight;
+use crate::program::{Authentication, Http, HttpOutput};
 
 /// An HTTP request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,88 +23,13 @@ pub struct RequestParts {
 }
 
 impl RequestParts {
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         (self.url.len() + headers + self.body.len()) as u64
     }
 }
 
-impl Run<'_> {
-    /// Asks for what a task waits for.
-    pub(super) fn issue(&mut self, id: FrameId) -> Result<(), WorkflowError> {
-        let Some(frame) = self.frame(id) else { return Ok(()) };
-        let Some(node_id) = frame.node else { return Ok(()) };
-        let node = self.program.node(node_id);
-        let input = &frame.input;
-        let mut scope = self.scope(frame.parent, Some(node), Some(input), None);
-        scope.started_unix_ms = frame.started_unix_ms;
-        let or_input = |template: &Option<Template>| match template {
-            None => Ok(Arc::new(input.to_json())),
-            Some(template) => scope.json(template, input).map(Arc::new),
-        };
-        let mut goes_on = None;
-        let action = match &node.kind {
-            Kind::Call(call) => Action::Call {
-                frame: id,
-                node: node_id,
-                function: Arc::from(call.function.as_str()),
-                body: or_input(&call.with)?,
-            },
-            Kind::Http(http) => Action::Request {
-                frame: id,
-                node: node_id,
-                request: Box::new(request(http, &scope, input)?),
-                output: http.output,
-            },
-            Kind::RunScript(script) => {
-                if !script.wait {
-                    goes_on = Some(input.clone());
-                }
-                let part = |template: &Option<Template>| match template {
-                    None => Ok(json!({})),
-                    Some(template) => scope.json(template, input),
-                };
-                let given = json!({"arguments": part(&script.arguments)?, "environment": part(&script.environment)?});
-                Action::Script {
-                    frame: id,
-                    node: node_id,
-                    code: script.code.clone(),
-                    input: Arc::new(given),
-                    wait: script.wait,
-                }
-            }
-            Kind::RunWorkflow(run) => {
-                if !run.wait {
-                    goes_on = Some(input.clone());
-                }
-                Action::Workflow {
-                    frame: id,
-                    node: node_id,
-                    name: Arc::from(run.name.as_str()),
-                    input: or_input(&run.input)?,
-                    wait: run.wait,
-                }
-            }
-            _ => return Ok(()),
-        };
-        // Until the call has ended.
-        let body_bytes = match &action {
-            Action::Call { body, .. }
-            | Action::Workflow { input: body, .. }
-            | Action::Script { input: body, .. } => weight(body) as u64,
-            Action::Request { request, .. } => request.bytes(),
-            _ => 0,
-        };
-        self.instance.hold(id, body_bytes);
-        self.actions.push(action);
-        if let Some(output) = goes_on {
-            self.finish_frame(id, output, None);
-        }
-        Ok(())
-    }
-}
-
-fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<RequestParts, WorkflowError> {
+pub(super) fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<RequestParts, WorkflowError> {
     let bad = |detail: String| WorkflowError::new(ErrorKind::Configuration, detail);
     let endpoint = text(scope.json(&http.endpoint, input)?);
     let endpoint = fill(&endpoint, input);
@@ -208,14 +127,14 @@ pub fn read_answer(
     headers: &[(String, String)],
     body: &[u8],
 ) -> Result<Value, WorkflowError> {
-    let most = if redirect { 399 } else { 299 };
+    let max_status = if redirect { 399 } else { 299 };
     let content = || match (serde_json::from_slice::<Value>(body), std::str::from_utf8(body)) {
         _ if body.is_empty() => Value::Null,
         (Ok(value), _) => value,
         (Err(_), Ok(text)) => Value::from(text),
         (Err(_), Err(_)) => Value::from(STANDARD.encode(body)),
     };
-    if !(200..=most).contains(&status) {
+    if !(200..=max_status).contains(&status) {
         let said: String = String::from_utf8_lossy(body).chars().take(200).collect();
         let detail = match said.trim() {
             "" => format!("the server answered {status}"),

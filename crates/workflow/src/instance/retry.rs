@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::advance::Run;
-use super::{FrameId, NoteKind, Phase, State};
+use super::action::NoteKind;
+use super::event::FrameId;
+use super::frame::{Phase, State};
+use super::run::Run;
 use crate::data::Data;
-use crate::error::WorkflowError;
+use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Expression;
 use crate::program::{Backoff, Retry, Try};
 
@@ -141,7 +143,7 @@ impl Run<'_> {
         let Some(frame) = self.frame(id) else { return Ok(None) };
         let State::Try(trying) = &frame.state else { return Ok(None) };
         let (failed, since_ms) = (trying.failed, trying.since_ms);
-        if retry.max_attempts.is_some_and(|most| failed >= most) {
+        if retry.max_attempts.is_some_and(|max| failed >= max) {
             return Ok(None);
         }
         let (parent, input) = (frame.parent, frame.input.clone());
@@ -168,14 +170,14 @@ impl Run<'_> {
         Ok(Some(delay_ms))
     }
 
-    /// Up to and with `most`, the same for the same seed and step (SplitMix64; Steele, Lea, Flood 2014).
-    fn chance(&mut self, most: u64) -> u64 {
+    /// A number from 0 to `max`, the same for the same seed and step (SplitMix64; Steele, Lea, Flood 2014).
+    fn chance(&mut self, max: u64) -> u64 {
         self.instance.seed = self.instance.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.instance.seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^= mixed >> 31;
-        mixed % most.saturating_add(1)
+        mixed % max.saturating_add(1)
     }
 
     /// The wait before an attempt is over, or an attempt has taken too long.
@@ -186,8 +188,7 @@ impl Run<'_> {
             Phase::WaitingToRetry => self.attempt(id, tried),
             Phase::Trying => {
                 self.cancel_below(Some(id));
-                let error =
-                    WorkflowError::new(crate::error::ErrorKind::Timeout, "the attempt took too long");
+                let error = WorkflowError::new(ErrorKind::Timeout, "the attempt took too long");
                 let path = self
                     .frame(id)
                     .and_then(|frame| frame.node)

@@ -1,18 +1,15 @@
-//! What expressions see.
+//! The variables that expressions of an instance see.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;
 
-use super::{Environment, FrameId, Instance};
+use super::depth::bounded;
+use super::event::{Environment, FrameId};
+use super::state::Instance;
 use crate::data::{Data, Num};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{Bounds, EvalError, Expression, Template, Variables};
 use crate::program::{Node, Program};
-
-/// Values nest at most so deep: what reads the journal takes 128 levels, and an instance has some around each value.
-const MAX_DEPTH: u32 = 100;
-/// What a listen makes of an event, and a rule of several, has some levels more.
-const EVENT_DEPTH: u32 = MAX_DEPTH - 8;
 
 /// The variables at one place of an instance.
 pub(super) struct Scope<'a> {
@@ -111,28 +108,6 @@ impl Scope<'_> {
     }
 }
 
-/// The value, or an error if it nests too deep to be kept.
-pub(super) fn bounded(value: Data) -> Result<Data, WorkflowError> {
-    match value.depth() <= MAX_DEPTH {
-        true => Ok(value),
-        false => Err(too_deep()),
-    }
-}
-
-/// What comes from outside, or an error if it nests too deep to be kept.
-pub(super) fn taken_in(value: &Value) -> Result<Data, WorkflowError> {
-    bounded(Data::from_json(value).map_err(|_| too_deep())?)
-}
-
-/// An event as it can be kept.
-pub(super) fn event_taken_in(event: &Value) -> Option<Data> {
-    Data::from_json(event).ok().filter(|event| event.depth() <= EVENT_DEPTH)
-}
-
-fn too_deep() -> WorkflowError {
-    WorkflowError::new(ErrorKind::Runtime, format!("a value nests more than {MAX_DEPTH} levels deep"))
-}
-
 /// A time in RFC 3339.
 pub(super) fn rfc3339(unix_ms: u64) -> String {
     let time =
@@ -148,4 +123,12 @@ fn moment(unix_ms: u64) -> Data {
 
 pub(super) fn expression_error(error: EvalError) -> WorkflowError {
     WorkflowError::new(ErrorKind::Expression, error.to_string())
+}
+
+/// Text as it is, everything else as JSON.
+pub(super) fn text(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
 }

@@ -9,7 +9,7 @@ use super::reader::Reader;
 use super::{Authentication, DEFAULT_STEPS, DataFlow, DurationSpec, Node, Program, Retry, Schedule};
 use crate::document::{DefinitionError, Located, Problems, read};
 
-/// The least interval of `schedule.every` and `after`: shorter ones would leave nobody else a turn.
+/// The least interval of `schedule.every` and `after`: shorter ones would leave no turn to other instances.
 const LEAST_EVERY_MS: u64 = 10;
 
 /// A definition that can be run, and what is odd about it.
@@ -164,8 +164,8 @@ impl Compiler {
         let steps = metadata.get("steps");
         let steps = steps.and_then(|steps| self.reader.number(steps, "`metadata.steps`", 1, 1_000_000_000));
         let instances = metadata.get("instances");
-        let instances =
-            instances.and_then(|most| self.reader.number(most, "`metadata.instances`", 1, 10_000_000));
+        let instances = instances
+            .and_then(|instances| self.reader.number(instances, "`metadata.instances`", 1, 10_000_000));
         if let Some(events) = metadata.get("events")
             && !scheduled
         {

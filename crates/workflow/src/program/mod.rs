@@ -34,9 +34,9 @@ pub struct Program {
     pub title: Option<String>,
     /// `document.metadata.durable`: each step's outcome is kept before the next begins.
     pub durable: bool,
-    /// `document.metadata.steps`: the most steps of an instance.
+    /// `document.metadata.steps`: the maximum of steps of an instance.
     pub max_steps: u64,
-    /// `document.metadata.instances`: the most instances at a time, if it is said.
+    /// `document.metadata.instances`: the maximum of instances at a time, if given.
     pub max_instances: Option<u64>,
     /// What the workflow does with its input and output.
     pub data: DataFlow,
@@ -55,7 +55,7 @@ pub struct Program {
 impl Program {
     /// A task.
     pub fn node(&self, id: NodeId) -> &Node {
-        // Ids come from the compiler, and from journals that name the definition by its digest.
+        // Ids come from the compiler, and from event logs that name the definition by its digest.
         &self.nodes[id as usize]
     }
 
@@ -270,7 +270,7 @@ pub struct Retry {
     pub when: Option<Expression>,
     /// Not when this is true.
     pub except_when: Option<Expression>,
-    /// Tries again at most so often.
+    /// The maximum of retries.
     pub max_attempts: Option<u32>,
     /// The longest time of one attempt.
     pub attempt_duration: Option<DurationSpec>,

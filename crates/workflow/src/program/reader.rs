@@ -83,10 +83,10 @@ impl Reader {
     }
 
     /// A whole number within bounds.
-    pub fn number(&mut self, value: &Located, what: &str, least: u64, most: u64) -> Option<u64> {
-        let number = value.to_json().as_u64().filter(|number| (least..=most).contains(number));
+    pub fn number(&mut self, value: &Located, what: &str, least: u64, max: u64) -> Option<u64> {
+        let number = value.to_json().as_u64().filter(|number| (least..=max).contains(number));
         if number.is_none() {
-            self.problems.add(value.place, format!("{what} is a whole number from {least} to {most}"));
+            self.problems.add(value.place, format!("{what} is a whole number from {least} to {max}"));
         }
         number
     }

@@ -483,12 +483,13 @@ impl Compiler {
             }
             retry.jitter = Some((from, to));
         }
-        if let (Some(DurationSpec::Fixed(most)), DurationSpec::Fixed(delay)) =
+        if let (Some(DurationSpec::Fixed(limit_ms)), DurationSpec::Fixed(delay)) =
             (&retry.max_duration, &retry.delay)
-            && delay > most
+            && delay > limit_ms
         {
-            let message =
-                format!("the first retry would come after {delay} ms, and `limit.duration` is {most} ms");
+            let message = format!(
+                "the first retry would come after {delay} ms, and `limit.duration` is {limit_ms} ms"
+            );
             self.reader.problems.add_with_help(
                 value.place,
                 message,

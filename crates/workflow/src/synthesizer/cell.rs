@@ -1,14 +1,15 @@
-//! What is remembered of one key, and what all conditions have in common.
+//! The state of one key, under any of the conditions.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Number, Value, json};
+use serde_json::json;
 
 use super::collect::{All, Count};
 use super::rate::{Above, Below};
 use super::rule::{Kind, Level, Rule, float};
 use super::silence::Silence;
+use super::step::{Arrival, Happening, Outcome};
 use super::window::{Grid, Window};
 
 /// Memory of a time that is held without its event, with as much room for more.
@@ -25,32 +26,6 @@ pub(super) enum Cell {
     All(All),
     /// Whether a threshold has fired and has not come back.
     Threshold(bool),
-}
-
-/// An event as the conditions see it.
-pub(super) struct Arrival<'e> {
-    pub(super) source: usize,
-    pub(super) event: &'e Arc<Value>,
-    /// What the threshold's expression gave.
-    pub(super) value: Option<Number>,
-    pub(super) now: i64,
-}
-
-/// A firing without its key.
-#[derive(Debug, PartialEq)]
-pub(super) struct Happening {
-    pub(super) at: i64,
-    pub(super) events: Vec<Arc<Value>>,
-    pub(super) dropped: u64,
-    pub(super) facts: Value,
-}
-
-/// What a step did.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Outcome {
-    pub(super) happening: Option<Happening>,
-    /// Events that were let go without having been in a firing.
-    pub(super) lost: u64,
 }
 
 impl Cell {

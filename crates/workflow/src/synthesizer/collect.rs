@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cell::{Arrival, Happening, Outcome};
 use super::held::{Held, Timed};
+use super::step::{Arrival, Happening, Outcome};
 
 /// The events on the way to a number of them, oldest first, with their times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

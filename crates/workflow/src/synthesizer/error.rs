@@ -1,6 +1,7 @@
-//! What is wrong with a rule, and what keeps an event from being counted.
+//! Errors of rules, and of events that cannot be counted.
 
 use crate::duration::TextError;
+
 /// A rule that cannot be used. `Display` says what is wrong, where in the rule, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
@@ -125,13 +126,13 @@ pub enum SynthesisError {
     NoKey,
     /// The key is too long to be kept.
     #[error(
-        "the key of an event has {bytes} bytes as JSON, the most is {most}; make `key` pick a smaller part"
+        "the key of an event has {bytes} bytes as JSON, the maximum is {max_bytes}; make `key` pick a smaller part"
     )]
     LongKey {
         /// Its length as JSON.
         bytes: usize,
-        /// The most that is allowed.
-        most: usize,
+        /// The maximum, in bytes as JSON.
+        max_bytes: usize,
     },
     /// The threshold's expression failed.
     #[error(

@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 5] = [
 ];
 const UNIT_KEYS: &[&str] = &["days", "hours", "minutes", "seconds", "milliseconds"];
 /// The most of a unit: ten years of milliseconds.
-const MOST_MS: u64 = duration::MAX_MS;
+const MAX_MS: u64 = duration::MAX_MS;
 
 /// An object at its place, with known keys only.
 pub(super) struct Fields<'v> {
@@ -100,10 +100,10 @@ impl<'v> Fields<'v> {
                 let parts = Fields::new(value, pointer.clone(), UNIT_KEYS)?;
                 let mut ms = 0u64;
                 for (unit, unit_ms) in UNITS {
-                    let number = parts.whole(unit, 0, MOST_MS)?.unwrap_or(0);
+                    let number = parts.whole(unit, 0, MAX_MS)?.unwrap_or(0);
                     ms = ms.saturating_add(number.saturating_mul(unit_ms));
                 }
-                if ms == 0 || ms > MOST_MS {
+                if ms == 0 || ms > MAX_MS {
                     let reason = if ms == 0 { TextError::Zero } else { TextError::TooLong };
                     return Err(RuleError::Duration { pointer, text: value.to_string(), reason });
                 }
@@ -117,8 +117,8 @@ impl<'v> Fields<'v> {
         Ok(i64::try_from(ms).ok())
     }
 
-    /// A whole number from `least` to `most`.
-    pub(super) fn whole(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, RuleError> {
+    /// A whole number from `least` to `max`.
+    pub(super) fn whole(&self, key: &str, least: u64, max: u64) -> Result<Option<u64>, RuleError> {
         let Some(number) = self.number(key)? else {
             return Ok(None);
         };
@@ -128,12 +128,12 @@ impl<'v> Fields<'v> {
                 number.as_f64().filter(|float| float.fract() == 0.0 && (0.0..9e15).contains(float))?;
             Some(float as u64)
         });
-        match whole.filter(|whole| (least..=most).contains(whole)) {
+        match whole.filter(|whole| (least..=max).contains(whole)) {
             Some(whole) => Ok(Some(whole)),
             None => Err(RuleError::Number {
                 pointer: self.at(key),
                 found: number.to_string(),
-                allowed: format!("a whole number from {least} to {most}"),
+                allowed: format!("a whole number from {least} to {max}"),
             }),
         }
     }

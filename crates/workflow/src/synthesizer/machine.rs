@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::cell::{Arrival, Cell, Happening, Outcome};
+use super::cell::Cell;
 use super::error::SynthesisError;
 use super::keys::{Key, Keys};
 use super::reading::Reading;
 use super::rule::{Kind, Queue, RATE_EVENTS, Rule};
 use super::state::State;
+use super::step::{Arrival, Happening, Outcome};
 use super::window::Grid;
 use super::{Counts, Firing};
 

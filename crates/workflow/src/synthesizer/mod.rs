@@ -127,6 +127,7 @@ mod reading;
 mod rule;
 mod silence;
 mod state;
+mod step;
 #[cfg(test)]
 mod tests;
 mod window;

@@ -41,7 +41,7 @@ impl Rule {
             Value::Array(_) | Value::Object(_) => key.to_string().len(),
         };
         match bytes > KEY_BYTES {
-            true => Err(SynthesisError::LongKey { bytes, most: KEY_BYTES }),
+            true => Err(SynthesisError::LongKey { bytes, max_bytes: KEY_BYTES }),
             false => Ok(Some(Held::new(Arc::new(key)))),
         }
     }

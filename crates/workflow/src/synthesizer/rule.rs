@@ -20,11 +20,11 @@ pub(super) const RATE_EVENTS: usize = 1_000_000;
 /// How many keys are kept if the rule does not say.
 const DEFAULT_KEYS: usize = 10_000;
 /// The highest `limit`.
-const MOST_KEYS: u64 = 100_000;
+const MAX_KEYS: u64 = 100_000;
 /// The most filters of `all`.
-const MOST_SOURCES: usize = 100;
+const MAX_SOURCES: usize = 100;
 /// The most windows that an event can be in.
-const MOST_OVERLAP: i64 = 10_000;
+const MAX_OVERLAP: i64 = 10_000;
 
 /// When a workflow starts or goes on: one condition over the events that it listens to. Cheap to clone.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ impl Rule {
             let help = "only `count` and `all` collect events that can grow too old; remove `within`";
             fields.not_both("within", condition, help)?;
         }
-        let limit = fields.whole("limit", 1, MOST_KEYS)?.and_then(|limit| usize::try_from(limit).ok());
+        let limit = fields.whole("limit", 1, MAX_KEYS)?.and_then(|limit| usize::try_from(limit).ok());
         Ok(Self {
             key: fields.expression("key", compile)?,
             kind,
@@ -188,8 +188,8 @@ fn window(fields: &Fields<'_>) -> Result<Kind, RuleError> {
             "at least as long as `every`, since else events fall between the windows".into(),
         ));
     }
-    if of_ms / every_ms > MOST_OVERLAP {
-        return Err(number(format!("at most {MOST_OVERLAP} times as long as `every`")));
+    if of_ms / every_ms > MAX_OVERLAP {
+        return Err(number(format!("at most {MAX_OVERLAP} times as long as `every`")));
     }
     Ok(Kind::Window { every_ms, of_ms, empty: window.boolean("empty")?.unwrap_or(false) })
 }
@@ -216,15 +216,15 @@ fn silence(fields: &Fields<'_>) -> Result<Kind, RuleError> {
 fn all(fields: &Fields<'_>, sources: usize) -> Result<Kind, RuleError> {
     let (pointer, allowed) =
         (fields.at("all"), format!("{sources}, the number of filters that it waits for"));
-    if sources == 0 || sources > MOST_SOURCES {
+    if sources == 0 || sources > MAX_SOURCES {
         let allowed =
-            format!("over 1 to {MOST_SOURCES} filters; write them in the `all` of `listen` or `on`");
+            format!("over 1 to {MAX_SOURCES} filters; write them in the `all` of `listen` or `on`");
         return Err(RuleError::Number { pointer, found: format!("over {sources} filters"), allowed });
     }
     match fields.get("all") {
         Some(Value::Bool(true)) => {}
         Some(Value::Number(_)) => {
-            let number = fields.whole("all", 1, MOST_SOURCES as u64)?;
+            let number = fields.whole("all", 1, MAX_SOURCES as u64)?;
             if size(number) != sources {
                 return Err(RuleError::Number { pointer, found: size(number).to_string(), allowed });
             }

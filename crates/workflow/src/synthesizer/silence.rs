@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cell::{Arrival, Happening, Outcome};
 use super::held::Held;
+use super::step::{Arrival, Happening, Outcome};
 
 /// Waits for the time after the last event; fires once, and again only after an event.
 #[derive(Debug, Clone, Serialize, Deserialize)]

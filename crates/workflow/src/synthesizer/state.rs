@@ -1,4 +1,4 @@
-//! What a synthesizer remembers, as data, so that it survives a restart.
+//! The state of a synthesizer as data, which survives a restart.
 
 use serde::{Deserialize, Serialize};
 

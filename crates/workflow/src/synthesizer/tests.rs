@@ -327,7 +327,7 @@ fn events_that_cannot_be_counted_change_nothing() {
     let mut error = |event: Value| counter.handle(0, &Arc::new(event), 1_000).unwrap_err();
     assert_eq!(error(json!({})), SynthesisError::NoKey);
     assert_eq!(error(json!({ "k": "bad" })), SynthesisError::Key { reason: "it is bad".into() });
-    let long = SynthesisError::LongKey { bytes: 1_025, most: 1_024 };
+    let long = SynthesisError::LongKey { bytes: 1_025, max_bytes: 1_024 };
     assert_eq!(error(json!({ "k": "x".repeat(1_025) })), long);
     assert_eq!(counter.counts(), before);
 

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cell::{Arrival, Happening, Outcome};
 use super::held::Timed;
 use super::rule::KEY_EVENTS;
+use super::step::{Arrival, Happening, Outcome};
 
 /// Where windows end: every so many milliseconds from the start on, for all keys at the same times.
 #[derive(Debug, Clone, Copy)]

@@ -193,7 +193,7 @@ fn an_error_of_the_whole_has_its_place() {
 }
 
 #[test]
-fn a_value_stays_what_it_is_on_the_way_through_the_journal() {
+fn a_value_stays_what_it_is_on_the_way_through_the_event_log() {
     // Not every number is the same after a careless conversion to text and back.
     let value: Value =
         serde_json::from_str("[0.1, 1e300, 122.416294033786585, 18446744073709551615, -0.0]").unwrap();

@@ -330,7 +330,7 @@ fn a_busy_machine_counts_the_same() {
     assert_eq!(result, Ok(json!(200_010_000)));
     assert!(steps > meter::STEPS / 8, "{steps} steps");
     let (result, steps) = run("[repeat(1) | empty]");
-    assert_eq!(result, Err(guarded::of_stop(meter::Stop::Steps)));
+    assert_eq!(result, Err(EvalError::from(meter::Stop::Steps)));
     assert!(steps <= meter::STEPS, "{steps} steps");
 }
 

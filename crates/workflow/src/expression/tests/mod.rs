@@ -36,7 +36,7 @@ fn of(value: &Value) -> Data {
 }
 
 fn run(expression: &Expression, input: &Value, variables: &dyn Variables) -> Result<Value, EvalError> {
-    let input = Data::from_json(input).map_err(|_| guarded::of_stop(meter::Stop::Depth))?;
+    let input = Data::from_json(input).map_err(|_| EvalError::from(meter::Stop::Depth))?;
     expression.eval(&input, variables, NOW_UNIX_MS).map(|value| value.to_json())
 }
 

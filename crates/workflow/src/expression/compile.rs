@@ -1,0 +1,89 @@
+//! From jq text to its forms: native, or guarded for jaq.
+
+use std::sync::OnceLock;
+
+use jaq_core::compile::Undefined as Kind;
+use jaq_core::load::parse::Term;
+
+use super::guarded::{Guard, Undefined};
+use super::native::Node;
+use super::source::{self, Wrong};
+use super::{library, lower, tree, weight};
+
+/// The native form if there is one; the guarded form, made now if there is no native one; quick bytes (see [`weight`]).
+type Forms = (Option<Node>, OnceLock<Option<Guard>>, u64);
+
+/// Compiles the tree of `text`. `variables`: the names that may be used, without `$`.
+pub(super) fn compile(text: &str, term: Term<&str>, variables: &[&str]) -> Result<Forms, Wrong> {
+    refuse(text, &term)?;
+    let quick_bytes = weight::quick_bytes(&term);
+    if let Some(native) = lower::lower(&term, variables) {
+        return Ok((Some(native), OnceLock::new(), quick_bytes));
+    }
+    match Guard::compile(term, variables) {
+        Ok(guard) => Ok((None, OnceLock::from(Some(guard)), quick_bytes)),
+        Err(undefined) => Err(match undefined.first() {
+            Some(undefined) => Wrong {
+                message: unknown(undefined, variables),
+                offset: source::offset_of(text, undefined.address).unwrap_or_default(),
+            },
+            None => Wrong { message: "jaq cannot compile it".into(), offset: 0 },
+        }),
+    }
+}
+
+/// Err: it calls a function or reads a variable that is left out on purpose.
+fn refuse(text: &str, term: &Term<&str>) -> Result<(), Wrong> {
+    let mut refused = None;
+    tree::visit(term, &mut |inner| {
+        let name = match inner {
+            Term::Call(name, _) => *name,
+            Term::Var(name @ ("$ENV" | "$__loc__" | "$__prog_args")) => *name,
+            _ => return,
+        };
+        let why = match name {
+            "$ENV" => "an expression sees no environment",
+            "$__loc__" | "$__prog_args" => "an expression is no file",
+            _ => match library::REFUSED.iter().find(|(refused, _)| *refused == name) {
+                Some((_, why)) => why,
+                None => return,
+            },
+        };
+        let offset = source::offset_of(text, name.as_ptr().addr()).unwrap_or_default();
+        refused = Some(Wrong { message: format!("there is no `{name}`: {why}"), offset });
+    });
+    refused.map_or(Ok(()), Err)
+}
+
+fn unknown(undefined: &Undefined, variables: &[&str]) -> String {
+    let name = undefined.name.as_str();
+    let near = |names: &mut dyn Iterator<Item = String>| {
+        let names = names.map(|near| (strsim::damerau_levenshtein(name, &near), near));
+        match names.filter(|(distance, _)| *distance <= 2).min() {
+            Some((_, near)) => format!("; is it `{near}`?"),
+            None => String::new(),
+        }
+    };
+    match undefined.kind {
+        Kind::Filter(arguments) => {
+            let other = library::names().any(|known| known == name);
+            let near = near(&mut library::names().map(str::to_owned));
+            match (other, arguments) {
+                (true, 0) => format!("function `{name}` takes arguments"),
+                (true, _) => format!("function `{name}` does not take {arguments} arguments"),
+                (false, _) => format!("there is no function `{name}`{near}"),
+            }
+        }
+        Kind::Mod => format!("there is no module `{name}`: there are no modules"),
+        Kind::Label => format!("there is no `label {name}` around this `break`"),
+        _ => {
+            let near = near(&mut variables.iter().map(|known| format!("${known}")));
+            if near.is_empty() && !variables.is_empty() {
+                let known =
+                    variables.iter().map(|known| format!("`${known}`")).collect::<Vec<_>>().join(", ");
+                return format!("there is no variable `{name}` here; there are {known}");
+            }
+            format!("there is no variable `{name}` here{near}")
+        }
+    }
+}

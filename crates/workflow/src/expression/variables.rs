@@ -1,0 +1,16 @@
+//! The variables of an expression.
+
+use crate::data::Data;
+
+/// What `$name` stands for.
+pub trait Variables {
+    /// The value of `name`, which is without `$`. None is null.
+    fn value(&self, name: &str) -> Option<Data>;
+}
+
+/// No variables at all.
+impl Variables for () {
+    fn value(&self, _: &str) -> Option<Data> {
+        None
+    }
+}

@@ -1,0 +1,85 @@
+//! Filters of events, with all expressions evaluated that need the instance or its schedule.
+
+use serde_json::Value;
+
+use crate::data::Data;
+use crate::event::{subset, topic_matches};
+use crate::expression::{Bounds, Expression, Template};
+use crate::program::{Correlation, DataTest, EventFilter};
+
+/// What an event must be like, all expressions about it evaluated but those that need the instance.
+#[derive(Debug, Clone)]
+pub struct ActiveFilter {
+    /// Attributes and their values; in `subject` an MQTT topic filter.
+    pub attributes: Vec<(String, Value)>,
+    /// Parts of the event and the values they must have.
+    pub correlate: Vec<(Expression, Value)>,
+}
+
+impl ActiveFilter {
+    /// The value an attribute must have, as text.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.as_str())
+    }
+}
+
+/// Whether an event has the attributes of a filter. Evaluates no expression.
+pub fn has_attributes_of(filter: &ActiveFilter, event: &Value) -> bool {
+    has_attributes(&filter.attributes, event)
+}
+
+/// Whether an event has the attributes and the correlated parts of a filter. A condition on its data is looked at by the
+/// instance itself.
+pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
+    has_attributes(&filter.attributes, event)
+        && filter
+            .correlate
+            .iter()
+            .all(|(from, expected)| from.eval_json(event, unix_ms).is_ok_and(|found| found == *expected))
+}
+
+pub(super) fn has_attributes(attributes: &[(String, Value)], event: &Value) -> bool {
+    attributes.iter().all(|(name, wanted)| match (name.as_str(), event.get(name), wanted) {
+        ("subject", Some(Value::String(subject)), Value::String(filter)) => topic_matches(filter, subject),
+        (_, Some(found), wanted) => found == wanted,
+        (_, None, _) => false,
+    })
+}
+
+/// A filter of a schedule as it is without an instance; nothing if it depends on one.
+pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
+    let attribute = |(name, template): &(String, Template)| {
+        Some((name.clone(), template.eval(&Data::Null, &(), Bounds::at(0)).ok()?.to_json()))
+    };
+    let expected = |correlation: &Correlation| {
+        let expect = correlation.expect.as_ref()?.eval(&Data::Null, &(), Bounds::at(0)).ok()?;
+        Some((correlation.from.clone(), expect.to_json()))
+    };
+    Some(ActiveFilter {
+        attributes: filter.attributes.iter().map(attribute).collect::<Option<_>>()?,
+        correlate: filter.correlate.iter().filter_map(expected).collect(),
+    })
+}
+
+impl EventFilter {
+    /// Whether all of its expressions are evaluated without jaq, in a time that is bounded by their length.
+    pub fn is_native(&self) -> bool {
+        let condition = match &self.data {
+            Some(DataTest::Condition(condition)) => condition.is_native(),
+            Some(DataTest::Contains(_)) | None => true,
+        };
+        condition && self.correlate.iter().all(|correlation| correlation.from.is_native())
+    }
+
+    /// Whether an event's data is what a schedule's filter wants.
+    pub fn takes(&self, event: &Value) -> bool {
+        let data = event.get("data").unwrap_or(&Value::Null);
+        match &self.data {
+            None => true,
+            Some(DataTest::Contains(wanted)) => subset(wanted, data),
+            Some(DataTest::Condition(condition)) => {
+                Data::from_json(data).is_ok_and(|data| condition.is_true(&data, &(), 0).unwrap_or(false))
+            }
+        }
+    }
+}

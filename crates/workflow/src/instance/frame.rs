@@ -1,0 +1,73 @@
+//! Frames: the tasks of an instance that run, and what holds tasks.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::event::FrameId;
+use super::listening::Listening;
+use crate::data::Data;
+use crate::program::NodeId;
+
+/// A task that runs, or what holds tasks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Frame {
+    /// None for the workflow's own list.
+    pub(super) node: Option<NodeId>,
+    pub(super) parent: Option<FrameId>,
+    /// Its place in the parent: in the list, among the branches, among the iterations.
+    pub(super) slot: u32,
+    pub(super) started_unix_ms: u64,
+    pub(super) raw: Data,
+    pub(super) input: Data,
+    /// When it goes on by itself.
+    pub(super) due_ms: Option<u64>,
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) variables: Vec<(Arc<str>, Data)>,
+    pub(super) state: State,
+    /// Its part of [`Instance::bytes`].
+    #[serde(skip)]
+    pub(super) held_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum State {
+    /// A list of tasks: the workflow's own, `do`, an iteration, an event of a listen, or what `catch` does.
+    List,
+    Fork {
+        outputs: Vec<Option<Data>>,
+        left: u32,
+    },
+    For {
+        items: Data,
+        next: u32,
+        running: u32,
+        /// Of a loop with iterations at the same time.
+        outputs: Vec<Option<Data>>,
+    },
+    Try(Box<Trying>),
+    Wait,
+    Call,
+    Listen(Box<Listening>),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Trying {
+    pub(super) phase: Phase,
+    /// Attempts that failed.
+    pub(super) failed: u32,
+    pub(super) since_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Phase {
+    Trying,
+    WaitingToRetry,
+    Handling,
+}
+
+impl Frame {
+    pub(super) fn is_call(&self) -> bool {
+        matches!(self.state, State::Call)
+    }
+}

@@ -1,0 +1,106 @@
+//! Calls, requests, scripts and workflows: asking for them, and their ends.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::action::Action;
+use super::depth::taken_in;
+use super::event::FrameId;
+use super::frame::State;
+use super::request::request;
+use super::run::Run;
+use super::work::Work;
+use crate::error::WorkflowError;
+use crate::expression::Template;
+use crate::program::Kind;
+use crate::weight::weight;
+
+impl Run<'_> {
+    /// Asks for what a task waits for.
+    pub(super) fn issue(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+        let Some(frame) = self.frame(id) else { return Ok(()) };
+        let Some(node_id) = frame.node else { return Ok(()) };
+        let node = self.program.node(node_id);
+        let input = &frame.input;
+        let mut scope = self.scope(frame.parent, Some(node), Some(input), None);
+        scope.started_unix_ms = frame.started_unix_ms;
+        let or_input = |template: &Option<Template>| match template {
+            None => Ok(Arc::new(input.to_json())),
+            Some(template) => scope.json(template, input).map(Arc::new),
+        };
+        let mut goes_on = None;
+        let action = match &node.kind {
+            Kind::Call(call) => Action::Call {
+                frame: id,
+                node: node_id,
+                function: Arc::from(call.function.as_str()),
+                body: or_input(&call.with)?,
+            },
+            Kind::Http(http) => Action::Request {
+                frame: id,
+                node: node_id,
+                request: Box::new(request(http, &scope, input)?),
+                output: http.output,
+            },
+            Kind::RunScript(script) => {
+                if !script.wait {
+                    goes_on = Some(input.clone());
+                }
+                let part = |template: &Option<Template>| match template {
+                    None => Ok(json!({})),
+                    Some(template) => scope.json(template, input),
+                };
+                let given = json!({"arguments": part(&script.arguments)?, "environment": part(&script.environment)?});
+                Action::Script {
+                    frame: id,
+                    node: node_id,
+                    code: script.code.clone(),
+                    input: Arc::new(given),
+                    wait: script.wait,
+                }
+            }
+            Kind::RunWorkflow(run) => {
+                if !run.wait {
+                    goes_on = Some(input.clone());
+                }
+                Action::Workflow {
+                    frame: id,
+                    node: node_id,
+                    name: Arc::from(run.name.as_str()),
+                    input: or_input(&run.input)?,
+                    wait: run.wait,
+                }
+            }
+            _ => return Ok(()),
+        };
+        // Until the call has ended.
+        let body_bytes = match &action {
+            Action::Call { body, .. }
+            | Action::Workflow { input: body, .. }
+            | Action::Script { input: body, .. } => weight(body) as u64,
+            Action::Request { request, .. } => request.bytes(),
+            _ => 0,
+        };
+        self.instance.hold(id, body_bytes);
+        self.actions.push(action);
+        if let Some(output) = goes_on {
+            self.finish_frame(id, output, None);
+        }
+        Ok(())
+    }
+
+    /// A call has ended.
+    pub(super) fn ended(&mut self, id: FrameId, result: Result<Arc<Value>, WorkflowError>) {
+        let Some(frame) = self.frame(id).filter(|frame| matches!(frame.state, State::Call)) else { return };
+        let (Some(parent), Some(node)) = (frame.parent, frame.node) else { return };
+        let (slot, raw) = (frame.slot, frame.raw.clone());
+        match result.and_then(|output| taken_in(&output)) {
+            Ok(output) => self.finish_frame(id, output, None),
+            Err(error) => {
+                self.instance.take_frame(id);
+                self.push(Work::Fail { parent, slot, node, raw, error });
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `emit` and messages: what an instance sends.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::action::{Action, Content, Outgoing};
+use super::depth::taken_in;
+use super::event::FrameId;
+use super::run::Run;
+use super::scope::{rfc3339, text};
+use crate::data::Data;
+use crate::error::{ErrorKind, WorkflowError};
+use crate::program::{Emit, NodeId, Publish};
+use crate::weight::weight;
+
+impl Run<'_> {
+    pub(super) fn emit(
+        &mut self,
+        parent: FrameId,
+        id: NodeId,
+        emit: &Emit,
+        input: &Data,
+    ) -> Result<Data, WorkflowError> {
+        let node = self.program.node(id);
+        let scope = self.scope(Some(parent), Some(node), Some(input), None);
+        let topic = emit.topic.as_ref().map(|topic| scope.json(topic, input)).transpose()?;
+        let Value::Object(mut event) = scope.json(&emit.event, input)? else {
+            return Err(WorkflowError::new(ErrorKind::Expression, "the event is no object"));
+        };
+        if !event.get("type").is_some_and(Value::is_string) {
+            return Err(WorkflowError::new(ErrorKind::Expression, "the event's type is no text"));
+        }
+        // The same for the same step, however often it is tried after a restart.
+        let unique = format!("{}-{}", self.instance.id, self.instance.steps);
+        let source = format!("/workflows/{}", self.program.name);
+        let time = rfc3339(self.environment.unix_ms);
+        for (key, value) in [("specversion", "1.0"), ("id", &unique), ("source", &source), ("time", &time)]
+        {
+            event.entry(key).or_insert_with(|| Value::from(value));
+        }
+        if event.contains_key("data") {
+            event.entry("datacontenttype").or_insert_with(|| Value::from("application/json"));
+        }
+        let event = Value::Object(event);
+        let output = taken_in(&event)?;
+        self.instance.turn.message_bytes += weight(&event) as u64;
+        self.actions.push(Action::Publish(Outgoing {
+            node: id,
+            topic: topic.map(text),
+            content: Content::CloudEvent(Arc::new(event)),
+            qos: emit.qos,
+            retain: false,
+            headers: Vec::new(),
+        }));
+        Ok(output)
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        parent: FrameId,
+        id: NodeId,
+        publish: &Publish,
+        input: &Data,
+    ) -> Result<(), WorkflowError> {
+        let scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
+        let headers = publish.headers.as_ref().map(|headers| scope.json(headers, input)).transpose()?;
+        let headers = match headers {
+            Some(Value::Object(headers)) => {
+                headers.into_iter().map(|(key, value)| (key, text(value))).collect()
+            }
+            _ => Vec::new(),
+        };
+        let outgoing = Outgoing {
+            node: id,
+            topic: Some(text(scope.json(&publish.topic, input)?)),
+            content: Content::Payload(scope.json(&publish.payload, input)?),
+            qos: publish.qos,
+            retain: publish.retain,
+            headers,
+        };
+        if let Content::Payload(payload) = &outgoing.content {
+            self.instance.turn.message_bytes += weight(payload) as u64;
+        }
+        self.actions.push(Action::Publish(outgoing));
+        Ok(())
+    }
+}

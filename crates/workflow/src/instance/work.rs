@@ -1,0 +1,55 @@
+//! Work that is left within an instance: tasks to begin, and ends of tasks to pass on.
+
+use serde::{Deserialize, Serialize};
+
+use super::event::FrameId;
+use crate::data::Data;
+use crate::error::WorkflowError;
+use crate::program::{Flow, NodeId};
+
+/// A piece of what is to be done within the instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Work {
+    /// Begin a task.
+    Enter { parent: FrameId, slot: u32, node: NodeId, raw: Data },
+    /// A task of `parent` has ended.
+    Done { parent: FrameId, slot: u32, output: Data, flow: Then },
+    /// A task of `parent` has failed.
+    Fail { parent: FrameId, slot: u32, node: NodeId, raw: Data, error: WorkflowError },
+    /// Go on with a frame whose time has come.
+    Due { frame: FrameId },
+    /// Go on with the rules whose time has come.
+    Rules,
+}
+
+/// What comes next, once it is decided.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Then {
+    Next,
+    Exit,
+    End,
+    Goto(u32),
+}
+
+impl Work {
+    /// The data that it goes on with, and the frame that it belongs to.
+    pub(super) fn data(&self) -> Option<(FrameId, &Data)> {
+        match self {
+            Self::Enter { parent, raw: data, .. }
+            | Self::Done { parent, output: data, .. }
+            | Self::Fail { parent, raw: data, .. } => Some((*parent, data)),
+            Self::Due { .. } | Self::Rules => None,
+        }
+    }
+}
+
+impl From<Flow> for Then {
+    fn from(flow: Flow) -> Self {
+        match flow {
+            Flow::Continue => Self::Next,
+            Flow::Exit => Self::Exit,
+            Flow::End => Self::End,
+            Flow::Goto(position) => Self::Goto(position),
+        }
+    }
+}
