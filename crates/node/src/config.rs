@@ -10,7 +10,7 @@ use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolOverrides};
 use edgefaas_platform::is_loopback;
-use edgefaas_state::store::{WalSync, MIN_RESERVE_BYTES};
+use edgefaas_state::store::{MIN_RESERVE_BYTES, WalSync};
 use serde::Deserialize;
 
 use crate::access::AccessSection;

@@ -8,7 +8,7 @@ use edgefaas_functions::logs::RingLimits;
 use edgefaas_functions::registry::FunctionMemoryLimits;
 use edgefaas_functions::trace::TraceLimits;
 use edgefaas_platform::{Clock, is_loopback};
-use edgefaas_state::store::{Durability, WalSync, StoreOptions};
+use edgefaas_state::store::{Durability, StoreOptions, WalSync};
 
 use crate::cluster::ClusterOptions;
 use crate::config::{self, NodeConfig};
