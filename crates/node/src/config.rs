@@ -10,7 +10,7 @@ use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolOverrides};
 use edgefaas_platform::is_loopback;
-use edgefaas_state::store::{JournalSync, MIN_RESERVE_BYTES};
+use edgefaas_state::store::{MIN_RESERVE_BYTES, WalSync};
 use serde::Deserialize;
 
 use crate::access::AccessSection;
@@ -271,7 +271,7 @@ pub struct BrokerSection {
     /// Connections at once; see [`MemoryPlan`] without.
     pub max_connections: Option<usize>,
     /// How soon a message is on the disk that is acknowledged: `commit`, `interval` or `never`.
-    pub sync: JournalSync,
+    pub sync: WalSync,
     /// Sessions, with and without a connection.
     pub max_sessions: usize,
     /// The longest Session Expiry Interval that clients get; without it as long as they like.
@@ -325,7 +325,7 @@ impl Default for BrokerSection {
         Self {
             max_packet: ByteSize::mib(1),
             max_connections: None,
-            sync: JournalSync::default(),
+            sync: WalSync::default(),
             max_sessions: broker.max_sessions,
             max_session_expiry: None,
             max_keepalive: None,

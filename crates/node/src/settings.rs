@@ -8,7 +8,7 @@ use edgefaas_functions::logs::RingLimits;
 use edgefaas_functions::registry::FunctionMemoryLimits;
 use edgefaas_functions::trace::TraceLimits;
 use edgefaas_platform::{Clock, is_loopback};
-use edgefaas_state::store::{Durability, JournalSync, StoreOptions};
+use edgefaas_state::store::{Durability, StoreOptions, WalSync};
 
 use crate::cluster::ClusterOptions;
 use crate::config::{self, NodeConfig};
@@ -116,8 +116,8 @@ pub(crate) fn keep_limits(config: &NodeConfig, plan: &MemoryPlan) -> KeepLimits 
 /// When a step of a durable workflow is safe enough for the next one to begin.
 pub(crate) fn step_durability(config: &NodeConfig) -> Durability {
     match config.broker.sync {
-        JournalSync::Commit => Durability::Synced,
-        JournalSync::Interval | JournalSync::Never => Durability::Written,
+        WalSync::Commit => Durability::Synced,
+        WalSync::Interval | WalSync::Never => Durability::Written,
     }
 }
 

@@ -8,20 +8,20 @@ use edgefaas_crdt::ApplyError;
 use crate::objects::MAX_FIELDS_PER_OBJECT;
 use crate::store::Damage;
 
-/// Longer keys the store can't have.
+/// Maximum length of a key, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 65_536;
 
-/// The store can't be opened or read.
+/// The store cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database refused.
+    /// The engine could not open the database.
     #[error(
         "the store in {path} cannot be opened: {reason}; run `edgefaas store check` to see which file is at fault"
     )]
     Open {
         /// The database's folder.
         path: PathBuf,
-        /// What it says.
+        /// The engine's error.
         reason: fjall::Error,
     },
     /// Files are missing or damaged.
@@ -34,12 +34,12 @@ pub enum StoreError {
     Lost {
         /// The database's folder.
         path: PathBuf,
-        /// Where damaged files would go.
+        /// Folder for the damaged files.
         aside: PathBuf,
         /// The files.
         damage: Vec<Damage>,
     },
-    /// The engine gave up.
+    /// The engine panicked while it opened the database.
     #[error(
         "the store in {path} cannot be opened: the engine stopped at a file that it did not expect; run `edgefaas store check`, \
          and restore the data directory from a backup"
@@ -48,26 +48,26 @@ pub enum StoreError {
         /// The database's folder.
         path: PathBuf,
     },
-    /// The writer's thread can't be started.
+    /// The writer thread cannot be started.
     #[error("the store's writer could not be started: {0}")]
     Thread(std::io::Error),
     /// A read failed.
     #[error("the store cannot be read: {0}")]
     Read(fjall::Error),
-    /// A file of it is damaged: what lies behind a key cannot be read.
+    /// A file of the store is damaged: entries behind a key cannot be read.
     #[error("the store cannot be read behind {after}: {reason}; the disk may be failing")]
     Unreadable {
-        /// The last that could be read.
+        /// Last readable key.
         after: String,
-        /// What the database says.
+        /// The engine's error.
         reason: fjall::Error,
     },
-    /// A value is not what was written.
+    /// A stored value is damaged.
     #[error("{what} in the store is damaged: {reason}")]
     Damaged {
-        /// Which value.
+        /// The value.
         what: String,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
 }
@@ -85,7 +85,7 @@ impl From<fjall::Error> for StoreError {
 /// A batch was not committed; nothing of it was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// The disk is full but for the reserve and what the engine needs to work.
+    /// The disk has no free space except the reserve and the space that the engine needs to work.
     #[error(
         "the disk is full ({free_bytes} bytes are free, and {needed_bytes} are needed: for the change itself, for the store's own work \
          and for deletions); make room: delete data, or files on the same disk"
@@ -99,7 +99,7 @@ pub enum CommitError {
     /// A change does not fit its field.
     #[error(transparent)]
     Field(#[from] FieldRefused),
-    /// A key is longer than the store can have.
+    /// A key exceeds the maximum length.
     #[error("a key has {bytes} bytes, and the store takes at most {MAX_KEY_BYTES}; choose a shorter name")]
     KeyTooLong {
         /// Its length.
@@ -108,7 +108,7 @@ pub enum CommitError {
     /// The store failed.
     #[error("the store failed: {0}")]
     Failed(#[from] StoreFailure),
-    /// The node is going down.
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
 }
@@ -134,7 +134,7 @@ pub enum StoreFailure {
         /// The error of the read.
         cause: Arc<str>,
     },
-    /// The broker's log was not stored, and a message of the change with it.
+    /// The broker's write-ahead log was not stored, and a message of the change is part of it.
     #[error("its messages are not on the disk")]
     BrokerLog,
     /// The writer panicked.
@@ -155,7 +155,7 @@ impl From<&StoreError> for StoreFailure {
     }
 }
 
-/// A change of a field was refused, and with it everything of its batch.
+/// A change of a field was refused, and all other changes of its batch with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldRefused {
     /// The operation does not fit the field.
@@ -163,10 +163,10 @@ pub enum FieldRefused {
     Apply {
         /// The object.
         object: String,
-        /// Why.
+        /// The reason.
         error: ApplyError,
     },
-    /// The object takes as much as it may.
+    /// The object has reached its quota.
     #[error(
         "object `{object}` would take {} bytes, which is over its quota of {quota_bytes} bytes; take something away from it, or \
          raise `quota` of its class in the manifest",
@@ -175,14 +175,14 @@ pub enum FieldRefused {
     OverQuota {
         /// The object.
         object: String,
-        /// What it has on the disk, and what comes before in the same batch.
+        /// Bytes on the disk, with earlier changes of the same batch.
         bytes: u64,
-        /// What was to be added, about.
+        /// Approximate bytes of the refused change.
         more_bytes: u64,
-        /// What it may have.
+        /// Quota of the object.
         quota_bytes: u64,
     },
-    /// The object has as many fields as may be.
+    /// The object has the maximum number of fields.
     #[error(
         "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
     )]

@@ -1,4 +1,4 @@
-//! Bearer tokens of requests, and tokens that are kept in files.
+//! Bearer tokens of requests, and token files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use edgefaas_platform::replace_file;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
-/// The token can't be read or made.
+/// The token cannot be read or created.
 #[derive(Debug, thiserror::Error)]
 #[error("the token {path} cannot be read or made: {reason}")]
 pub struct TokenError {
@@ -14,7 +14,7 @@ pub struct TokenError {
     reason: std::io::Error,
 }
 
-/// A token in a file, which is drawn if it is not there.
+/// Reads the token from a file; the first call draws it.
 pub fn token_in(path: &Path) -> Result<String, TokenError> {
     let failed = |reason| TokenError { path: path.to_owned(), reason };
     match std::fs::read_to_string(path) {
@@ -24,12 +24,12 @@ pub fn token_in(path: &Path) -> Result<String, TokenError> {
         Err(error) => return Err(failed(error)),
     }
     let token = blake3::Hash::from_bytes(rand::random()).to_hex().to_string();
-    // At once: a node that dies half-way leaves no half token.
+    // Atomic: a crash leaves no partial token.
     replace_file(path, format!("{token}\n").as_bytes()).map_err(failed)?;
     Ok(token)
 }
 
-/// The token in `authorization: Bearer TOKEN`; none if there are several such headers, which nobody can choose from.
+/// The token in `authorization: Bearer TOKEN`; `None` without such a header or with several.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };

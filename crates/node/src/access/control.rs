@@ -1,4 +1,4 @@
-//! What an operator does: users, reloads, and the end of what is no longer good.
+//! Access control by an operator: users, reloads, and disconnects after a credential ends.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -16,25 +16,25 @@ use super::users::{Change, hash_password};
 use super::{Access, AccessSection, Policy, PolicyError, Users, UsersError, users};
 use crate::tls::{Tls, TlsError};
 
-/// How often expired sessions are looked for: one that was told to go may take a moment, and a token that
-/// expires sooner may come any time.
+/// Minimum interval between two checks for expired sessions: a disconnect may take a moment, and a token that expires
+/// earlier may arrive at any time.
 const SHORTEST_SLEEP: Duration = Duration::from_secs(1);
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
-/// Changes who may do what while the node runs.
+/// Changes users, rules and certificates while the node runs.
 pub struct AccessControl {
     access: Arc<Access>,
     tls: Option<Arc<Tls>>,
     broker: Broker,
     section: AccessSection,
     data_dir: PathBuf,
-    /// The control port, if it speaks TLS.
+    /// Address of the control port, if it speaks TLS.
     secure_control: Option<SocketAddr>,
-    /// File and policy change together, one change after another.
+    /// Serialises changes: file and policy change together.
     changing: Mutex<()>,
 }
 
-/// What is in force after a reload.
+/// The policy after a reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reloaded {
     /// Users.
@@ -45,19 +45,19 @@ pub struct Reloaded {
     pub fingerprint: Option<String>,
 }
 
-/// Nothing was reloaded: what was in force stays.
+/// The reload failed; the previous policy stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// Users, rules or keys.
+    /// Users, rules or keys are invalid.
     #[error("{0}\nnothing was reloaded; what was in force stays")]
     Policy(#[from] PolicyError),
-    /// Certificates.
+    /// Certificates are invalid.
     #[error("{0}\nnothing was reloaded; what was in force stays")]
     Tls(#[from] TlsError),
 }
 
 impl AccessControl {
-    /// For a node with this configuration.
+    /// Access control of a node with this configuration.
     pub fn new(
         access: Arc<Access>,
         tls: Option<Arc<Tls>>,
@@ -77,15 +77,15 @@ impl AccessControl {
         self.access.policy().users().names().map(str::to_owned).collect()
     }
 
-    /// The fingerprint of the server's certificate, if anything speaks TLS.
+    /// The fingerprint of the server's certificate, if a listener speaks TLS.
     pub fn fingerprint(&self) -> Option<String> {
         self.tls.as_ref().map(|tls| tls.fingerprint())
     }
 
-    /// Adds a user, who can connect from now on.
+    /// Adds a user. The user can connect immediately.
     ///
     /// # Errors
-    /// Nothing was changed.
+    /// The user is invalid or exists, or the file cannot be written; users are unchanged.
     pub async fn add_user(&self, name: String, password: String) -> Result<(), UsersError> {
         self.change(move |dir| {
             users::change(&dir, &name, Change::Add(&hash_password(password.as_bytes())?))
@@ -93,10 +93,10 @@ impl AccessControl {
         .await
     }
 
-    /// Gives a user another password. Who is connected stays connected.
+    /// Changes a user's password. Existing connections stay.
     ///
     /// # Errors
-    /// Nothing was changed.
+    /// The user does not exist, the password is invalid, or the file cannot be written; users are unchanged.
     pub async fn set_password(&self, name: String, password: String) -> Result<(), UsersError> {
         self.change(move |dir| {
             users::change(&dir, &name, Change::SetPassword(&hash_password(password.as_bytes())?))
@@ -104,19 +104,19 @@ impl AccessControl {
         .await
     }
 
-    /// Takes a user away and ends the connections made with the user's password.
+    /// Removes a user and disconnects the connections made with the user's password.
     ///
     /// # Errors
-    /// Nothing was changed.
+    /// The user does not exist, or the file cannot be written; users are unchanged.
     pub async fn remove_user(&self, name: String) -> Result<(), UsersError> {
         self.change(move |dir| users::change(&dir, &name, Change::Remove)).await
     }
 
-    /// Reads users, rules, keys and certificates again. Connections stay; subscriptions that are not allowed
-    /// any more end, and so do connections of users who are gone.
+    /// Reads users, rules, keys and certificates again. Connections stay; subscriptions that are no longer allowed end,
+    /// and connections of removed users are closed.
     ///
     /// # Errors
-    /// A file is wrong: then everything stays as it was.
+    /// A file is invalid: the previous policy stays in force.
     pub async fn reload(&self) -> Result<Reloaded, ReloadError> {
         let _changing = self.changing.lock().await;
         let (section, data_dir, tls) = (self.section.clone(), self.data_dir.clone(), self.tls.clone());
@@ -142,7 +142,7 @@ impl AccessControl {
         Ok(reloaded)
     }
 
-    /// Ends sessions whose token expires or whose user is gone, until `cancel` fires.
+    /// Ends sessions whose token has expired or whose user was removed, until `cancel` fires.
     pub async fn end_expired(&self, cancel: CancellationToken) {
         let sessions = &self.access.sessions;
         loop {
@@ -186,7 +186,7 @@ impl AccessControl {
         Ok(())
     }
 
-    /// For people to compare, and for commands on this machine.
+    /// Logs the fingerprint for people to compare, and stores the certificate for commands on this machine.
     fn tell_certificate(&self) {
         let fingerprint = self.fingerprint();
         if let Some(fingerprint) = &fingerprint {

@@ -1,4 +1,4 @@
-//! Failed logins: each one more from an address for the same user is answered later.
+//! Failed logins: the answer to each further one from the same address for the same user is delayed longer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,36 +8,36 @@ use parking_lot::Mutex;
 
 use crate::shares::network_of;
 
-/// How long the first failure is held back; each further one twice as long.
+/// Delay of the first failed login; it doubles for each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// The longest: shorter than clients and the broker wait for a CONNECT to be answered.
+/// Maximum delay: clients and the broker wait longer for the answer to a CONNECT.
 const LONGEST_DELAY: Duration = Duration::from_secs(4);
-/// Failures are forgotten when there was no further one for so long.
+/// A failed login is forgotten after this time without a further one.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// Pairs of address and user that are remembered, 48 bytes each.
+/// Maximum number of remembered pairs of address and user, 48 bytes each.
 const MAX_REMEMBERED: usize = 8192;
 
-/// Failures by address (IPv6: network of 64 bits) and user.
+/// Failed logins by address (IPv6: network of 64 bits) and user.
 #[derive(Debug, Default)]
 pub struct FailedLogins(Mutex<HashMap<Key, Failures>>);
 
-/// A digest: names may be long.
+/// A digest, since names may be long.
 type Key = [u8; 16];
 
 #[derive(Debug, Clone, Copy)]
 struct Failures {
     count: u32,
-    /// When the last one is answered.
+    /// Time of the last answer.
     answered: Instant,
-    /// A password is being checked.
+    /// A password check runs.
     is_trying: bool,
 }
 
-/// A login that is being tried.
+/// A login attempt.
 pub struct Attempt<'a> {
     all: &'a FailedLogins,
     key: Key,
-    /// Others wait for it: there was a failure when it began.
+    /// Exclusive: an earlier attempt failed, so others wait for this one.
     is_only: bool,
 }
 
@@ -51,16 +51,16 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// The answer to an earlier failed login of the same user from the same address is still held back.
+/// The delayed answer to an earlier failed login of the same user from the same address is still pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an earlier login of this user from this address failed; try again later")]
 pub struct TooSoon;
 
 impl FailedLogins {
-    /// Begins a login: one at a time, where one has failed.
+    /// Begins a login attempt. After a failed login only one runs at a time.
     ///
     /// # Errors
-    /// [`TooSoon`], whatever the password is.
+    /// [`TooSoon`] while an earlier answer is delayed, whatever the password is.
     pub fn begin(&self, address: IpAddr, user: &str) -> Result<Attempt<'_>, TooSoon> {
         let key = key(address, user);
         let mut failures = self.0.lock();
@@ -74,7 +74,7 @@ impl FailedLogins {
         Ok(Attempt { all: self, key, is_only: true })
     }
 
-    /// Counts a failure, and says how long its answer is to be held back.
+    /// Counts a failed login and returns the delay of its answer.
     pub fn failed(&self, address: IpAddr, user: &str) -> Duration {
         let (now, key) = (Instant::now(), key(address, user));
         let mut all = self.0.lock();
@@ -95,7 +95,7 @@ impl FailedLogins {
         delay
     }
 
-    /// Forgets the failures: the user knows the password.
+    /// Forgets the failed logins after a successful one.
     pub fn succeeded(&self, address: IpAddr, user: &str) {
         let mut all = self.0.lock();
         if !all.is_empty() {
@@ -146,7 +146,7 @@ mod tests {
             failures.answered = Instant::now();
         }
         let tried = failed.begin(HERE, "ada").ok();
-        // One that began before the failure ends.
+        // An attempt that began before the failure ends.
         drop(Attempt { all: &failed, key: key(HERE, "ada"), is_only: false });
         assert!(tried.is_some() && failed.begin(HERE, "ada").is_err());
         drop(tried);

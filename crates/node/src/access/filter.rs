@@ -1,24 +1,24 @@
 //! Topic filters of rules: `%u` and `%c` in them stand for the client's user name and its id.
 //!
-//! A filter that has one of them applies to a client only if the client has that name, and only if the
-//! name is nothing but a part of one level: a user called `#` or `a/b` gains nothing by it.
+//! A filter with a placeholder applies only to a client that has the name, and only if the name is part of a single
+//! topic level: a user called `#` or `a/b` gains no permission by it.
 
 use edgefaas_broker::topic::{TopicFilterError, validate_filter};
 
-/// Who asks.
+/// Names of the client that a rule is checked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who<'a> {
     /// The user; `None` for an anonymous client.
     pub user: Option<&'a str>,
-    /// The client id; `None` where there is none, as over HTTP.
+    /// The client id; `None` over HTTP.
     pub client_id: Option<&'a str>,
 }
 
-/// A filter of a rule, taken apart.
+/// A parsed filter of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleFilter {
     levels: Box<[Level]>,
-    /// Names it needs.
+    /// The filter contains `%u`.
     needs_user: bool,
     needs_client: bool,
 }
@@ -29,9 +29,9 @@ enum Level {
     One,
     /// `#`
     Rest,
-    /// Itself.
+    /// A literal level.
     Text(Box<str>),
-    /// With `%u` or `%c` in it.
+    /// A level with `%u` or `%c`.
     Named(Box<[Part]>),
 }
 
@@ -43,10 +43,10 @@ enum Part {
 }
 
 impl RuleFilter {
-    /// Takes a filter apart: any topic filter, in which `%u` and `%c` are names.
+    /// Parses a topic filter with the placeholders `%u` and `%c`.
     ///
     /// # Errors
-    /// It is no topic filter.
+    /// The text is not a valid topic filter.
     pub fn new(text: &str) -> Result<Self, TopicFilterError> {
         validate_filter(text)?;
         let levels: Box<[Level]> = text.split('/').map(level).collect();
@@ -56,7 +56,7 @@ impl RuleFilter {
         Ok(Self { needs_user: has(&Part::User), needs_client: has(&Part::Client), levels })
     }
 
-    /// True if `topic` matches the filter as it reads for this client (MQTT 5, section 4.7).
+    /// True if `topic` matches the filter with the names of this client (MQTT 5, section 4.7).
     pub fn matches(&self, who: Who<'_>, topic: &str) -> bool {
         if !self.applies_to(who) || (topic.starts_with('$') && self.starts_with_wildcard()) {
             return false;
@@ -74,12 +74,12 @@ impl RuleFilter {
         levels.next().is_none()
     }
 
-    /// True if every topic that matches `filter` matches this one too.
+    /// True if every topic that matches `filter` matches this filter too.
     pub fn covers(&self, who: Who<'_>, filter: &str) -> bool {
         if !self.applies_to(who) || (filter.starts_with('$') && self.starts_with_wildcard()) {
             return false;
         }
-        // Every topic has a first level, so that these two are the same.
+        // Every topic has a first level, so both filters match the same topics.
         if filter == "#" && *self.levels == [Level::One, Level::Rest] {
             return true;
         }
@@ -89,7 +89,7 @@ impl RuleFilter {
                 return true;
             }
             match levels.next() {
-                // `a/#` matches `a`, which has no level here.
+                // `a/#` matches `a`, which has no further level.
                 None | Some("#") => return false,
                 Some("+") if *wanted == Level::One => {}
                 Some("+") => return false,
@@ -123,14 +123,14 @@ impl RuleFilter {
         matches!(levels.next(), None | Some("#"))
     }
 
-    /// The client has the names, and each is a part of a level.
+    /// True if the client has the needed names, and each is part of a single level.
     fn applies_to(&self, who: Who<'_>) -> bool {
         let fits = |name: Option<&str>| {
             name.is_some_and(|name| !name.is_empty() && !name.contains(['/', '+', '#', '\0']))
         };
         (!self.needs_user || fits(who.user))
             && (!self.needs_client || fits(who.client_id))
-            // Such topics belong to the broker, unless the rule itself says `$`.
+            // Topics with `$` belong to the broker, unless the rule itself begins with `$`.
             && !(self.starts_with_name() && self.starts_with_dollar(who))
     }
 
@@ -284,8 +284,8 @@ mod tests {
 
     const LEVELS: [&str; 4] = ["", "a", "b", "$x"];
 
-    /// All topics of up to four of these levels: deeper than the filters, with a level they do not have. The
-    /// empty one among them, which is none, only makes the two questions easier to answer.
+    /// All topics of up to four of these levels, which is deeper than the filters, with a level that no filter
+    /// contains. The empty topic is invalid, but its presence simplifies the comparison.
     fn topics() -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let mut last: Vec<String> = vec![String::new()];

@@ -12,10 +12,10 @@ use edgefaas_functions::topics;
 use super::sessions::Credential;
 use super::{Access, Action, Jwt, Policy, Who, certificate};
 
-/// What the client identifiers of the node's own sessions start with.
+/// Prefix of the client identifiers of the node's own sessions.
 const OWN_CLIENTS: &str = "$bridge/";
 
-/// [`Access`] as the broker knows it.
+/// [`Access`] as a hook of the broker.
 pub struct AccessHook(pub Arc<Access>);
 
 impl SessionHook for AccessHook {
@@ -45,7 +45,7 @@ impl SessionHook for AccessHook {
     }
 
     fn on_connected(&self, client: &Arc<Client>) {
-        // Whoever was removed while the password was checked is not among those who were sent away then.
+        // A user removed during the password check is not among the clients that were disconnected at the removal.
         if let Some(Credential::Password { user }) = self.0.sessions.connected(client)
             && self.0.policy.load().users().hash(&user).is_none()
         {
@@ -63,8 +63,8 @@ impl PublishHook for AccessHook {
         let topic = publishing.message().topic().as_str();
         let client = match publishing.origin() {
             Origin::Client(client) => client,
-            // An answer goes where its requester may publish; what it is told on the node's own topics is
-            // the answer to a call that it was allowed to make.
+            // An answer may go to the topics on which its requester may publish. Answers on the node's own topics
+            // belong to calls that the requester was allowed to make.
             Origin::Node { requester: Some(requester), .. } if !topic.starts_with(topics::PREFIX) => {
                 requester
             }
@@ -80,7 +80,7 @@ impl PublishHook for AccessHook {
 }
 
 impl Access {
-    /// Lets a client in or does not.
+    /// Accepts or refuses a client.
     async fn decide(&self, request: &ConnectRequest) -> Result<Grant, ConnectRefusal> {
         if request.peer.transport == Transport::Internal {
             return Ok(Grant::default());
@@ -109,7 +109,7 @@ impl Access {
         Ok(Grant { username })
     }
 
-    /// Who a client is: what it proves by a token or a password comes before its certificate.
+    /// Identifies a client: a token or password takes precedence over the certificate.
     async fn identify(
         &self,
         policy: &Policy,
@@ -125,7 +125,8 @@ impl Access {
             None => None,
         };
         let anonymous = policy.allows_anonymous(request.peer.address);
-        // Nothing to hold a name against: it is not believed, and harms nobody who may come in without one.
+        // Without configured credentials the user name cannot be verified. It is ignored: an anonymous client may
+        // connect anyway.
         let unchecked = anonymous && certified.is_none() && !policy.has_credentials();
         match (&request.username, &request.password) {
             _ if unchecked => Ok((None, None)),
@@ -192,7 +193,7 @@ fn refusal(reason: ConnectRefusalReason, detail: impl Into<String>) -> ConnectRe
     ConnectRefusal { reason, detail: detail.into() }
 }
 
-/// Logs what was refused, once a second at most: MQTT 3.1.1 and QoS 0 have no other way to find out.
+/// Logs refused requests, at most one per second: MQTT 3.1.1 and QoS 0 cannot report them to the client.
 #[derive(Default)]
 pub(super) struct RefusalLog {
     last_unix_s: AtomicU64,
@@ -200,7 +201,7 @@ pub(super) struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// How many were not logged before this one, if it is logged.
+    /// Number of requests that were not logged before this one; `None` if this one is not logged either.
     fn takes_turn(&self, now_unix_s: u64) -> Option<u64> {
         if self.last_unix_s.swap(now_unix_s, Ordering::Relaxed) == now_unix_s {
             self.unsaid.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,7 @@
-//! JSON Web Tokens (RFC 7519) in compact form: who holds one is the user its `sub` names.
+//! JSON Web Tokens (RFC 7519) in compact form: `sub` names the user.
 //!
-//! The signature is checked by `ring`. Which algorithm is right is a property of the key and never of the
-//! token: HS256 for a secret, RS256 for an RSA key, EdDSA for an Ed25519 key (RFC 7518, RFC 8037). ADR 22 says why no
-//! library reads tokens.
+//! `ring` verifies the signature. The key determines the algorithm, never the token: HS256 for a secret, RS256 for an
+//! RSA key, EdDSA for an Ed25519 key (RFC 7518, RFC 8037). ADR 22 explains why no library parses tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -15,28 +14,28 @@ use serde::Deserialize;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The shortest secret, in bytes: as long as the hash (RFC 7518, section 3.2).
+/// Minimum length of a secret, in bytes: the length of the hash (RFC 7518, section 3.2).
 const MIN_SECRET_BYTES: usize = 32;
-/// A longer token is not looked at.
+/// Maximum length of a token; a longer one is refused unread.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// How far clocks may differ.
+/// Allowed difference of clocks.
 const LEEWAY_S: u64 = 30;
 
 /// `[access.jwt]`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JwtSection {
-    /// A file with the secret that HS256 tokens are made with.
+    /// File with the secret that signs HS256 tokens.
     pub secret: Option<PathBuf>,
-    /// A PEM file with the public keys that RS256 and EdDSA tokens are checked with.
+    /// PEM file with the public keys that verify RS256 and EdDSA tokens.
     pub public_key: Option<PathBuf>,
-    /// What `iss` must be.
+    /// Required value of `iss`.
     pub issuer: Option<String>,
-    /// What `aud` must be, or have among others.
+    /// Required value of `aud`, or of one of its entries.
     pub audience: Option<String>,
 }
 
-/// Checks tokens.
+/// Verifies tokens.
 pub struct Jwt {
     keys: Vec<Key>,
     issuer: Option<String>,
@@ -49,29 +48,29 @@ enum Key {
     EdDsa(Box<[u8]>),
 }
 
-/// What a good token says.
+/// Claims of a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// Whose it is.
+    /// The user.
     pub subject: String,
-    /// Until when it is good, in seconds since the Unix epoch, with the leeway for clocks that differ.
+    /// Expiry in seconds since the Unix epoch, including the leeway for clocks.
     pub expires_unix_s: u64,
 }
 
-/// The keys can't be had.
+/// The keys cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum JwtKeyError {
-    /// There is no key.
+    /// No key is configured.
     #[error("[access.jwt] has no key; name a file with `secret` or `public_key`")]
     None,
-    /// A file can't be read.
+    /// A file cannot be read.
     #[error("access.jwt.{key} {path} cannot be read: {reason}")]
     Read {
         /// The setting.
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
     /// A secret is too short.
@@ -79,38 +78,38 @@ pub enum JwtKeyError {
     ShortSecret {
         /// The file.
         path: PathBuf,
-        /// Its length, without a newline at its end.
+        /// Its length, without a trailing newline.
         bytes: usize,
     },
-    /// Not a usable public key.
+    /// The file contains no usable public key.
     #[error("access.jwt.public_key {path}: {reason}")]
     PublicKey {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why a token is no good.
+/// Reason for which a token is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwtError {
-    /// Not a token in compact form.
+    /// The text is not a token in compact form.
     #[error("this is no JSON Web Token: {0}")]
     Malformed(&'static str),
-    /// No key fits.
+    /// No key matches the algorithm.
     #[error("no key is configured for the token's algorithm `{0}`")]
     Algorithm(String),
-    /// The signature is wrong.
+    /// The signature is invalid.
     #[error("the token's signature is not right")]
     Signature,
-    /// Not any more.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
-    /// Not yet.
+    /// The token is not valid yet.
     #[error("the token is not valid yet")]
     NotYet,
-    /// Meant for others, or by others.
+    /// Issuer or audience does not match.
     #[error("the token's `{0}` is not the one that is configured")]
     Claim(&'static str),
 }
@@ -118,7 +117,7 @@ pub enum JwtError {
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    /// Extensions that must be understood: none is.
+    /// Critical extensions; none is supported.
     crit: Option<serde_json::Value>,
 }
 
@@ -142,7 +141,7 @@ impl Jwt {
     /// Reads the keys.
     ///
     /// # Errors
-    /// A file can't be read or has no key in it.
+    /// A file cannot be read or contains no key.
     pub fn load(section: &JwtSection) -> Result<Self, JwtKeyError> {
         let mut keys = Vec::new();
         if let Some(path) = &section.secret {
@@ -157,16 +156,15 @@ impl Jwt {
         Ok(Self { keys, issuer: section.issuer.clone(), audience: section.audience.clone() })
     }
 
-    /// True for what looks like a token rather than a password: three parts, the first of them JSON.
+    /// True if the text looks like a token and not like a password: three parts, the first of them JSON.
     pub fn looks_like_one(text: &[u8]) -> bool {
         text.starts_with(b"eyJ") && text.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
-    /// Checks a token: its signature, `exp` (which it must have), `nbf`, and `iss` and `aud` if they are
-    /// configured.
+    /// Verifies a token: its signature, the mandatory `exp`, `nbf`, and `iss` and `aud` if configured.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first failed check.
     pub fn check(&self, token: &[u8], now_unix_s: u64) -> Result<Claims, JwtError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(JwtError::Malformed("it is too long"));
@@ -185,7 +183,7 @@ impl Jwt {
         }
         let signature = decode(signature)?;
         self.check_signature(&header.alg, signed.as_bytes(), &signature)?;
-        // Only now is what it says of any interest.
+        // The payload is parsed only after the signature is verified.
         let payload: Payload = serde_json::from_slice(&decode(payload)?)
             .map_err(|_| JwtError::Malformed("its claims need `sub` (a text) and `exp` (a number)"))?;
         self.check_claims(payload, now_unix_s)
@@ -204,7 +202,7 @@ impl Jwt {
 
     fn check_claims(&self, payload: Payload, now_unix_s: u64) -> Result<Claims, JwtError> {
         let Payload { sub, exp, nbf, iss, aud } = payload;
-        // Fractions are allowed (RFC 7519, section 2); what is negative or huge is clamped.
+        // Fractions are allowed (RFC 7519, section 2); negative or huge values are clamped.
         let expires_unix_s = (exp as u64).saturating_add(LEEWAY_S);
         if now_unix_s >= expires_unix_s {
             return Err(JwtError::Expired);
@@ -254,7 +252,7 @@ impl Key {
 fn secret_key(path: &Path) -> Result<Key, JwtKeyError> {
     let read = |reason| JwtKeyError::Read { key: "secret", path: path.to_owned(), reason };
     let contents = std::fs::read(path).map_err(read)?;
-    // What an editor or `echo` adds.
+    // Editors and `echo` append a newline.
     let secret = contents.strip_suffix(b"\n").unwrap_or(&contents);
     let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
     if secret.len() < MIN_SECRET_BYTES {

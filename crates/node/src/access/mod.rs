@@ -1,8 +1,7 @@
-//! Who may do what: users and their passwords, tokens, client certificates, and the rules of what each may
-//! publish and subscribe to.
+//! Access control: users and passwords, tokens, client certificates, and rules for publishing and subscribing.
 //!
-//! What counts is a [`Policy`], an immutable snapshot. A reload makes a new one and swaps it; if a file is
-//! wrong the old one stays in force. `hook` asks it at every CONNECT, SUBSCRIBE and PUBLISH.
+//! A [`Policy`] is an immutable snapshot. A reload makes a new one and swaps it; if a file is invalid the old one stays
+//! in force. `hook` checks the policy at every CONNECT, SUBSCRIBE and PUBLISH.
 
 mod bearer;
 mod certificate;
@@ -41,42 +40,42 @@ pub use users::{
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessSection {
-    /// Clients without a name: all (`true`), none (`false`), or if it is not set those on this machine.
+    /// Accepts anonymous clients: all (`true`), none (`false`), or by default only those on this machine.
     pub allow_anonymous: Option<bool>,
-    /// The file with the rules; without one, who is let in may do everything.
+    /// The file with the rules; without one, every accepted client may do everything.
     pub acl: Option<PathBuf>,
     /// Tokens.
     pub jwt: Option<JwtSection>,
 }
 
-/// The rules can't be had.
+/// The policy cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The rules can't be read.
+    /// The rules cannot be read.
     #[error("access.acl {path} cannot be read: {reason}")]
     ReadAcl {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
-    /// The rules are not what they should be.
+    /// The rules are invalid.
     #[error("access.acl {path} is not valid:\n{reason}")]
     Acl {
         /// The file.
         path: PathBuf,
-        /// Place and reason.
+        /// Position and reason.
         reason: Box<toml::de::Error>,
     },
-    /// The keys of tokens.
+    /// The keys of tokens are invalid.
     #[error(transparent)]
     Jwt(#[from] JwtKeyError),
-    /// The users.
+    /// The users are invalid.
     #[error(transparent)]
     Users(#[from] UsersError),
 }
 
-/// What is in force: one snapshot of all that says who may do what.
+/// The access policy in force, as one snapshot.
 pub struct Policy {
     users: Users,
     rules: Arc<Rules>,
@@ -85,10 +84,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Reads all the files that the section and the data directory have.
+    /// Reads all files of the section and the data directory.
     ///
     /// # Errors
-    /// The first thing that is wrong with one of them.
+    /// The first invalid file.
     pub fn load(section: &AccessSection, data_dir: &Path) -> Result<Self, PolicyError> {
         let users = Users::load(data_dir)?;
         let rules = match &section.acl {
@@ -108,12 +107,12 @@ impl Policy {
         })
     }
 
-    /// True if somebody has a way to prove who they are.
+    /// True if users or tokens are configured.
     pub fn has_credentials(&self) -> bool {
         !self.users.is_empty() || self.jwt.is_some()
     }
 
-    /// May a client without a name come in from this address?
+    /// True if an anonymous client may connect from this address.
     pub fn allows_anonymous(&self, peer: SocketAddr) -> bool {
         self.allow_anonymous.unwrap_or_else(|| is_loopback(peer.ip()))
     }
@@ -128,19 +127,19 @@ impl Policy {
         &self.users
     }
 
-    /// What checks tokens, if they are configured.
+    /// The verifier of tokens, if tokens are configured.
     pub fn jwt(&self) -> Option<&Jwt> {
         self.jwt.as_deref()
     }
 
-    /// The same with other users.
+    /// A copy with other users.
     fn with_users(&self, users: Users) -> Self {
         let Self { rules, jwt, allow_anonymous, .. } = self;
         Self { users, rules: rules.clone(), jwt: jwt.clone(), allow_anonymous: *allow_anonymous }
     }
 }
 
-/// Decides about clients and what they do; the broker's hook.
+/// Access decisions for clients; the broker's hook.
 pub struct Access {
     policy: ArcSwap<Policy>,
     passwords: Passwords,
@@ -152,7 +151,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// With this policy in force.
+    /// Access with this policy in force.
     pub fn new(policy: Policy, clock: Clock) -> Self {
         Self {
             policy: ArcSwap::from_pointee(policy),
@@ -165,22 +164,22 @@ impl Access {
         }
     }
 
-    /// What is in force now.
+    /// The policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.load_full()
     }
 
-    /// Checks a token now.
+    /// Verifies a token at the current time.
     ///
     /// # Errors
-    /// What is wrong with it; `None` if tokens are not configured.
+    /// The failed check; `None` if tokens are not configured.
     pub fn check_token(&self, token: &[u8]) -> Result<Claims, Option<JwtError>> {
         let policy = self.policy.load();
         let jwt = policy.jwt().ok_or(None)?;
         jwt.check(token, self.now_unix_s()).map_err(Some)
     }
 
-    /// Holds back the answer to a request with a wrong token.
+    /// Delays the answer to a request with an invalid token.
     pub async fn hold_back(&self, address: IpAddr) {
         tokio::time::sleep(self.failed.failed(address, "")).await;
     }

@@ -1,4 +1,4 @@
-//! Passwords: hashed with argon2id, checked a few at a time, and remembered once they were right.
+//! Passwords: hashed with argon2id, with a limit on concurrent checks and a cache of correct passwords.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -12,32 +12,32 @@ use tokio::sync::Semaphore;
 
 use crate::shares::Shares;
 
-/// The longest password, in bytes.
+/// Maximum length of a password, in bytes.
 pub const MAX_PASSWORD_BYTES: usize = 1024;
-/// What a hash costs: 19 MiB and two passes, OWASP's choice for argon2id, some 100 ms on a Raspberry Pi 4.
+/// Cost of a hash: 19 MiB and two passes, OWASP's choice for argon2id, about 100 ms on a Raspberry Pi 4.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
-/// Checks at a time: together 38 MiB, and never all cores of a Pi.
+/// Concurrent checks: 38 MiB together, and never all cores of a Pi.
 const AT_ONCE: usize = 2;
-/// Checks that wait; more are turned away.
+/// Maximum number of waiting checks; further ones are refused.
 const MAX_WAITING: usize = 256;
-/// Checks that wait or run for clients of one address: whoever guesses does not shut out the others.
+/// Maximum number of checks that wait or run for clients of one address, so that one address cannot block the others.
 const WAITING_PER_ADDRESS: usize = 32;
-/// Right passwords that are remembered: 32 bytes each, so that as many devices can come back at once.
+/// Maximum number of cached correct passwords, 32 bytes each: this many devices can reconnect together.
 const MAX_REMEMBERED: usize = 16_384;
 
-/// Checks passwords.
+/// Verifies passwords.
 ///
-/// A hash is made to be slow. When thousands of devices come back at once after a restart of the network,
-/// each would cost one; so what was found right is remembered, by a hash under a key that never leaves this
-/// process. Wrong ones are not, and unknown users cost as much as known ones.
+/// A hash is slow by design. After a restart of the network thousands of devices reconnect together, and each would
+/// cost a hash; so correct passwords are cached, as a hash under a key that never leaves this process. Wrong passwords
+/// are not cached, and a check for an unknown user takes as long as for a known one.
 pub struct Passwords {
     key: [u8; 32],
     remembered: Mutex<Remembered>,
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
     shares: Arc<Shares>,
-    /// What the password of an unknown user is compared with.
+    /// Hash that the password of an unknown user is compared with.
     decoy: Arc<str>,
 }
 
@@ -47,13 +47,13 @@ struct Remembered {
     oldest: VecDeque<[u8; 32]>,
 }
 
-/// Too many passwords wait to be checked.
+/// Too many password checks wait.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many passwords wait to be checked; try again later")]
 pub struct Busy;
 
 impl Passwords {
-    /// Remembers nothing yet.
+    /// Makes an empty cache.
     pub fn new() -> Self {
         Self {
             key: rand::random(),
@@ -61,17 +61,16 @@ impl Passwords {
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             waiting: AtomicUsize::new(0),
             shares: Shares::new(WAITING_PER_ADDRESS),
-            // Random bytes where a hash would be: the cost is the same, and no password is right.
+            // Random bytes in place of a hash: the cost is the same, and no password matches.
             decoy: decoy().into(),
         }
     }
 
-    /// True if `password` is the one that `hash` was made of; `None` stands for a user that does not exist. `address` is
-    /// the client's.
-    /// Takes a hash's time unless it was right before. Dropping the future gives its place up.
+    /// True if `hash` is the hash of `password`; `None` stands for an unknown user. `address` is the client's address.
+    /// Takes as long as a hash unless the password is cached. Dropping the future gives up its place in the queue.
     ///
     /// # Errors
-    /// Too many wait, of all or of that address.
+    /// Too many checks wait, in all or for that address.
     pub async fn check(
         &self,
         user: &str,
@@ -104,13 +103,13 @@ impl Passwords {
         Ok(right)
     }
 
-    /// True if `password` was found right before, and the hash is still the same.
+    /// True if `password` is cached as correct for the same hash.
     pub fn remembers(&self, user: &str, password: &[u8], hash: Option<&Arc<str>>) -> bool {
         let known = self.fingerprint(user, password, hash.map_or("", |hash| hash));
         self.remembered.lock().known.contains(&known)
     }
 
-    /// Covers the stored hash too: a changed password is not remembered any more.
+    /// The fingerprint covers the stored hash: changing the password invalidates the cache entry.
     fn fingerprint(&self, user: &str, password: &[u8], hash: &str) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         for part in [user.as_bytes(), password, hash.as_bytes()] {
@@ -139,7 +138,7 @@ impl Default for Passwords {
     }
 }
 
-/// The hash of a password as text (PHC string format). Takes its time: not for a worker.
+/// Hashes a password (PHC string format). Slow: not for a worker thread.
 ///
 /// # Errors
 /// The system has no randomness for the salt, or no memory.
@@ -148,7 +147,7 @@ pub fn hash(password: &[u8]) -> Result<String, argon2::password_hash::Error> {
     Ok(hash.to_string())
 }
 
-/// True if `text` is a hash that [`Passwords::check`] understands.
+/// True if `text` is a hash that [`Passwords::check`] supports.
 pub fn is_hash(text: &str) -> bool {
     PasswordHash::new(text).is_ok_and(|hash| {
         Algorithm::try_from(hash.algorithm.as_str()).is_ok()
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(passwords.check("ada", b"correct", Some(&stored), HERE).await, Ok(true));
         assert_eq!(passwords.remembered.lock().known.len(), 1, "only the right one");
 
-        // No turn is to be had: only what is remembered gets an answer.
+        // All permits are taken: only cached passwords get an answer.
         let _held = passwords.turns.clone().acquire_many_owned(AT_ONCE as u32).await.unwrap();
         assert_eq!(passwords.check("ada", b"correct", Some(&stored), HERE).await, Ok(true));
         let other: Arc<str> = hash(b"correct").unwrap().into();
@@ -220,7 +219,7 @@ mod tests {
         }
     }
 
-    /// The result, if it is there at once.
+    /// The result, if the future is ready at the first poll.
     fn tokio_test_pending<T>(future: impl Future<Output = T>) -> Option<T> {
         use futures_util::FutureExt;
         Box::pin(future).now_or_never()

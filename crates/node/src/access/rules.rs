@@ -1,4 +1,4 @@
-//! Rules: which client may publish, subscribe and leave wills where. `docs/security.md` describes the file.
+//! Access rules for publishing, subscribing and wills. `docs/security.md` describes the file.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::filter::{RuleFilter, Who};
 
-/// What a client wants to do.
+/// An action of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Publish to a topic.
@@ -18,10 +18,10 @@ pub enum Action {
     Will,
 }
 
-/// All the rules there are.
+/// The access rules.
 #[derive(Debug)]
 pub struct Rules {
-    /// Without rules everything is allowed that the broker itself allows.
+    /// Without rules, every action is allowed that the broker itself allows.
     open: bool,
     allow: RuleSet,
     deny: RuleSet,
@@ -29,9 +29,9 @@ pub struct Rules {
 
 #[derive(Debug, Default)]
 struct RuleSet {
-    /// Those for one user, which may be many.
+    /// Rules for one user each, of which there may be many.
     by_user: HashMap<String, Vec<Rule>>,
-    /// Those for patterns of users, for everyone, and for anonymous clients.
+    /// Rules for patterns of users, for all users, and for anonymous clients.
     others: Vec<Rule>,
 }
 
@@ -53,21 +53,21 @@ enum WhoPattern {
 }
 
 impl Rules {
-    /// No rules: everything is allowed.
+    /// No rules: every action is allowed.
     pub fn open() -> Self {
         Self { open: true, allow: RuleSet::default(), deny: RuleSet::default() }
     }
 
-    /// Reads the rules of an `acl.toml`.
+    /// Parses an `acl.toml`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first problem, with its line.
     pub fn parse(text: &str) -> Result<Self, Box<toml::de::Error>> {
         let file: File = toml::from_str(text).map_err(Box::new)?;
         Ok(Self { open: false, allow: file.allow.into(), deny: file.deny.into() })
     }
 
-    /// How many there are.
+    /// Number of rules.
     pub fn len(&self) -> usize {
         [&self.allow, &self.deny]
             .map(|set| set.others.len() + set.by_user.values().map(Vec::len).sum::<usize>())
@@ -75,13 +75,13 @@ impl Rules {
             .sum()
     }
 
-    /// True if there are none, as in an empty file: then nothing is allowed. See [`open`](Self::open).
+    /// True for an empty file, which allows no action. See [`open`](Self::open).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True if the client may do this. A subscription is allowed if one filter covers the whole of it, and
-    /// none that is denied has a topic in common with it.
+    /// True if the client may do this. A subscription is allowed if one allowed filter covers it, and no denied filter
+    /// overlaps it.
     pub fn allows(&self, who: Who<'_>, action: Action, topic: &str) -> bool {
         if self.open {
             return true;
@@ -105,16 +105,16 @@ impl Rules {
             })
     }
 
-    /// True if the client may connect with its client identifier. As soon as one `[[allow]]` has `client_ids`, every client
-    /// needs one that is for it.
+    /// True if the client may connect with its client identifier. Once an `[[allow]]` has `client_ids`, every client
+    /// needs a matching one.
     pub fn allows_client_id(&self, who: Who<'_>) -> bool {
         let has_one = |rule: &Rule| rule.client_ids.iter().any(|pattern| pattern.matches_id(who));
         let bound = self.allow.all().any(|rule| !rule.client_ids.is_empty());
         self.open || ((!bound || self.allow.any(who, has_one)) && !self.deny.any(who, has_one))
     }
 
-    /// True if the client's message may pass, be it its will: whoever may leave a will on a topic can have
-    /// it published at any time.
+    /// True if the client's message is allowed, as a publish or as its will: a client may have its will published at
+    /// any time.
     pub fn allows_message(&self, who: Who<'_>, topic: &str) -> bool {
         self.allows(who, Action::Publish, topic) || self.allows(who, Action::Will, topic)
     }
@@ -134,8 +134,8 @@ impl RuleSet {
 }
 
 impl Pattern {
-    /// Whether a pattern for client identifiers is for the client's own. `%u` stands for the user name; one that has a `*` in
-    /// it, as the subject of a token may, has no identifiers by it.
+    /// True if a pattern for client identifiers matches the client's own. `%u` stands for the user name; a name with a
+    /// `*`, which the subject of a token may contain, matches no identifier.
     fn matches_id(&self, who: Who<'_>) -> bool {
         let Some(id) = who.client_id else { return false };
         if !self.0.contains("%u") {
@@ -160,7 +160,7 @@ impl Rule {
     }
 }
 
-/// An `acl.toml`.
+/// The contents of `acl.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -191,7 +191,7 @@ struct Keys {
 
 struct Filter(RuleFilter);
 
-/// In which `*` stands for any characters.
+/// A pattern in which `*` stands for any characters.
 #[derive(Debug)]
 struct Pattern(String);
 

@@ -1,4 +1,4 @@
-//! Which connections stand on a credential that may go: a token that expires, a user that is removed.
+//! Connections whose credential may end: a token that expires, or a user that is removed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,52 +8,52 @@ use edgefaas_broker::{Client, Transport};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A connection: no two have the same at a time.
+/// Key of a connection, unique at a time.
 type Key = (SocketAddr, Transport);
 
-/// Why a client was let in.
+/// Credential that a client was accepted with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// It knew the password of this user.
+    /// The password of this user.
     Password {
         /// The user.
         user: Arc<str>,
     },
-    /// It had a token, good until then.
+    /// A token.
     Token {
-        /// In seconds since the Unix epoch.
+        /// Expiry in seconds since the Unix epoch.
         expires_unix_s: u64,
     },
 }
 
-/// The connections with such a credential.
+/// Connections with such a credential.
 #[derive(Default)]
 pub struct Sessions {
     connections: Mutex<Connections>,
-    /// A token was added, or a user came in that had been removed meanwhile.
+    /// Notified after a token was added, or after a connect of a user that had been removed meanwhile.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct Connections {
     all: HashMap<Key, Connection>,
-    /// When those that never got further were forgotten last.
+    /// Time of the last removal of stale entries.
     swept_unix_s: u64,
 }
 
 struct Connection {
     credential: Credential,
-    /// Not before its session is in place.
+    /// Set once the client's session exists.
     client: Option<Arc<Client>>,
-    /// When it was let in: one that never gets further is forgotten.
+    /// Time of acceptance; an entry that never gets a session is removed later.
     since_unix_s: u64,
 }
 
-/// After that a connection which was let in and is not there has gone again.
+/// An accepted connection without a session is removed after this time.
 const LET_IN_S: u64 = 60;
 
 impl Sessions {
-    /// A client was let in.
+    /// Adds an accepted client.
     pub fn let_in(&self, key: Key, credential: Credential, now_unix_s: u64) {
         let is_token = matches!(credential, Credential::Token { .. });
         let mut connections = self.connections.lock();
@@ -70,7 +70,7 @@ impl Sessions {
         }
     }
 
-    /// Its session is in place. Says what it was let in for.
+    /// Adds the client's session. Returns the credential it was accepted with.
     pub fn connected(&self, client: &Arc<Client>) -> Option<Credential> {
         let mut connections = self.connections.lock();
         let connection = connections.all.get_mut(&(client.peer, client.transport))?;
@@ -78,19 +78,19 @@ impl Sessions {
         Some(connection.credential.clone())
     }
 
-    /// It is gone.
+    /// Removes a connection.
     pub fn disconnected(&self, client: &Client) {
         self.connections.lock().all.remove(&(client.peer, client.transport));
     }
 
-    /// The connected clients whose credential is no longer good.
+    /// Connected clients whose credential has ended.
     pub fn without(&self, is_good: impl Fn(&Credential) -> bool) -> Vec<Arc<Client>> {
         let connections = self.connections.lock();
         let bad = connections.all.values().filter(|connection| !is_good(&connection.credential));
         bad.filter_map(|connection| connection.client.clone()).collect()
     }
 
-    /// When the first token expires.
+    /// Earliest expiry of a token.
     pub fn next_expiry_unix_s(&self) -> Option<u64> {
         let connections = self.connections.lock();
         let expiries = connections.all.values().filter_map(|connection| match connection.credential {
@@ -100,12 +100,12 @@ impl Sessions {
         expiries.min()
     }
 
-    /// Has whoever waits for [`changed`](Self::changed) look.
+    /// Notifies the waiter in [`changed`](Self::changed).
     pub fn look_again(&self) {
         self.changed.notify_one();
     }
 
-    /// Waits until somebody came in who may have to go earlier than all others.
+    /// Waits until a credential was added that may end earlier than all others.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -10,9 +10,9 @@ use toml_edit::{DocumentMut, Item, Table};
 
 use super::passwords;
 
-/// The file's name.
+/// Name of the file.
 pub const USERS_FILE: &str = "users.toml";
-/// The longest name of a user, in bytes.
+/// Maximum length of a user name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 const HEADER: &str = "# The users of this node's MQTT broker; `edgefaas users` changes them.\n\n";
 
@@ -20,55 +20,55 @@ const HEADER: &str = "# The users of this node's MQTT broker; `edgefaas users` c
 #[derive(Debug, Default, Clone)]
 pub struct Users(BTreeMap<String, Arc<str>>);
 
-/// The users can't be read or changed.
+/// The users cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("the users {path} cannot be read: {reason}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is invalid.
     #[error("the users {path} are not valid:\n{reason}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Place and reason.
+        /// Position and reason.
         reason: String,
     },
-    /// The file can't be written.
+    /// The file cannot be written.
     #[error("the users {path} cannot be written: {reason}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
-    /// Not a name.
+    /// The user name is invalid.
     #[error("`{name}` is no name of a user: use 1 to 64 letters, digits, `_`, `-`, `.` and `@`")]
     Name {
-        /// What was given.
+        /// The given name.
         name: String,
     },
-    /// Not a password.
+    /// The password is empty or too long.
     #[error("a password has 1 to {} bytes", passwords::MAX_PASSWORD_BYTES)]
     Password,
     /// The password could not be hashed.
     #[error("the password could not be hashed: {reason}")]
     Hash {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There is one of that name.
+    /// The user exists already.
     #[error("there is a user `{name}` already; `edgefaas users passwd {name}` changes the password")]
     Exists {
         /// The name.
         name: String,
     },
-    /// There is none of that name.
+    /// The user does not exist.
     #[error("there is no user `{name}`")]
     Unknown {
         /// The name.
@@ -77,10 +77,10 @@ pub enum UsersError {
 }
 
 impl Users {
-    /// Reads the users in a data directory; no file is no users.
+    /// Reads the users of a data directory; without a file no user exists.
     ///
     /// # Errors
-    /// The file can't be read, or is wrong somewhere: the message says where.
+    /// The file cannot be read or is invalid; the message gives the position.
     pub fn load(data_dir: &Path) -> Result<Self, UsersError> {
         read(&data_dir.join(USERS_FILE)).map(|(users, _)| users)
     }
@@ -95,12 +95,12 @@ impl Users {
         self.0.keys().map(String::as_str)
     }
 
-    /// How many there are.
+    /// Number of users.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if there are none.
+    /// True if no user exists.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -113,15 +113,15 @@ pub enum Change<'a> {
     Add(&'a str),
     /// Another password hash for a user.
     SetPassword(&'a str),
-    /// Takes a user away.
+    /// Removes the user.
     Remove,
 }
 
-/// Changes the file in a data directory and gives the users as they are then. What was edited by hand
-/// meanwhile, comments included, stays. The file is replaced at once and readable only by its owner.
+/// Changes the file in a data directory and returns the changed users. Manual edits of the file are kept, comments
+/// included. The file is replaced atomically and is readable only by its owner.
 ///
 /// # Errors
-/// Nothing was changed.
+/// The change is invalid, or the file cannot be read or written; the file is unchanged.
 pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, UsersError> {
     let path = data_dir.join(USERS_FILE);
     let (mut users, mut document) = read(&path)?;
@@ -155,10 +155,10 @@ pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, 
     Ok(users)
 }
 
-/// The hash of a new password. Takes its time: not for a worker.
+/// Hashes a new password. Slow: not for a worker thread.
 ///
 /// # Errors
-/// It is empty or too long.
+/// The password is empty or too long.
 pub fn hash_password(password: &[u8]) -> Result<String, UsersError> {
     if !(1..=passwords::MAX_PASSWORD_BYTES).contains(&password.len()) {
         return Err(UsersError::Password);
@@ -166,8 +166,8 @@ pub fn hash_password(password: &[u8]) -> Result<String, UsersError> {
     passwords::hash(password).map_err(|error| UsersError::Hash { reason: error.to_string() })
 }
 
-/// True if `name` can name a user: 1 to 64 letters, digits, `_`, `-`, `.` and `@`, so that it is always a
-/// level of a topic.
+/// True if `name` is a valid user name: 1 to 64 letters, digits, `_`, `-`, `.` and `@`, so it is always a single topic
+/// level.
 pub fn is_user_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.@".contains(&byte))
@@ -186,7 +186,7 @@ fn read(path: &Path) -> Result<(Users, DocumentMut), UsersError> {
     Ok((Users(users.collect()), document))
 }
 
-/// `[users.NAME]` needs no `[users]` above it.
+/// An implicit table: `[users.NAME]` needs no `[users]` above it.
 fn implicit_table() -> Item {
     let mut table = Table::new();
     table.set_implicit(true);

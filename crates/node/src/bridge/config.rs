@@ -11,29 +11,29 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSection {
-    /// What it is called in logs, metrics and `edgefaas status`.
+    /// Name in logs, metrics and `edgefaas status`.
     pub name: String,
     /// `mqtt://HOST[:PORT]`, or `mqtts://HOST[:PORT]` for TLS.
     pub url: String,
-    /// The certificates (PEM) that the other broker's is held against; needed for `mqtts://`.
+    /// Trusted certificates (PEM) that verify the other broker's; required for `mqtts://`.
     pub ca: Option<PathBuf>,
-    /// The certificate (PEM) that is shown to the other broker.
+    /// The node's client certificate (PEM) for the other broker.
     pub cert: Option<PathBuf>,
     /// The key of that certificate (PEM).
     pub key: Option<PathBuf>,
     /// User name at the other broker.
     pub username: Option<String>,
-    /// The file with the password; a line break at its end does not count.
+    /// The file with the password; a trailing line break is ignored.
     pub password_file: Option<PathBuf>,
-    /// Client identifier at the other broker; made of the node's id and the bridge's name if it is not set.
+    /// Client identifier at the other broker; by default made of the node's id and the bridge's name.
     pub client_id: Option<String>,
-    /// Time without a packet after which the connection is checked, and given up without an answer.
+    /// Keepalive: after this time without a packet the bridge sends a ping, and disconnects if no answer arrives.
     #[serde(with = "humantime_serde", default = "default_keepalive")]
     pub keepalive: Duration,
     /// The version of the protocol.
     #[serde(default)]
     pub version: BridgeVersion,
-    /// What goes over it.
+    /// Relayed topics.
     pub topics: Vec<TopicSection>,
 }
 
@@ -53,22 +53,22 @@ pub enum BridgeVersion {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopicSection {
-    /// Which topics, without the prefixes.
+    /// Topic filter, without the prefixes.
     pub filter: String,
-    /// Which way.
+    /// Direction of the messages.
     pub direction: Direction,
     /// The highest quality of service.
     #[serde(default)]
     pub qos: BridgeQoS,
-    /// What these topics start with on this node.
+    /// Prefix of these topics on this node.
     #[serde(default)]
     pub local_prefix: String,
-    /// What they start with on the other broker.
+    /// Prefix of these topics on the other broker.
     #[serde(default)]
     pub remote_prefix: String,
 }
 
-/// Which way messages go.
+/// Direction of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -76,7 +76,7 @@ pub enum Direction {
     In,
     /// From this node to the other broker.
     Out,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
@@ -109,55 +109,55 @@ fn default_keepalive() -> Duration {
 }
 
 impl Direction {
-    /// From the other broker to this node, too.
+    /// True if messages go from the other broker to this node.
     pub fn is_in(self) -> bool {
         self != Direction::Out
     }
 
-    /// From this node to the other broker, too.
+    /// True if messages go from this node to the other broker.
     pub fn is_out(self) -> bool {
         self != Direction::In
     }
 }
 
 impl TopicSection {
-    /// The whole filter on this node.
+    /// The filter with the prefix of this node.
     pub fn local_filter(&self) -> String {
         format!("{}{}", self.local_prefix, self.filter)
     }
 
-    /// The whole filter on the other broker.
+    /// The filter with the prefix of the other broker.
     pub fn remote_filter(&self) -> String {
         format!("{}{}", self.remote_prefix, self.filter)
     }
 }
 
-/// Settings of a bridge that can't be used.
+/// Settings of a bridge are invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("bridge `{bridge}`: {problem}")]
 pub struct BridgeConfigError {
-    /// Its name.
+    /// Name of the bridge.
     pub bridge: String,
-    /// What is wrong and what would be right.
+    /// The problem, and a valid setting.
     pub problem: String,
 }
 
-/// Where a bridge connects to.
+/// Address of the other broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// Name or address, an IPv6 address without brackets.
+    /// Host name or address, an IPv6 address without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// By TLS.
+    /// True for TLS.
     pub tls: bool,
 }
 
 impl BridgeSection {
-    /// Where it connects to.
+    /// Address of the other broker.
     ///
     /// # Errors
-    /// The URL is none of a broker.
+    /// The URL is not a valid URL of a broker.
     pub fn remote(&self) -> Result<Remote, BridgeConfigError> {
         let wrong = |problem: String| BridgeConfigError { bridge: self.name.clone(), problem };
         let expected =
@@ -221,10 +221,10 @@ impl BridgeSection {
     }
 }
 
-/// Holds all bridges against what a node can do.
+/// Validates the settings of all bridges.
 ///
 /// # Errors
-/// The first that is no good.
+/// The first invalid setting.
 pub fn check(bridges: &[BridgeSection]) -> Result<(), BridgeConfigError> {
     let mut names = HashSet::new();
     for section in bridges {

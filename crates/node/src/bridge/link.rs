@@ -1,4 +1,4 @@
-//! One connection of a bridge: to the other broker, and to its session in this node's.
+//! A connection of a bridge: to the other broker, and to the bridge's session in this node's broker.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -26,33 +26,33 @@ use super::relay::{Effect, Relay};
 use super::wire::{Size, Wire, WireError};
 use super::{Bridge, Bridges};
 
-/// From the first packet to the other broker's answer.
+/// Maximum time from the first packet to the other broker's CONNACK.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the last bytes may take to leave.
+/// Maximum time for sending the last bytes at a disconnect.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Bytes between this node's broker and the bridge.
+/// Buffer between this node's broker and the bridge, in bytes.
 const LOCAL_BUFFER: usize = 64 * 1024;
-/// What is to be sent before no more is read that makes more of it.
+/// Maximum number of unsent bytes; beyond it, the bridge stops reading packets that cause more.
 const MOST_UNSENT: usize = 256 * 1024;
-/// Acknowledgements that wait for the store before no more is read.
+/// Maximum number of acknowledgements that wait for the store; beyond it, the bridge stops reading.
 const MOST_UNSTORED: usize = 4096;
-/// Messages in flight to a broker that does not say how many it takes.
+/// Maximum number of messages in flight to a broker without a Receive Maximum.
 const INFLIGHT: u16 = 1000;
-/// The same for MQTT 3.1.1, in which it can't say.
+/// The same for MQTT 3.1.1, which has no Receive Maximum.
 const INFLIGHT_V311: u16 = 100;
-/// What a packet grows by, prefixes aside.
+/// Maximum growth of a packet, except prefixes.
 const OVERHEAD_BYTES: usize = 256;
-/// Until a message that there was no room for is offered again.
+/// Interval of offering a message again that the broker had no room for.
 const RETRY: Duration = Duration::from_secs(1);
-/// Far from the identifiers that the session in this node's broker is likely to have in flight.
+/// Packet identifier of SUBSCRIBE, unlikely to be in flight in the session in this node's broker.
 const SUBSCRIBE_PKID: u16 = u16::MAX;
 const UNSUBSCRIBE_PKID: u16 = u16::MAX - 1;
 
-/// How a connection ended.
+/// Result of a connection.
 pub enum Ended {
     /// The node stops.
     Cancelled,
-    /// For this reason.
+    /// The connection failed for this reason.
     Failed(String),
 }
 
@@ -82,7 +82,7 @@ pub enum LinkError {
     Store,
 }
 
-/// Makes the bridge's session in this node's broker, with its subscriptions and no others.
+/// Creates the bridge's session in this node's broker, with exactly its subscriptions.
 pub async fn prepare_session(bridges: &Bridges, bridge: &Bridge) -> Result<(), LinkError> {
     let (mut local, serving) = local_end(&bridges.broker);
     let wire = local_wire(bridges);
@@ -106,7 +106,7 @@ pub async fn prepare_session(bridges: &Bridges, bridge: &Bridge) -> Result<(), L
     }
 }
 
-/// Ends the session of a bridge that there no longer is.
+/// Removes the session of a bridge that is no longer configured.
 pub async fn forget_session(broker: &Broker, client_id: &str) {
     let (mut local, serving) = local_end(broker);
     let properties = None;
@@ -119,12 +119,12 @@ pub async fn forget_session(broker: &Broker, client_id: &str) {
         next_packet(&mut local, &mut inbound, &wire, "this node's broker").await
     };
     tokio::select! {
-        _ = forgotten => tracing::info!(client_id, "the queue of a bridge that is gone was removed"),
+        _ = forgotten => tracing::info!(client_id, "the queue of a bridge that is no longer configured was removed"),
         () = serving => {}
     }
 }
 
-/// Connects, and relays until the connection ends or `cancel` fires.
+/// Connects and relays until the connection ends or `cancel` fires.
 pub async fn connect(bridges: &Bridges, bridge: &Bridge, cancel: &CancellationToken) -> Ended {
     let connected = async {
         let remote = bridge.section.remote().map_err(|error| LinkError::Ended(error.to_string()))?;
@@ -197,17 +197,17 @@ fn tls_config(bridge: &Bridge) -> Result<rustls::ClientConfig, LinkError> {
     }
 }
 
-/// One end of a connection without a network, and this node's broker serving the other.
+/// An in-memory connection to this node's broker: one end for the bridge, and the future that serves the other end.
 fn local_end(broker: &Broker) -> (DuplexStream, impl Future<Output = ()> + Send) {
     let (local, served) = tokio::io::duplex(LOCAL_BUFFER);
     let broker = broker.clone();
-    // Not ended by the node's cancellation: the bridge ends it.
+    // The bridge ends this connection, not the node's cancellation.
     let serving = async move { broker.serve(served, Peer::internal(), CancellationToken::new()).await };
     (local, serving)
 }
 
 fn local_wire(bridges: &Bridges) -> Wire {
-    // What the broker adds to what it took is not held against the limit.
+    // Bytes that the broker adds to an accepted message do not count for the limit.
     let max_packet_bytes = bridges.max_packet_bytes.saturating_add(64 * 1024);
     Wire { version: BridgeVersion::V5, max_packet_bytes }
 }
@@ -227,7 +227,7 @@ fn local_connect(
     Packet::Connect(connect, None, None)
 }
 
-/// Brings the subscriptions of the session in line with the configuration; says how many answers there will be.
+/// Packets that align the session's subscriptions with the configuration, and the number of expected answers.
 fn session_packets(
     bridges: &Bridges,
     bridge: &Bridge,
@@ -254,7 +254,7 @@ fn session_packets(
     Ok(answers)
 }
 
-/// What came over a bridge does not go back over it, and retained messages stay retained.
+/// No-local: a message from a bridge is not sent back over it. Retain-as-published: retained messages stay retained.
 fn subscription(filter: String, qos: QoS) -> Filter {
     let qos = match qos {
         QoS::AtMostOnce => v5::QoS::AtMostOnce,
@@ -284,7 +284,7 @@ async fn next_packet<S: AsyncRead + Unpin>(
     }
 }
 
-/// Says hello to the other broker. It may not know the hello of a bridge, and closes the connection then.
+/// Connects to the other broker. A broker that does not support the bridge flag in CONNECT closes the connection.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     bridges: &Bridges,
     bridge: &Bridge,
@@ -355,7 +355,7 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
     let offered = offer.as_ref();
     let mut unreleased = bridge.unreleased.lock().await;
     if !ack.session_present {
-        // Its identifiers begin anew, and mean other messages.
+        // A new session assigns identifiers anew, so the recorded ones refer to other messages.
         let gone: Vec<_> = unreleased.drain().map(|pkid| bridge.record(pkid, false)).collect();
         if !gone.is_empty() {
             bridges.broker.record(gone);
@@ -399,7 +399,7 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
     let wanted: Vec<String> = filters.iter().map(|filter| filter.path.clone()).collect();
     let (gone, changes) = bridge.subscribing(&wanted, ack.session_present);
     if !changes.is_empty() {
-        // Not awaited: it is on the disk long before a configuration without these filters is read.
+        // Not awaited: the record is on the disk long before the node reads a configuration without these filters.
         bridges.broker.record(changes);
     }
     if !gone.is_empty() {
@@ -423,7 +423,7 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
     ended
 }
 
-/// Writes some of `bytes`; with none left, waits until all are on their way.
+/// Writes some of `bytes`; if `bytes` is empty, flushes.
 async fn write_or_flush<W: AsyncWrite + Unpin>(writer: &mut W, bytes: &[u8]) -> std::io::Result<usize> {
     if bytes.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(bytes).await }
 }
@@ -436,13 +436,14 @@ struct Link<'a> {
     remote_wire: Wire,
     to_local: BytesMut,
     to_remote: BytesMut,
-    /// In the order in which they are to leave, each when what it stands for is stored.
+    /// Acknowledgements in the order of sending, each with the ticket of its stored message.
     acks: VecDeque<(Option<Ticket>, Packet)>,
-    /// A message of the other broker that there is no room for: nothing more is read from there before there is.
+    /// A message of the other broker for which this node's broker has no room. The bridge reads no further packets from
+    /// the other broker until it has room.
     stalled: Option<Stalled>,
-    /// What the other broker was asked to end.
+    /// Filters of pending UNSUBSCRIBE packets to the other broker.
     unsubscribing: Vec<String>,
-    /// Bytes of a message of the other broker that is too large.
+    /// Remaining bytes of a too large message of the other broker.
     skipping: usize,
 }
 
@@ -533,7 +534,7 @@ impl Link<'_> {
                 }
                 () = retry => self.retry(),
                 _ = ticks.tick() => {
-                    // While nothing is read, nothing can be heard.
+                    // While the bridge does not read, it cannot receive an answer.
                     if unanswered && takes {
                         return Err(LinkError::Timeout(keepalive));
                     }
@@ -567,13 +568,14 @@ impl Link<'_> {
     fn publish(&mut self, message: Message, ack: Option<Packet>, record: Option<u16>) {
         let origin = Origin::Bridge { client_id: self.bridge.client_id.clone() };
         let changes = record.map(|pkid| self.bridge.record(pkid, true)).into_iter().collect();
-        // What is too large will not be smaller later.
+        // A message that exceeds the limit will always exceed it.
         let may_wait = ack.is_some() && message.weight() <= self.bridges.max_packet_bytes as usize;
         let kept = may_wait.then(|| message.clone());
         let published = self.bridges.broker.publish_with(&origin, message, changes);
         match published.outcome {
             PublishOutcome::Rejected(reason) => {
-                // Not here: should the connection end now, the message is a new one when it comes again.
+                // The identifier is not recorded here: if the connection ends now, the other broker sends the message
+                // again as a new one.
                 if let Some(pkid) = record {
                     self.relay.unreleased.remove(&pkid);
                 }
@@ -591,8 +593,8 @@ impl Link<'_> {
         self.acks.extend(ack.map(|ack| (published.ticket, ack)));
     }
 
-    /// Leaves out a message that is too large: if it ended the connection it would come again, for ever. False while its
-    /// end is not there.
+    /// Skips a message that is too large: ending the connection would make the other broker send it again, without end.
+    /// False until the whole message is skipped.
     fn skip_too_large(&mut self, bytes: &mut BytesMut) -> Result<bool, LinkError> {
         loop {
             let skipped = self.skipping.min(bytes.len());
@@ -652,7 +654,7 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Leaves in good order; what was not acknowledged comes or goes again.
+    /// Disconnects in order; messages without acknowledgement are sent again on the next connection.
     async fn farewell<S: AsyncWrite + Unpin>(&mut self, remote: &mut S) -> Result<(), LinkError> {
         let goodbye = Disconnect::new(DisconnectReasonCode::NormalDisconnection);
         self.remote_wire.encode(Packet::Disconnect(goodbye), &mut self.to_remote)?;

@@ -33,12 +33,12 @@ use self::link::Ended;
 use self::topics::Topics;
 pub use self::via::ViaHook;
 
-/// What the client identifiers of bridges' sessions in this node's broker start with.
+/// Prefix of the client identifiers of bridges' sessions in this node's broker.
 const SESSION_PREFIX: &str = "$bridge/";
-/// The wait after the first failure; doubled by every further one.
+/// Backoff after the first failure; it doubles after each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
-/// A connection that was good for so long starts the waits anew.
+/// A connection of at least this duration resets the backoff.
 const GOOD_CONNECTION: Duration = Duration::from_secs(10);
 
 /// All bridges of a node.
@@ -55,55 +55,55 @@ pub(crate) struct Bridge {
     clock: Clock,
     topics: Topics,
     out_filters: Vec<TopicFilter>,
-    /// Of its session in this node's broker.
+    /// Client identifier of its session in this node's broker.
     client_id: Arc<str>,
     figures: Figures,
-    /// The other broker's QoS 2 messages that wait for PUBREL. Taken while there is a connection.
+    /// QoS 2 messages of the other broker that wait for PUBREL. Locked during a connection.
     unreleased: tokio::sync::Mutex<HashSet<u16>>,
-    /// What is subscribed in the session at the other broker, as far as this node knows.
+    /// Known subscriptions of the session at the other broker.
     subscribed: Mutex<BTreeSet<String>>,
-    /// How often in a row the other broker did not answer the CONNECT of a bridge (MQTT 3.1.1).
+    /// Number of consecutive CONNECTs with the bridge flag (MQTT 3.1.1) that the other broker did not answer.
     not_understood: AtomicU32,
 }
 
-/// What a bridge has done.
+/// Counters of a bridge.
 #[derive(Default)]
 struct Figures {
     incoming: AtomicU64,
     outgoing: AtomicU64,
     lost: AtomicU64,
-    /// In milliseconds since the Unix epoch; 0 while there is no connection.
+    /// In milliseconds since the Unix epoch; 0 while disconnected.
     connected_since_unix_ms: AtomicU64,
     last_error: Mutex<Option<String>>,
 }
 
-/// A bridge as it is now.
+/// Status of a bridge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BridgeStatus {
     /// Its name.
     pub name: String,
-    /// Where it leads.
+    /// URL of the other broker.
     pub url: String,
-    /// Since when it is connected, if it is.
+    /// Start of the current connection; `None` while disconnected.
     pub connected_since_unix_ms: Option<u64>,
     /// Messages that wait for the other broker.
     pub queued: u64,
     /// Messages that came from the other broker.
     pub incoming: u64,
-    /// Messages that the other broker has.
+    /// Messages that the other broker has acknowledged.
     pub outgoing: u64,
-    /// Messages that were lost: refused on either side, or the queue was full. What other subscribers to the very same
-    /// filter lost on this node counts as well.
+    /// Lost messages: refused by either broker, or dropped from a full queue. Losses of other subscribers to the same
+    /// filter on this node count as well.
     pub dropped: u64,
-    /// What went wrong last.
+    /// Last error.
     pub last_error: Option<String>,
 }
 
 impl Bridges {
-    /// The bridges of a configuration that was checked.
+    /// Opens the bridges of a validated configuration.
     ///
     /// # Errors
-    /// What is stored of them can't be read.
+    /// Their stored records cannot be read.
     pub fn open(
         sections: &[BridgeSection],
         broker: Broker,
@@ -132,7 +132,7 @@ impl Bridges {
         Ok(Self { broker, node_id, max_packet_bytes, bridges })
     }
 
-    /// Ends the sessions of bridges that are no longer there.
+    /// Removes the sessions of bridges that are no longer configured.
     pub async fn forget_old(&self) {
         for session in self.broker.sessions(SESSION_PREFIX) {
             if self.bridges.iter().all(|bridge| bridge.client_id != session.client_id) {
@@ -141,7 +141,7 @@ impl Bridges {
         }
     }
 
-    /// A task for each bridge: keeps it connected until `cancel` fires.
+    /// Starts a task for each bridge that keeps it connected until `cancel` fires.
     pub fn tasks(
         self: &Arc<Self>,
         cancel: &CancellationToken,
@@ -153,7 +153,7 @@ impl Bridges {
         self.bridges.iter().map(task).collect()
     }
 
-    /// All of them, as they are now.
+    /// Status of all bridges.
     pub fn status(&self) -> Vec<BridgeStatus> {
         if self.bridges.is_empty() {
             return Vec::new();
@@ -180,7 +180,7 @@ impl Bridges {
 
     async fn keep(&self, bridge: &Bridge, cancel: &CancellationToken) {
         let mut backoff = FIRST_BACKOFF;
-        // Messages are queued from the start, whether the other broker can be reached or not.
+        // Messages are queued from the start, even while the other broker is unreachable.
         let prepared = link::prepare_session(self, bridge);
         if let Some(Err(error)) = cancel.run_until_cancelled(prepared).await {
             bridge.failed(format!("there is no queue for it: {error}"));
@@ -194,7 +194,7 @@ impl Bridges {
             if started.elapsed() > GOOD_CONNECTION {
                 backoff = FIRST_BACKOFF;
             }
-            // Nodes that lost the same broker do not come back all at once.
+            // Random, so that nodes that lost the same broker do not reconnect simultaneously.
             let wait = backoff.mul_f64(rand::random_range(0.5..1.5));
             backoff = (backoff * 2).min(LONGEST_BACKOFF);
             if cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
@@ -210,7 +210,8 @@ impl Bridge {
         tracing::info!(bridge = self.section.name, url = self.section.url, "the bridge is connected");
     }
 
-    /// Whether to say in CONNECT that this is a bridge. Once may be chance: the other broker may have been stopping.
+    /// True if CONNECT carries the bridge flag. A single unanswered CONNECT may be chance: the other broker may have
+    /// been stopping.
     fn greets_as_bridge(&self) -> bool {
         self.not_understood.load(Relaxed) < 2
     }
@@ -228,7 +229,7 @@ impl Bridge {
         self.failed(reason);
     }
 
-    /// Logged when it is not the same as before.
+    /// Logs the error if it differs from the previous one.
     fn failed(&self, reason: String) {
         let mut last = self.figures.last_error.lock();
         if last.as_ref() != Some(&reason) {
@@ -242,13 +243,13 @@ impl Bridge {
         }
     }
 
-    /// Records that a QoS 2 message with this identifier was taken, or that it is done with.
+    /// Records that a QoS 2 message with this identifier was accepted, or removes the record.
     fn record(&self, pkid: u16, taken: bool) -> Change {
         recorded::identifier(&self.section.name, pkid, taken)
     }
 
-    /// What the session at the other broker is to be subscribed to from now on. Gives the filters that it still has and
-    /// is not to have, and what to record.
+    /// Sets the subscriptions of the session at the other broker. Returns the filters to unsubscribe, and the changes
+    /// to record.
     fn subscribing(&self, wanted: &[String], session_present: bool) -> (Vec<String>, Vec<Change>) {
         let mut subscribed = self.subscribed.lock();
         let gone: Vec<_> = subscribed.iter().filter(|filter| !wanted.contains(filter)).cloned().collect();
@@ -260,12 +261,12 @@ impl Bridge {
         if session_present {
             return (gone, changes);
         }
-        // A new session has none of them.
+        // A new session has no subscriptions.
         changes.extend(self.unsubscribed(&gone));
         (Vec::new(), changes)
     }
 
-    /// The session at the other broker no longer has these subscriptions; gives what to record.
+    /// Removes ended subscriptions of the session at the other broker; returns the changes to record.
     fn unsubscribed(&self, filters: &[String]) -> Vec<Change> {
         let mut subscribed = self.subscribed.lock();
         let forget = |filter: &String| {

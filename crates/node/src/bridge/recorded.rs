@@ -1,11 +1,12 @@
-//! What bridges remember in the store, beside their sessions.
+//! Records of bridges in the store, beside their sessions.
 //!
 //! ```text
 //! b NAME 0 IDENTIFIER   a QoS 2 message of the other broker that waits for PUBREL
 //! f NAME 0 FILTER       a subscription in the session at the other broker
 //! ```
 //!
-//! In the key space of hooks, where these tags are the bridges' own. IDENTIFIER is 2 bytes, big-endian; there are no values.
+//! The records are in the key space of hooks, where these tags belong to the bridges. IDENTIFIER is 2 bytes,
+//! big-endian; values are empty.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,24 +17,24 @@ use super::config::BridgeSection;
 
 const IDENTIFIER: u8 = b'b';
 const FILTER: u8 = b'f';
-/// Entries that are read at a time.
+/// Entries per page of a scan.
 const PAGE: usize = 1024;
 
-/// What was recorded of one bridge.
+/// Records of one bridge.
 #[derive(Debug, Default)]
 pub struct Recorded {
     /// QoS 2 messages that wait for PUBREL.
     pub unreleased: HashSet<u16>,
-    /// What is subscribed at the other broker.
+    /// Subscriptions at the other broker.
     pub subscribed: BTreeSet<String>,
 }
 
-/// Records that a QoS 2 message with this identifier was taken, or that it is done with.
+/// The change that records that a QoS 2 message with this identifier was accepted, or removes the record.
 pub fn identifier(bridge: &str, pkid: u16, taken: bool) -> Change {
     change(IDENTIFIER, bridge, &pkid.to_be_bytes(), taken)
 }
 
-/// Records that this filter is subscribed at the other broker, or that it no longer is.
+/// The change that records a subscription at the other broker, or removes the record.
 pub fn filter(bridge: &str, filter: &str, subscribed: bool) -> Change {
     change(FILTER, bridge, filter.as_bytes(), subscribed)
 }
@@ -43,10 +44,10 @@ fn change(tag: u8, bridge: &str, rest: &[u8], there: bool) -> Change {
     Change { space: Space::Hook, key, value: there.then(Bytes::new) }
 }
 
-/// What was recorded, by bridge. What is of bridges that are gone is deleted.
+/// Loads the records by bridge. Deletes records of bridges that are no longer configured.
 ///
 /// # Errors
-/// The store can't be read.
+/// The store cannot be read.
 pub fn load(
     broker: &Broker,
     storage: &dyn Storage,
@@ -95,7 +96,7 @@ enum Entry<'a> {
 
 fn parse(key: &[u8]) -> Option<(&str, Entry<'_>)> {
     let (tag, rest) = key.split_first()?;
-    // Names have no zero in them.
+    // Names contain no zero byte.
     let end = rest.iter().position(|byte| *byte == 0)?;
     let (name, rest) = (std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]);
     let entry = match *tag {
@@ -115,7 +116,7 @@ fn keys(storage: &dyn Storage, tag: u8) -> Result<Vec<Vec<u8>>, StorageError> {
             if key.first() != Some(&tag) {
                 return Ok(keys);
             }
-            // The one after it.
+            // The key behind the last one.
             from = [&key[..], &[0]].concat();
             keys.push(key);
         }

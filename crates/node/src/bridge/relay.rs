@@ -1,4 +1,4 @@
-//! What packets of the two ends of a bridge mean. No I/O, no clock.
+//! Translation of packets between both ends of a bridge. No I/O, no clock.
 //!
 //! ```text
 //!   this node's broker                            the other broker
@@ -10,11 +10,11 @@
 //!   stored                       --------------> PUBREC 7
 //! ```
 //!
-//! On the way out the session of this node's own broker is the queue, and packet identifiers go through unchanged. The
-//! session gives a message that it sends again the identifier it had before, after a restart too, so that the other
-//! broker recognises it: QoS 2 is exactly once from end to end, and nothing has to be kept here.
+//! Outgoing messages: the bridge's session in this node's broker is the queue, and packet identifiers pass unchanged.
+//! The session sends a message again with the same identifier, also after a restart, so the other broker recognises it:
+//! QoS 2 is exactly once from end to end, without any state here.
 //!
-//! On the way in, a QoS 2 identifier is recorded in the same commit as its message, and forgotten at PUBREL.
+//! Incoming messages: a QoS 2 identifier is recorded in the same commit as its message, and removed at PUBREL.
 
 use std::collections::HashSet;
 
@@ -31,51 +31,51 @@ use super::via::{MAX_HOPS, VIA, Via};
 /// The relay of one connection.
 #[derive(Debug)]
 pub struct Relay<'a> {
-    /// What goes where.
+    /// Topic mapping.
     pub topics: &'a Topics,
-    /// This node, as [`VIA`] names it.
+    /// This node's id in [`VIA`].
     pub node_id: &'a str,
-    /// User properties can be sent.
+    /// The protocol version supports user properties.
     pub has_properties: bool,
-    /// The other broker takes retained messages.
+    /// The other broker supports retained messages.
     pub retain_available: bool,
     /// The other broker's QoS 2 messages that wait for PUBREL.
     pub unreleased: &'a mut HashSet<u16>,
 }
 
-/// What to do.
+/// Effect of a packet.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
     /// Send this to the other broker.
     ToRemote(Packet),
     /// Send this to this node's broker.
     ToLocal(Packet),
-    /// Publish this here; then, when it is stored, send `ack` to the other broker.
+    /// Publish this message on this node; once it is stored, send `ack` to the other broker.
     Publish {
-        /// On its topic here.
+        /// The message, on its local topic.
         message: Box<Message>,
-        /// For QoS 1 and 2.
+        /// Acknowledgement of QoS 1 and 2.
         ack: Option<Packet>,
-        /// To be recorded with it, for QoS 2.
+        /// Identifier to record with the message, for QoS 2.
         record: Option<u16>,
     },
-    /// The identifier is done with: forget it, then send PUBCOMP.
+    /// Remove the recorded identifier, then send PUBCOMP.
     Release(u16),
-    /// The other broker has ended subscriptions, in the order in which that was asked for, or has
-    /// said why not. Empty for all of them.
+    /// The other broker has ended subscriptions, in the order of the requests, or has refused to. Empty for all of
+    /// them.
     Unsubscribed(Vec<UnsubAckReason>),
-    /// Only acknowledge, after everything before.
+    /// Send this acknowledgement after all earlier ones.
     Acknowledge(Packet),
-    /// A message did not get through.
+    /// A message was refused.
     Refused(String),
-    /// The other broker has acknowledged a message, or has been sent one that it does not acknowledge.
+    /// The other broker has acknowledged a message, or a message without acknowledgement was sent to it.
     Delivered,
-    /// The other end is finished.
+    /// The other end has disconnected.
     End(String),
 }
 
 impl Relay<'_> {
-    /// A packet of this node's broker.
+    /// Handles a packet of this node's broker.
     pub fn on_local(&self, packet: Packet) -> Vec<Effect> {
         match packet {
             Packet::Publish(publish) => self.outgoing(publish),
@@ -95,7 +95,7 @@ impl Relay<'_> {
         }
     }
 
-    /// A packet of the other broker.
+    /// Handles a packet of the other broker.
     pub fn on_remote(&mut self, packet: Packet) -> Vec<Effect> {
         match packet {
             Packet::Publish(publish) => self.incoming(publish),
@@ -145,7 +145,7 @@ impl Relay<'_> {
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let properties = publish.properties.take();
         let via = Via::of(properties.iter().flat_map(|properties| &properties.user_properties));
-        // Brought by another bridge of this node, it was here just now; if it was here before, it has come back.
+        // A message from another bridge of this node lists this node last; an earlier entry means that it has returned.
         let returned = via.has_before_last(self.node_id);
         let far = via.is_far();
         let signed = via.with(self.node_id);
@@ -194,7 +194,7 @@ impl Relay<'_> {
         let mut properties = publish.properties.unwrap_or_default();
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let via = Via::of(&properties.user_properties);
-        // What has been here before has been everywhere it would go.
+        // A message that has passed this node before has reached all its destinations.
         let (returned, far) = (via.has(self.node_id), via.is_far());
         let signed = via.with(self.node_id);
         let translated = self.topics.to_local(topic).and_then(|topic| TopicName::new(topic).ok());
@@ -215,7 +215,7 @@ impl Relay<'_> {
     }
 }
 
-/// Names this node as the last of those that the message came by.
+/// Adds this node as the last one that the message has passed.
 fn sign(user_properties: &mut Vec<(String, String)>, via: String) {
     user_properties.retain(|(name, _)| name != VIA);
     user_properties.push((VIA.to_owned(), via));

@@ -1,10 +1,10 @@
-//! From a topic on this node to the one on the other broker, and back.
+//! Mapping between local and remote topics.
 
 use edgefaas_broker::TopicFilter;
 
 use super::config::TopicSection;
 
-/// The topics of a bridge.
+/// Topic mapping of a bridge.
 #[derive(Debug)]
 pub struct Topics {
     out: Vec<Rule>,
@@ -17,7 +17,7 @@ struct Rule {
     to: End,
 }
 
-/// One side of an entry.
+/// One side of a mapping rule.
 #[derive(Debug)]
 struct End {
     filter: TopicFilter,
@@ -37,7 +37,7 @@ impl End {
 }
 
 impl Topics {
-    /// Of a bridge whose filters are valid.
+    /// Makes the mapping; all filters must be valid.
     pub fn new(sections: &[TopicSection]) -> Self {
         let out = sections
             .iter()
@@ -50,12 +50,12 @@ impl Topics {
         Self { out: out.collect(), into: into.collect() }
     }
 
-    /// The other broker's topic for one of this node, by the first entry that matches.
+    /// Maps a local topic to the remote one, by the first matching entry.
     pub fn to_remote(&self, topic: &str) -> Option<String> {
         translate(&self.out, topic)
     }
 
-    /// This node's topic for one of the other broker.
+    /// Maps a remote topic to the local one.
     pub fn to_local(&self, topic: &str) -> Option<String> {
         translate(&self.into, topic)
     }
@@ -65,8 +65,8 @@ fn translate(rules: &[Rule], topic: &str) -> Option<String> {
     rules.iter().find_map(|rule| {
         let rest = rule.from.filter.matches(topic).then(|| topic.strip_prefix(&rule.from.prefix))??;
         let topic = format!("{}{rest}", rule.to.prefix);
-        // `prefix/#` also matches `prefix`, of which nothing may be left. And what is under a prefix there may begin with
-        // `$` here, where topics do more than carry messages: `#` does not stand for these.
+        // `prefix/#` also matches `prefix`, which may map to an empty topic. A topic below a remote prefix may map to a
+        // local topic that begins with `$`, which does more than carry messages: `#` does not cover these.
         (!topic.is_empty() && rule.to.filter.matches(&topic)).then_some(topic)
     })
 }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(topics.to_local("sites/7/$SYS/x"), None);
         assert_eq!(topics.to_local("other/$faas/fn/f/invoke"), None);
         assert_eq!(topics.to_remote("$SYS/x"), None);
-        // Where it is said, it is meant.
+        // An entry that names `$` explicitly covers such topics.
         assert_eq!(topics.to_local("calls/$faas/fn/f/invoke").as_deref(), Some("$faas/fn/f/invoke"));
         let topics = Topics::new(&[section("#", "sites/7/", "")]);
         assert_eq!(topics.to_remote("sites/7/$SYS/x"), None);

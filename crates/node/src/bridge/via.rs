@@ -1,4 +1,4 @@
-//! The nodes that a message came by, and the hook that believes them from bridges only.
+//! Nodes that a message has passed, and the hook that accepts this list from bridges only.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use edgefaas_broker::{Client, Message, Origin, PublishHook, Publishing, Transpor
 use edgefaas_manifest::glob_matches;
 use parking_lot::Mutex;
 
-/// User property with the ids of the nodes that a message came by, oldest first, separated by `,`.
+/// User property with the ids of the nodes that a message has passed, oldest first, separated by `,`.
 pub const VIA: &str = "edgefaas-via";
 /// The maximum number of nodes that a message passes.
 pub const MAX_HOPS: usize = 8;
-/// Longer than any 8 node ids are.
+/// More than the length of any 8 node ids.
 const MAX_VIA_BYTES: usize = 1024;
-/// Clients that are named in the log, each once.
+/// Maximum number of clients named in the log, each once.
 const MAX_NAMED: usize = 256;
 
-/// The ids of the nodes that a message came by.
+/// Ids of the nodes that a message has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Via<'a>(&'a str);
 
 impl<'a> Via<'a> {
-    /// Of a message with these user properties.
+    /// Reads the list from user properties.
     pub fn of<N: AsRef<str> + 'a, V: AsRef<str> + 'a>(
         user_properties: impl IntoIterator<Item = &'a (N, V)>,
     ) -> Self {
@@ -29,23 +29,23 @@ impl<'a> Via<'a> {
         Self(found.map_or("", |(_, via)| via.as_ref()))
     }
 
-    /// The message has been at this node.
+    /// True if the message has passed this node.
     pub fn has(self, node_id: &str) -> bool {
         self.0.split(',').any(|node| node == node_id)
     }
 
-    /// The message has been at this node before it was at the last one.
+    /// True if the message has passed this node before the last node.
     pub fn has_before_last(self, node_id: &str) -> bool {
         self.0.rsplit_once(',').is_some_and(|(before, _)| Via(before).has(node_id))
     }
 
-    /// The message has passed as many nodes as it may.
+    /// True if the message has passed the maximum number of nodes.
     pub fn is_far(self) -> bool {
         self.0.len() > MAX_VIA_BYTES
             || self.0.split(',').filter(|node| !node.is_empty()).count() >= MAX_HOPS
     }
 
-    /// With this node as the last one.
+    /// The list with this node appended.
     pub fn with(self, node_id: &str) -> String {
         match self.0.rsplit(',').next() {
             Some("") | None => node_id.to_owned(),
@@ -55,8 +55,8 @@ impl<'a> Via<'a> {
     }
 }
 
-/// Takes [`VIA`] out of the messages of ordinary clients, and ends loops over bridges of other nodes, which are clients
-/// of this node's broker.
+/// Removes [`VIA`] from messages of ordinary clients, and ends loops over bridges of other nodes, which are clients of
+/// this node's broker.
 pub struct ViaHook {
     node_id: String,
     /// Patterns of client identifiers.
@@ -65,7 +65,7 @@ pub struct ViaHook {
 }
 
 impl ViaHook {
-    /// `bridge_clients` are patterns, with `*`, of the client identifiers that bridges of other nodes have here.
+    /// `bridge_clients` are patterns, with `*`, of the client identifiers of bridges of other nodes.
     pub fn new(node_id: &str, bridge_clients: &[String]) -> Self {
         Self {
             node_id: node_id.to_owned(),
@@ -105,7 +105,7 @@ impl PublishHook for ViaHook {
             return Verdict::Rewrite(without(message));
         }
         let via = Via::of(&properties.user);
-        // Acknowledged: the other node is to forget it.
+        // Acknowledged, so that the other node does not send it again.
         if via.has(&self.node_id) || via.is_far() { Verdict::Consume } else { Verdict::Forward }
     }
 }

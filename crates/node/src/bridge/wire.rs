@@ -1,4 +1,4 @@
-//! Packets of a client, by rumqttc's codecs: MQTT 3.1.1 is spoken as MQTT 5 without what it does not have.
+//! Packets of an MQTT client, by rumqttc's codecs. MQTT 3.1.1 is mapped to the subset of MQTT 5 that it supports.
 
 use bytes::BytesMut;
 use rumqttc::mqttbytes as v4;
@@ -10,44 +10,44 @@ use rumqttc::v5::mqttbytes::v5::{
 
 use super::config::BridgeVersion;
 
-/// Says in the protocol level that this is a bridge (mosquitto and others): it does not get its own messages.
+/// Bridge flag in the protocol level (mosquitto and others): the broker does not send the bridge its own messages.
 const BRIDGE_BIT: u8 = 0x80;
 
-/// Encodes and decodes for one connection.
+/// Codec of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Wire {
     /// The version.
     pub version: BridgeVersion,
-    /// The largest packet that is taken.
+    /// Maximum size of an accepted packet.
     pub max_packet_bytes: u32,
 }
 
-/// Bytes that are no packet, or a packet that makes no bytes.
+/// Bytes could not be decoded, or a packet could not be encoded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(String);
 
-/// What is at the start of some bytes, as far as its size goes.
+/// Size check of the packet at the start of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Size {
-    /// It is taken, or is no PUBLISH.
+    /// Its size is accepted, or it is not a PUBLISH.
     Fine,
-    /// A PUBLISH that is too large, of which more is needed.
+    /// A PUBLISH that is too large; more bytes are needed.
     Unknown,
     /// A PUBLISH that is too large.
     TooLarge {
-        /// Of the whole packet.
+        /// Size of the whole packet.
         bytes: usize,
         /// Its topic.
         topic: String,
-        /// Its acknowledgement, if it needs one.
+        /// Its acknowledgement, for QoS 1 and 2.
         ack: Option<Box<Packet>>,
     },
 }
 
 impl Wire {
-    /// Whether the packet at the start of `bytes` is a PUBLISH that [`decode`](Self::decode) would fail on for its size.
-    /// MQTT 3.1.1 has no way to tell the other broker what is taken.
+    /// Checks if the packet at the start of `bytes` is a PUBLISH whose size makes [`decode`](Self::decode) fail. MQTT
+    /// 3.1.1 cannot announce a maximum packet size to the other broker.
     pub fn size(&self, bytes: &[u8]) -> Size {
         let Some((first, rest)) = bytes.split_first().filter(|(first, _)| **first >> 4 == 3) else {
             return Size::Fine;
@@ -79,7 +79,7 @@ impl Wire {
         Size::TooLarge { bytes: head + remaining, topic, ack: ack.map(Box::new) }
     }
 
-    /// Takes a packet off the start of `bytes`, if it is all there.
+    /// Decodes and removes the packet at the start of `bytes`; `None` if it is incomplete.
     pub fn decode(&self, bytes: &mut BytesMut) -> Result<Option<Packet>, WireError> {
         match self.version {
             BridgeVersion::V5 => match Packet::read(bytes, Some(self.max_packet_bytes)) {
@@ -95,9 +95,9 @@ impl Wire {
         }
     }
 
-    /// Appends a packet.
+    /// Appends an encoded packet.
     pub fn encode(&self, packet: Packet, out: &mut BytesMut) -> Result<(), WireError> {
-        // The codecs write a CONNECT's flags to a place that they count from the start of the buffer.
+        // The codecs write the flags of a CONNECT at an offset from the start of the buffer.
         if matches!(packet, Packet::Connect(..)) && !out.is_empty() {
             let mut own = BytesMut::new();
             self.encode(packet, &mut own)?;
@@ -115,7 +115,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Appends a CONNECT. `as_bridge`: for MQTT 3.1.1, in a way that not all brokers understand.
+    /// Appends a CONNECT. With `as_bridge` and MQTT 3.1.1 it carries the bridge flag, which some brokers do not
+    /// support.
     pub fn encode_connect(
         &self,
         connect: Packet,
@@ -125,7 +126,7 @@ impl Wire {
         let start = out.len();
         self.encode(connect, out)?;
         if as_bridge && self.version == BridgeVersion::V311 {
-            // Behind the remaining length and the name of the protocol with its own length.
+            // Behind the remaining length and the protocol name with its length.
             let header = out[start + 1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 2;
             out[start + header + 6] |= BRIDGE_BIT;
         }
@@ -175,7 +176,7 @@ fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
                 .collect(),
             properties: None,
         }),
-        // It says nothing about its filters: all are gone.
+        // UNSUBACK of MQTT 3.1.1 has no reason codes: all filters are unsubscribed.
         Old::UnsubAck(ack) => {
             Packet::UnsubAck(UnsubAck { pkid: ack.pkid, reasons: Vec::new(), properties: None })
         }
@@ -258,7 +259,7 @@ mod tests {
             (0x32, Some(Packet::PubAck(PubAck::new(7, None)))),
             (0x3d, Some(Packet::PubRec(PubRec::new(7, None)))),
         ] {
-            // 2,000 bytes behind the header.
+            // A remaining length of 2,000 bytes.
             let packet = [first, 0xd0, 0x0f, 0, 3, b'a', b'/', b'b', 0, 7];
             for known in 0..3 {
                 assert_eq!(wire.size(&packet[..known]), Size::Fine);

@@ -1,4 +1,4 @@
-//! What travels between nodes: some fields of an object, or changes of them.
+//! Payload between nodes: fields of an object, or changes of them.
 //!
 //! A payload is postcard (wire format 1): a sequence of pairs of a field's name and its binary form, sorted by name.
 
@@ -18,19 +18,19 @@ pub struct ObjectDelta {
     fields: BTreeMap<Arc<str>, FieldDelta>,
 }
 
-/// A payload that is none.
+/// A payload cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
-    /// It is no sequence of names and bytes.
+    /// The payload is not a sequence of names and bytes.
     #[error("it is no list of fields: {0}")]
     Malformed(postcard::Error),
-    /// It has more fields than an object may have, or none.
+    /// The payload has no field, or more than an object may have.
     #[error("it has {0} fields")]
     Count(usize),
-    /// A name is none.
+    /// A field's name is invalid.
     #[error("{0}")]
     Name(String),
-    /// A field of it cannot be read.
+    /// A field cannot be decoded.
     #[error(transparent)]
     Field(#[from] edgefaas_crdt::DecodeError),
 }
@@ -50,7 +50,7 @@ impl ObjectDelta {
         }
     }
 
-    /// There is nothing in it.
+    /// True if it contains no field.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
@@ -73,12 +73,12 @@ impl Delta for ObjectDelta {
             .iter()
             .map(|(name, delta)| Entry { name, field: ByteBuf::from(delta.encode()) })
             .collect();
-        // postcard refuses only sequences of unknown length.
+        // postcard fails only for sequences of unknown length.
         postcard::to_allocvec(&entries).unwrap_or_default().into()
     }
 }
 
-/// Reads a payload that a peer has sent.
+/// Decodes a payload of a peer.
 pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, FieldDelta)>, PayloadError> {
     let entries: Vec<Entry<'_>> = postcard::from_bytes(payload).map_err(PayloadError::Malformed)?;
     if entries.is_empty() || entries.len() > MAX_FIELDS_PER_OBJECT {

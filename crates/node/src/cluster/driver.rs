@@ -1,4 +1,4 @@
-//! Joins the transport, the machine that decides who is sent what, and the local objects.
+//! Connects the transport, the replication state machine and the local objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use super::files::ClusterFiles;
 use super::pace::{Pace, Rest};
 use super::replica::LocalReplica;
 
-/// Frames that are handled before what came of them is committed.
+/// Maximum number of frames handled before their changes are committed.
 const GROUP_FRAMES: usize = 64;
-/// Local changes are looked for this often at most: those of an object are one delta by then.
+/// Minimum interval of collecting local changes: changes of an object within it are merged into one delta.
 const COLLECT: Duration = Duration::from_millis(1);
-/// How long nothing may happen.
+/// Maximum idle time of the loop.
 const IDLE: Duration = Duration::from_secs(1);
-/// How often the figures are brought up to date.
+/// Interval of updating the figures.
 const READING: Duration = Duration::from_millis(250);
 
-/// What the driver works with.
+/// Parts that the driver works with.
 pub(super) struct Driver {
     pub store: Arc<Store>,
     pub registry: Arc<Registry>,
@@ -43,7 +43,7 @@ pub(super) struct Driver {
     pub counters: Arc<Mutex<Counters>>,
 }
 
-/// Replicates until `cancel`, or until the transport has ended.
+/// Replicates until `cancel` fires or the transport ends.
 pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(), StoreError> {
     let Driver { store, registry, recoveries, membership, files, handle, mut events, counters } = driver;
     let objects = store.objects().clone();
@@ -114,7 +114,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 }
             }
             deltas = collect => {
-                // What has waited for longer than its interval is sent now.
+                // Changes that have waited for their whole interval are sent now.
                 running.changed(deltas).await;
                 collected = Instant::now();
                 after_collect = Rest::after(running.take_busy(), Duration::ZERO, collected);
@@ -124,9 +124,9 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 let interests = interests(&registry.routes());
                 running.set_interests(interests).await;
             }
-            // So that figures are true and folding is thought of where nothing happens.
+            // Figures and folding also advance while no event arrives.
             () = tokio::time::sleep(IDLE) => {}
-            // The rest may be over earlier.
+            // The throttle may end earlier.
             () = tokio::time::sleep_until(look.into()), if rests => {}
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
@@ -143,7 +143,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     Ok(())
 }
 
-/// What a member has sent of an object.
+/// Changes of an object from a member.
 struct Received {
     object: ObjectKey,
     copies: u8,
@@ -158,19 +158,19 @@ struct Running {
     recoveries: Arc<Recoveries>,
     started: Instant,
     told: Vec<Interest>,
-    /// When every member had been compared with this node for the first time.
+    /// Time at which every member had been compared with this node once.
     compared: Option<Duration>,
-    /// What handling events has cost.
+    /// Cost of handling events.
     busy: Arc<Busy>,
-    /// What all had cost when it was last asked.
+    /// Total cost at the previous reading.
     told_busy: Work,
 }
 
 impl Running {
-    /// Lets the writer put together what this node's earlier boots have written, once everybody has it.
+    /// Allows the writer to fold the changes of this node's earlier boots into one, once every member has them.
     ///
-    /// When all members have been compared once, there is nothing of the earlier boots anywhere that is not here, and
-    /// nothing can be added. When all have been found equal once more after that, they have all of it.
+    /// When all members have been compared once, no change of the earlier boots is missing here, and none can be added.
+    /// When all members have been found equal once more after that, they have all of them.
     fn fold(&mut self) {
         let Some(since) = self.machine.stable_since() else { return };
         let compared = *self.compared.get_or_insert_with(|| self.started.elapsed());
@@ -180,13 +180,13 @@ impl Running {
         }
     }
 
-    /// What replication has cost since the last time.
+    /// Cost of replication since the previous call.
     fn take_busy(&mut self) -> Work {
         let busy = self.handle.busy() + self.busy.read();
         busy - std::mem::replace(&mut self.told_busy, busy)
     }
 
-    /// Gives how many there are besides this one.
+    /// Updates the members of the transport; returns the number of other members.
     async fn set_members(&mut self, membership: &Mutex<Membership>) -> usize {
         let members: Vec<_> =
             membership.lock().members().map(|member| NodeId(member.certificate.node_id())).collect();
@@ -245,8 +245,8 @@ impl Running {
         self.handle(events).await;
     }
 
-    /// Handles events and does what comes of them. What is to be merged is committed together at the end: a frame that is
-    /// handled before that may see an object without it, which costs a message and no more.
+    /// Handles events and carries out their effects. Merges are committed together at the end: a frame handled before
+    /// that may see an object without them, which costs a message only.
     async fn handle(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
         self.busy.clone().time(self.carry_out(events)).await;
     }
@@ -267,7 +267,7 @@ impl Running {
                         match delta::decode(&object, &payload) {
                             Ok(fields) => merges.push(Received { object, copies, fields }),
                             Err(error) => {
-                                tracing::warn!(%node, %object, %error, "a member sent what is no object");
+                                tracing::warn!(%node, %object, %error, "a member sent an invalid payload");
                                 events.push_front(Event::BadPayload { node });
                             }
                         }
@@ -292,7 +292,7 @@ impl Running {
         match self.handle.try_send(node.0, frame.clone()) {
             Ok(()) => None,
             Err(SendError::Full { .. }) => Some(Event::Refused { node, frame }),
-            // Its end is told of by an event.
+            // An event reports the end of the connection.
             Err(SendError::Gone { .. }) => None,
             Err(error @ SendError::TooLarge { .. }) => {
                 tracing::error!(%node, %error, "a frame is not sent");
@@ -307,7 +307,7 @@ impl Running {
         let mut objects = Vec::with_capacity(merges.len());
         for Received { object, copies, fields } in merges {
             for (key, delta) in fields {
-                // One that is damaged here is not to keep the others out.
+                // A damaged field must not block the other fields.
                 if let Err(error) = self.store.objects().read(&key, |_| ()) {
                     tracing::error!(field = ?key, %error, "a field cannot be read, and takes no changes of other members");
                     continue;
@@ -320,7 +320,7 @@ impl Running {
             objects.push((object, copies));
         }
         if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
-            // The next round with whoever sent it finds that it is missing.
+            // The next comparison with the sender finds the missing changes.
             tracing::warn!(%error, "changes of other members could not be stored");
             return;
         }
@@ -331,7 +331,7 @@ impl Running {
         self.grant(bounded).await;
     }
 
-    /// Gives of this node's shares to members that have said that they need some.
+    /// Grants shares of this node to members that have requested them.
     async fn grant(&self, bounded: Vec<FieldKey>) {
         let objects = self.store.objects();
         let node = objects.replica().node;
@@ -353,7 +353,7 @@ impl Running {
     }
 }
 
-/// The objects that functions of this node may use, or are started by.
+/// Interests: the objects that functions of this node use, or are triggered by.
 fn interests(routes: &Routes) -> Vec<Interest> {
     let watched = routes
         .object_changes()

@@ -1,4 +1,4 @@
-//! What a member keeps on its disk: `cluster/` in the data directory, readable by its owner only.
+//! Files of a cluster member: `cluster/` in the data directory, readable by its owner only.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,70 +15,70 @@ pub struct ClusterFiles {
 /// A file of the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{path} cannot be used: {reason}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
-    /// The node's key is no good.
+    /// The node's key is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The list of members is no good.
+    /// The list of members is invalid.
     #[error("{path}: {reason}")]
     Membership {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: MembershipError,
     },
-    /// The cluster's key is no good.
+    /// The cluster's key is invalid.
     #[error("{path} holds no key of a cluster; restore it from a backup")]
     Key {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
 }
 
 impl ClusterFiles {
-    /// In this data directory.
+    /// The files in this data directory.
     pub fn new(data_dir: &Path) -> Self {
         Self { folder: data_dir.join("cluster") }
     }
 
-    /// Who this node is; drawn at the first time.
+    /// Identity of the node, drawn at the first call.
     pub fn identity(&self) -> Result<Identity, FilesError> {
         self.make_folder()?;
         Ok(Identity::load_or_create(&self.identity_path())?)
     }
 
-    /// What the node knows of its cluster; none if it is in none.
+    /// Membership of the node; `None` if it is in no cluster.
     pub fn membership(&self) -> Result<Option<Membership>, FilesError> {
         let path = self.members_path();
         let Some(bytes) = self.read(&path)? else { return Ok(None) };
         Membership::decode(&bytes).map(Some).map_err(|reason| FilesError::Membership { path, reason })
     }
 
-    /// Keeps it.
+    /// Stores the membership.
     pub fn keep_membership(&self, membership: &Membership) -> Result<(), FilesError> {
         self.write(self.members_path(), &membership.encode())
     }
 
-    /// The key of the cluster, where this node made it.
+    /// Key of the cluster; `None` on nodes that did not create the cluster.
     pub fn cluster_key(&self) -> Result<Option<ClusterKey>, FilesError> {
         let path = self.key_path();
         let Some(bytes) = self.read(&path)? else { return Ok(None) };
         ClusterKey::from_bytes(&bytes).map(Some).map_err(|_| FilesError::Key { path })
     }
 
-    /// Keeps it.
+    /// Stores the key of the cluster.
     pub fn keep_cluster_key(&self, key: &ClusterKey) -> Result<(), FilesError> {
         self.write(self.key_path(), &key.to_bytes())
     }
 
-    /// Where the key of the cluster is: whoever has it says who belongs to the cluster.
+    /// Path of the cluster's key. The holder of the key decides about membership.
     fn key_path(&self) -> PathBuf {
         self.folder.join("cluster.key")
     }
@@ -87,7 +87,7 @@ impl ClusterFiles {
         self.folder.join("node.key")
     }
 
-    /// The files with keys: of the node, and of the cluster where it made one.
+    /// Files with keys: of the node, and of the cluster on the node that created it.
     pub(crate) fn keys(&self) -> [PathBuf; 2] {
         [self.identity_path(), self.key_path()]
     }

@@ -1,7 +1,8 @@
-//! The node as a member of a cluster: who is let in, and what becomes of objects that others have as well.
+//! The node as a member of a cluster: membership, and replication of shared objects.
 //!
-//! `files` keeps the keys and the member list; `service` starts and stops the transport and answers the control port;
-//! `driver` joins the transport, the machine that decides who is sent what, and the local objects; `pace` says how soon.
+//! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
+//! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
+//! that replication takes.
 
 mod delta;
 mod driver;
@@ -10,7 +11,7 @@ mod pace;
 mod replica;
 mod service;
 
-/// What is said where the node finds that it belongs to its cluster no more.
+/// Message on a node whose certificate was revoked.
 const PUT_OUT: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
 pub use files::{ClusterFiles, FilesError};

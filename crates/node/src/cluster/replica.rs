@@ -1,4 +1,4 @@
-//! The local objects as the replication sees them.
+//! The local objects, as the replication reads them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::delta::ObjectDelta;
 
-/// The objects of this node, and their digests as far as they are known.
+/// Objects of this node, with cached digests.
 pub struct LocalReplica {
     objects: Arc<Objects>,
-    /// None where an object has changed since.
+    /// `None` if an object has changed since.
     digests: Mutex<BTreeMap<ObjectKey, Option<u64>>>,
-    /// What the peers that sent an object say of its copies, where no manifest here says so.
+    /// Number of copies that peers report for an object, if no local manifest sets it.
     copies: HashMap<ObjectKey, u8>,
 }
 
 impl LocalReplica {
-    /// Looks at all objects there are; their digests are made when they are needed. Blocks.
+    /// Lists all local objects; digests are computed on demand. Blocks.
     pub fn open(objects: Arc<Objects>) -> Self {
         let mut digests = BTreeMap::new();
         let mut apps: HashMap<String, Arc<str>> = HashMap::new();
@@ -31,12 +31,12 @@ impl LocalReplica {
         Self { objects, digests: Mutex::new(digests), copies: HashMap::new() }
     }
 
-    /// An object has changed.
+    /// Invalidates the digest of a changed object.
     pub fn changed(&mut self, key: ObjectKey) {
         self.digests.get_mut().insert(key, None);
     }
 
-    /// How many copies a peer says the object shall have.
+    /// Sets the number of copies that a peer reports for an object.
     pub fn set_copies(&mut self, key: &ObjectKey, copies: u8) {
         match self.copies.get_mut(key) {
             Some(before) => *before = copies,

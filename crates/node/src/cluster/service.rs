@@ -1,4 +1,4 @@
-//! Starts and stops the node's part in a cluster, and answers the control port about it.
+//! Start and stop of the node's cluster membership, and its status for the control port.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,44 +24,44 @@ use super::PUT_OUT;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
 
-/// How long joining may take.
+/// Maximum time of joining.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// A token's life unless asked otherwise.
+/// Default lifetime of a token.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// The longest life of a token.
+/// Maximum lifetime of a token.
 const LONGEST_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Beside the chunks of a state, which are smaller.
+/// Maximum frame size beside chunks of a state, which are smaller.
 const FRAME_BYTES: usize = 512 << 10;
 
-/// How the node takes part in a cluster.
+/// Cluster settings of the node.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// Where it listens, by TCP and QUIC, once it is a member.
+    /// Listen address, for TCP and QUIC, once the node is a member.
     pub listen: SocketAddr,
-    /// Whom it dials beside the members it knows.
+    /// Addresses to dial beside the known members.
     pub bootstrap: Vec<String>,
-    /// Whether it looks for members on the local network.
+    /// True to discover members on the local network.
     pub mdns: bool,
 }
 
-/// Something about the cluster cannot be done.
+/// An operation on the cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A file cannot be used.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// The port cannot be opened.
+    /// The port cannot be bound.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A certificate cannot be made.
+    /// A certificate cannot be issued.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The token is none.
+    /// The token is invalid.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The node was not let in.
+    /// The node was not admitted.
     #[error(transparent)]
     Join(#[from] JoinError),
     /// The node is a member already.
@@ -78,61 +78,61 @@ pub enum ClusterError {
         "this node is in no cluster; make one with `edgefaas cluster init`, or join one with `edgefaas cluster join TOKEN`"
     )]
     NoMember,
-    /// Only the node that made the cluster says who is in it.
+    /// Only the node that created the cluster changes its membership.
     #[error(
         "this node does not have the key of the cluster; ask the one that made it, or has `cluster/cluster.key` in its data directory"
     )]
     NoKey,
-    /// There is no such member.
+    /// No member has this name.
     #[error("there is no member `{name}`; `edgefaas nodes` shows those there are")]
     UnknownMember {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// A token is to be good for too long.
+    /// The lifetime of a token is too long.
     #[error("a token is good for 30 days at most, not for {days}; whoever finds it may join until then")]
     LongLife {
-        /// Days asked for.
+        /// Requested days.
         days: u64,
     },
-    /// The node that has the key cannot be put out.
+    /// The node with the cluster's key cannot be removed.
     #[error("this node has the key of the cluster and cannot be put out of it")]
     OwnKey,
 }
 
-/// The cluster as this node sees it.
+/// Status of the cluster, as this node sees it.
 #[derive(Debug, Clone)]
 pub struct ClusterStatus {
-    /// The cluster's id; none if the node is in none.
+    /// The cluster's id; `None` if the node is in no cluster.
     pub cluster: Option<String>,
     /// The node's name in it.
     pub name: String,
     /// Its number.
     pub node_id: u64,
-    /// It can let others in and put them out.
+    /// The node can admit and remove members.
     pub has_key: bool,
-    /// Where it listens.
+    /// Listen addresses.
     pub addresses: Vec<String>,
     /// The other members, by name.
     pub members: Vec<MemberStatus>,
-    /// Interests whose objects have not come from the peers yet.
+    /// Interests whose objects are not transferred from the peers yet.
     pub recovering: usize,
-    /// What members have said of a second node with this node's identity.
+    /// Reports of members about a second node with this node's identity.
     pub copy: Option<String>,
 }
 
-/// Another member.
+/// Status of another member.
 #[derive(Debug, Clone)]
 pub struct MemberStatus {
     /// Its name.
     pub name: String,
     /// Its number.
     pub node_id: u64,
-    /// Where it was last.
+    /// Last known addresses.
     pub addresses: Vec<String>,
-    /// The connection with it, if there is one.
+    /// The connection with the member; `None` while disconnected.
     pub peer: Option<PeerInfo>,
-    /// Where a second node with its identity was refused in the last 10 minutes.
+    /// Address from which a second node with its identity was refused in the last 10 minutes.
     pub copy_address: Option<String>,
 }
 
@@ -143,19 +143,19 @@ pub struct ClusterReading {
     pub is_member: bool,
     /// Members that are connected.
     pub peers: u64,
-    /// Other members there are.
+    /// Number of other members.
     pub members: u64,
-    /// What the replication has done.
+    /// Counters of the replication.
     pub replication: Counters,
     /// Peers refused, by reason.
     pub refused: Vec<(String, u64)>,
-    /// How far the clock of a connected peer is from this node's at most, in milliseconds.
+    /// Maximum difference between this node's clock and the clock of a connected peer, in milliseconds.
     pub clock_skew_ms: u64,
-    /// Bytes received from the peers that are connected now, and sent to them.
+    /// Bytes received from the currently connected peers, and sent to them.
     pub bytes: (u64, u64),
 }
 
-/// The node's part in a cluster, if it has one.
+/// The node's cluster membership.
 pub struct Cluster {
     options: ClusterOptions,
     files: Arc<ClusterFiles>,
@@ -165,7 +165,7 @@ pub struct Cluster {
     clock: Clock,
     counters: Arc<Mutex<Counters>>,
     running: Mutex<Option<Running>>,
-    // What changes the cluster happens one after another.
+    // Serialises changes of the cluster.
     changing: AsyncMutex<()>,
 }
 
@@ -177,7 +177,7 @@ struct Running {
 }
 
 impl Cluster {
-    /// Nothing is listened on before [`start`](Self::start).
+    /// Opens no port before [`start`](Self::start).
     pub fn new(
         options: ClusterOptions,
         store: Arc<Store>,
@@ -198,14 +198,14 @@ impl Cluster {
         }
     }
 
-    /// Takes part in the cluster that the node is a member of, if it is.
+    /// Starts replication if the node is a member of a cluster.
     pub async fn start(&self) -> Result<(), ClusterError> {
         let _changing = self.changing.lock().await;
         match self.files.membership()? {
             Some(membership) => {
                 let node_id = self.store.objects().replica().node;
                 if membership.own().node_id() != node_id {
-                    // Its objects were written under another name, which others go on to count.
+                    // The objects were written under another node id, which other members still count.
                     tracing::error!(
                         "the store is not the one with which this node joined its cluster, and the node works alone; move \
                          `cluster/` out of its data directory and join again"
@@ -227,7 +227,7 @@ impl Cluster {
         }
     }
 
-    /// Ends it, and waits for that.
+    /// Stops replication, and waits for its tasks.
     pub async fn stop(&self) {
         let running = self.running.lock().take();
         if let Some(mut running) = running {
@@ -237,7 +237,7 @@ impl Cluster {
         self.recoveries.end_all();
     }
 
-    /// Makes a cluster with this node as its first member, which keeps the cluster's key.
+    /// Creates a cluster with this node as its first member and holder of the cluster's key.
     pub async fn init(&self, name: &str) -> Result<ClusterStatus, ClusterError> {
         let _changing = self.changing.lock().await;
         self.must_be_alone()?;
@@ -245,14 +245,14 @@ impl Cluster {
         let key = ClusterKey::generate();
         let first = self.certificate(&identity, name);
         let membership = Membership::found(&key, first)?;
-        // In this order: a list of members without the key could let nobody in, the other way round it is made anew.
+        // In this order: a member list without the key could not admit nodes; a key without a member list is replaced.
         self.files.keep_cluster_key(&key)?;
         self.files.keep_membership(&membership)?;
         self.run(identity, membership, Vec::new()).await?;
         self.status()
     }
 
-    /// A token with which one node may join, once and within `life`.
+    /// A token that admits one node, once and within `life`.
     pub async fn token(&self, life: Option<Duration>) -> Result<String, ClusterError> {
         let key = self.key()?;
         let running = self.running.lock();
@@ -264,7 +264,7 @@ impl Cluster {
         Ok(handle.open_join(&key, life)?.to_string())
     }
 
-    /// Makes this node a member of the cluster that the token is for.
+    /// Makes this node a member of the cluster that issued the token.
     pub async fn join(&self, token: &str, name: &str) -> Result<ClusterStatus, ClusterError> {
         let _changing = self.changing.lock().await;
         self.must_be_alone()?;
@@ -274,16 +274,16 @@ impl Cluster {
             JoinRequest { name: name.to_owned(), node_id: Some(self.store.objects().replica().node) };
         let membership = join(&identity, &token, &request, JOIN_TIMEOUT).await?;
         self.files.keep_membership(&membership)?;
-        // Others have some of the objects soon.
+        // Other members will have some of the objects soon.
         self.store.objects().fold_own_past(FoldScope::None);
-        // Whoever let it in does not know where it is, so it is for this node to begin.
+        // The issuer of the token does not know this node's address, so this node dials.
         let issuer = token.addresses().iter().map(ToString::to_string).collect();
         self.run(identity, membership, issuer).await?;
         self.status()
     }
 
-    /// Revokes a member, by its name or number, with all certificates it ever got. Every member that hears of it ends
-    /// its connections with it.
+    /// Revokes a member, by its name or number, with all its certificates. Every member that learns of the revocation
+    /// closes its connections with it.
     pub async fn revoke(&self, name: &str) -> Result<(), ClusterError> {
         let _changing = self.changing.lock().await;
         let key = self.key()?;
@@ -310,7 +310,7 @@ impl Cluster {
         Ok(self.files.keep_membership(&now)?)
     }
 
-    /// The cluster as it is now.
+    /// Status of the cluster.
     pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
         let node_id = self.store.objects().replica().node;
         let has_key = self.files.cluster_key()?.is_some();
@@ -436,7 +436,7 @@ impl Cluster {
             if let Err(error) = driver::run(driver, stop).await {
                 tracing::error!(%error, "objects are not replicated");
             }
-            // Nobody is to wait for what does not come.
+            // Functions must not wait for objects that no peer will send.
             recoveries.end_all();
         });
         *self.running.lock() = Some(Running { handle, membership, cancel, tasks });
@@ -444,7 +444,7 @@ impl Cluster {
     }
 }
 
-/// What a connection runs over, as it is shown.
+/// Name of the transport of a connection.
 pub(crate) fn transport_name(kind: TransportKind) -> &'static str {
     match kind {
         TransportKind::Tcp => "tcp",

@@ -20,7 +20,7 @@ use crate::error::StoreError;
 const HEAD: [u8; 6] = *b"EFOBJ\x01";
 const RECORD: u8 = 1;
 const END: u8 = 0;
-/// No field is larger.
+/// Maximum size of a field.
 const MAX_FIELD_BYTES: u32 = 512 << 20;
 
 /// An archive cannot be written or read.
@@ -29,36 +29,36 @@ pub enum ArchiveError {
     /// The file or the connection failed.
     #[error("the archive cannot be read or written: {0}")]
     Io(#[from] io::Error),
-    /// What is to be written could not be read.
+    /// A field to be written could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It begins with something else.
+    /// The file does not begin with the head of an archive.
     #[error(
         "this is no archive of objects, or one of a newer version; make one with `edgefaas objects export`"
     )]
     Head,
-    /// Bytes were changed.
+    /// A record is damaged.
     #[error("record {record} of the archive is damaged: {reason}; use another copy of it")]
     Damaged {
         /// Its number, from 1.
         record: u64,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
-    /// Something follows the end.
+    /// Bytes follow the end.
     #[error(
         "there is more behind the end of the archive, after {records} records; import archives one by one"
     )]
     More {
-        /// How many were read.
+        /// Number of records before the end.
         records: u64,
     },
-    /// The end is missing.
+    /// The archive has no end.
     #[error(
         "the archive ends after {records} records without its end: it was not written whole; use another copy of it"
     )]
     Cut {
-        /// How many were read.
+        /// Number of records read.
         records: u64,
     },
 }
@@ -90,7 +90,7 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(())
     }
 
-    /// Ends the archive and gives the number of fields in it.
+    /// Writes the end of the archive; returns the number of fields in it.
     pub fn finish(mut self) -> Result<(W, u64), ArchiveError> {
         let mut end = vec![END];
         end.extend_from_slice(&self.records.to_le_bytes());
@@ -99,7 +99,7 @@ impl<W: Write> ArchiveWriter<W> {
         Ok((self.out, self.records))
     }
 
-    /// What is written to.
+    /// The writer of the archive.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
@@ -121,7 +121,7 @@ pub struct ArchiveReader<R> {
 }
 
 impl<R: Read> ArchiveReader<R> {
-    /// Begins to read.
+    /// Reads the head of an archive.
     pub fn new(mut from: R) -> Result<Self, ArchiveError> {
         let mut head = [0; HEAD.len()];
         from.read_exact(&mut head).map_err(|error| match error.kind() {
@@ -134,7 +134,7 @@ impl<R: Read> ArchiveReader<R> {
         Ok(Self { from, records: 0, checksum: Xxh3Default::new(), ended: false })
     }
 
-    /// The next field; none at the end.
+    /// The next field; `None` at the end.
     pub fn next_field(&mut self) -> Result<Option<(FieldKey, Field)>, ArchiveError> {
         if self.ended {
             return Ok(None);
@@ -192,7 +192,7 @@ impl<R: Read> ArchiveReader<R> {
     }
 
     fn take_bytes(&mut self, count: u64) -> Result<Vec<u8>, ArchiveError> {
-        // Grows with what is there, not with what is claimed.
+        // The buffer grows with the bytes received, not with the claimed length.
         let mut bytes = Vec::new();
         let read = (&mut self.from).take(count).read_to_end(&mut bytes)?;
         if (read as u64) < count {

@@ -2,22 +2,22 @@
 
 use edgefaas_crdt::{FieldDelta, Operation};
 
-/// What a new field costs on the disk beside its value, about.
+/// Approximate size on the disk of a new field beside its value.
 pub(crate) const FIELD_BYTES: u64 = 64;
 
-/// What is to happen to a field.
+/// A change of a field.
 #[derive(Debug, Clone)]
 pub(crate) enum FieldChange {
-    /// Something that was asked for here.
+    /// An operation of this node.
     Operate(Operation),
-    /// What a peer has.
+    /// A delta from a peer.
     Merge(FieldDelta),
-    /// What an archive has, which peers may not have.
+    /// A delta from an archive, which peers may lack.
     Import(FieldDelta),
 }
 
 impl FieldChange {
-    /// What it adds to the disk, about.
+    /// Approximate bytes that the change adds to the disk.
     pub fn size_bytes(&self) -> u64 {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,

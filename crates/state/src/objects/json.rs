@@ -1,4 +1,4 @@
-//! Values of fields as JSON, for whoever reads all of it at once.
+//! JSON view of a whole object.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use edgefaas_crdt::Value;
 use serde_json::{Value as Json, json};
 
-/// The key of the object that stands for bytes which are no JSON text.
+/// Key of the JSON object that encodes bytes that are not JSON text.
 const BYTES_KEY: &str = "base64";
 
 /// The value of a field as JSON. A map is an object of its entries' values; sets, lists and the values of a multi-value
@@ -29,13 +29,13 @@ pub fn json_of_value(value: &Value) -> Json {
     }
 }
 
-/// Functions keep JSON text in registers, sets and lists; other bytes become `{"base64": "…"}`.
+/// Decodes JSON text, which functions keep in registers, sets and lists; other bytes become `{"base64": "…"}`.
 pub fn json_of_bytes(bytes: &[u8]) -> Json {
     serde_json::from_slice(bytes).unwrap_or_else(|_| json!({ BYTES_KEY: STANDARD.encode(bytes) }))
 }
 
-/// The bytes that stand for a JSON value: the text that equal values have in common (RFC 8785), so that they are equal elements
-/// of a set. Whole numbers of more than 53 bits keep all their digits.
+/// Encodes a JSON value as canonical text (RFC 8785), so that equal values are equal elements of a set. Integers of
+/// more than 53 bits keep all digits.
 pub fn bytes_of_json(value: &Json) -> Bytes {
     if let Json::Object(entries) = value
         && entries.len() == 1

@@ -1,15 +1,15 @@
-//! Which field of which object of which app.
+//! Keys of fields: app, object and field.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest name of an object or a field, in bytes.
+/// Maximum length of the name of an object or a field, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
 /// The names of an app, an object and a field. Cheap to clone.
 ///
-/// In the store they stand with a zero byte between them, so that an app's objects and an object's fields lie
-/// together. Names hold no zero byte.
+/// The key in the store joins the names with zero bytes, so that the objects of an app and the fields of an object are
+/// adjacent. A name contains no zero byte.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldKey {
     text: Arc<str>,
@@ -18,7 +18,7 @@ pub struct FieldKey {
 }
 
 impl FieldKey {
-    /// The key of a field whose names [`name_error`] has nothing against.
+    /// Makes a key. [`name_error`] must accept all names.
     pub fn new(app: &str, object: &str, field: &str) -> Self {
         let mut text = String::with_capacity(app.len() + object.len() + field.len() + 2);
         for (part, end) in [(app, "\0"), (object, "\0"), (field, "")] {
@@ -28,7 +28,7 @@ impl FieldKey {
         Self { text: text.into(), app_bytes: app.len() as u16, object_bytes: object.len() as u16 }
     }
 
-    /// The key that the store has; none if the bytes are none.
+    /// Parses a key of the store; `None` if it is not the key of a field.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut names = std::str::from_utf8(bytes).ok()?.split('\0');
         let (app, object, field) = (names.next()?, names.next()?, names.next()?);
@@ -58,7 +58,7 @@ impl FieldKey {
         self.text.as_bytes()
     }
 
-    /// What the keys of all fields of the object begin with.
+    /// Common prefix of the keys of all fields of the object.
     pub fn object_prefix(&self) -> &str {
         &self.text[..self.app_bytes as usize + self.object_bytes as usize + 2]
     }
@@ -70,17 +70,17 @@ impl fmt::Debug for FieldKey {
     }
 }
 
-/// The name of the object that a function has for itself.
+/// Name of the private object of a function.
 pub fn own_object(function: &str) -> String {
     format!("@{function}")
 }
 
-/// What the keys of all fields of an object begin with.
+/// Common prefix of the keys of all fields of an object.
 pub fn object_prefix(app: &str, object: &str) -> String {
     format!("{app}\0{object}\0")
 }
 
-/// What is wrong with the name of an object or a field, if anything is.
+/// Problem with the name of an object or a field; `None` if the name is valid.
 pub fn name_error(kind: &str, name: &str) -> Option<String> {
     if name.is_empty() {
         return Some(format!("the {kind} name is empty"));

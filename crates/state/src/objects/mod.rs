@@ -1,8 +1,8 @@
-//! Stateful objects as the node keeps them: named bundles of CRDT fields that belong to an app.
+//! Stateful objects: named bundles of CRDT fields that belong to an app.
 //!
-//! [`Objects`] is the local replica: fields in memory as far as there is room, the rest on the disk. Everybody reads it;
-//! only the store's one writer changes it, through [`FieldWriter`]. What the writer has committed goes from there to
-//! whoever watches the object and, in a cluster, to the peers.
+//! [`Objects`] is the local replica: it caches fields in memory, and keeps all of them on the disk. All parts of the
+//! node read it; only the store's writer changes it, through [`FieldWriter`]. Committed changes go to subscriptions
+//! and, in a cluster, to the peers.
 
 mod archive;
 mod change;
@@ -28,12 +28,12 @@ pub use watch::{ChangeNotice, Watch, WatchScope};
 pub(crate) use writer::FieldWriter;
 pub(crate) use writer::footprint::Footprint;
 
-/// The largest value of a register and the largest element of a set or list, in bytes.
+/// Maximum size of the value of a register and of an element of a set or list, in bytes.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
-/// Why there is no bounded counter in a map: its shares are given from node to node, and whoever removes it from the map would
-/// take away what others have been given.
+/// Error for a bounded counter in a map. Nodes grant each other shares of such a counter; removing it from the map
+/// would remove granted shares.
 pub const NO_BOUNDED_IN_MAP: &str = "a bounded counter cannot be in a map; make it a field of the object";
-/// How deep maps may be nested in a field.
+/// Maximum nesting depth of maps in a field.
 pub const MAX_PATH: usize = 16;
-/// How many fields an object may have.
+/// Maximum number of fields of an object.
 pub const MAX_FIELDS_PER_OBJECT: usize = 10_000;

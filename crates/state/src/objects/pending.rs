@@ -1,4 +1,4 @@
-//! What an invocation has written and nobody else sees yet.
+//! Uncommitted writes of an invocation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,34 +10,34 @@ use super::Objects;
 use super::key::FieldKey;
 use crate::error::StoreError;
 
-/// What a pending write costs beside its names and value.
+/// Memory of a pending write beside its names and value, in bytes.
 const ENTRY_BYTES: usize = 128;
 
-/// The pending writes of one invocation, by field.
+/// Pending writes of one invocation, by field.
 #[derive(Default)]
 pub struct PendingFields {
     fields: HashMap<FieldKey, Pending>,
     bytes: usize,
 }
 
-/// A pending write of a field: additions add up, of several values the last one counts, and everything else is kept in
-/// order beside what the field would be with it.
+/// A pending write of a field. Increments are added up, and the last value of a register replaces earlier ones. All
+/// other operations are kept in order, with the field as the invocation sees it.
 #[derive(Debug, Clone)]
 pub enum Pending {
-    /// Added to a counter.
+    /// Sum of increments of a counter.
     Added(i64),
-    /// Set in a register.
+    /// Last value set in a register.
     Set(Bytes),
     /// Other operations, and the field as this invocation sees it.
     Changed {
-        /// With the operations.
+        /// The field with the operations applied.
         field: Box<Field>,
-        /// In order.
+        /// Operations in order.
         operations: Vec<Operation>,
     },
 }
 
-/// A write was refused; what was pending before still is.
+/// A write was refused; earlier pending writes are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum PendingError {
     /// The operation does not fit its field.
@@ -46,10 +46,10 @@ pub enum PendingError {
     /// The field could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no room for it.
+    /// The memory limit is reached.
     #[error("there is no room for it")]
     NoRoom,
-    /// There are as many fields as may be.
+    /// The invocation writes the maximum number of fields.
     #[error("there are too many fields")]
     TooMany,
 }
@@ -71,12 +71,13 @@ impl PendingFields {
         self.fields.get(key)
     }
 
-    /// What all of it takes, in bytes.
+    /// Memory of all pending writes, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds an operation on a field, as of `now`. At most `max_fields` are written, and `max_bytes` in all.
+    /// Adds an operation on a field at time `now`. The invocation writes at most `max_fields` fields and `max_bytes`
+    /// bytes.
     pub fn operate(
         &mut self,
         objects: &Objects,
@@ -145,7 +146,7 @@ impl PendingFields {
         Ok(())
     }
 
-    /// The operations to be carried out, those of a field in order.
+    /// All operations; operations on the same field are in order.
     pub fn into_operations(self) -> impl Iterator<Item = (FieldKey, Operation)> {
         self.fields.into_iter().flat_map(|(key, pending)| {
             let operations = match pending {

@@ -1,8 +1,8 @@
-//! How a field lies on the disk.
+//! On-disk format of a field.
 //!
-//! A field has a base record under its key. Where the field is large, what changes is not written as a whole again: each
-//! change is a record of its own under the key, a zero byte and a number of eight bytes (big-endian), until all of them
-//! together are as large as the base, which is then written anew. So a change costs about twice its own size, however large
+//! A field has a base record under its key. A change of a large field does not rewrite the base: each change is a
+//! separate record under the key, a zero byte and a number of eight bytes (big-endian). Once the change records
+//! together are as large as the base, the base is rewritten. So a change costs about twice its own size, however large
 //! the field is.
 //!
 //! | record | bytes |
@@ -11,7 +11,7 @@
 //! | change | 3, the delta's binary form, checksum |
 //! | base of the first versions | the field's binary form, which begins with 1 |
 //!
-//! The checksum is the lower half of XXH3-64 over all that is before it, little-endian.
+//! The checksum is the lower half of XXH3-64 over all bytes before it, little-endian.
 
 use edgefaas_crdt::{Field, FieldDelta};
 use xxhash_rust::xxh3::xxh3_64;
@@ -23,27 +23,27 @@ const CHANGES_FOLLOW: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
 
-/// A record that is none.
+/// A record cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Other bytes than were written.
+    /// The checksum is wrong.
     #[error("its checksum is wrong: the disk has lost or changed bytes of it")]
     Checksum,
-    /// A kind of record or a flag that this version does not know.
+    /// The kind of the record or a flag is unknown to this version.
     #[error(
         "it is of kind {0}, which this version does not know; use the edgefaas that wrote it, or a newer one"
     )]
     Kind(u8),
-    /// It holds no field.
+    /// The record does not contain a field.
     #[error(transparent)]
     Field(#[from] edgefaas_crdt::DecodeError),
 }
 
-/// What a base record holds.
+/// Contents of a base record.
 pub struct Base {
     /// The field.
     pub field: Field,
-    /// There may be records of changes beside it.
+    /// Change records may exist beside it.
     pub changes_follow: bool,
 }
 
@@ -84,7 +84,7 @@ pub fn decode_change(record: &[u8]) -> Result<FieldDelta, RecordError> {
     }
 }
 
-/// The key of a change, and where the keys of all changes of the field lie.
+/// Key of a change record; a prefix of it covers all change records of the field.
 pub fn change_key(field_key: &[u8], number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(field_key.len() + 1 + NUMBER_BYTES);
     key.extend_from_slice(field_key);
@@ -93,9 +93,9 @@ pub fn change_key(field_key: &[u8], number: u64) -> Vec<u8> {
     key
 }
 
-/// The number of a change and the key of its field; none if it is the key of a base.
+/// Splits the key of a change record into the field's key and the number; `None` for the key of a base record.
 pub fn split_change_key(key: &[u8]) -> Option<(&[u8], u64)> {
-    // A field's name has no zero byte, an app's and an object's neither, so that a base has two of them.
+    // The names of app, object and field contain no zero byte, so the key of a base record contains two.
     let mut zeros = key.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
     let third = zeros.nth(2)?;
     let number = key.get(third + 1..)?.try_into().ok()?;
@@ -130,7 +130,7 @@ mod tests {
         (field, delta)
     }
 
-    /// The bytes that are on the disks of those who use it: a change of them needs a new kind of record.
+    /// Existing data directories contain these bytes: a change needs a new kind of record.
     #[test]
     fn the_format_stays_as_it_is() {
         let (field, delta) = field();

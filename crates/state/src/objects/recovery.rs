@@ -1,5 +1,5 @@
-//! Recovery of objects from peers after the node has joined a cluster: patterns that have been transferred, and those
-//! that have not.
+//! Recovery of objects from peers after the node has joined a cluster: patterns that are transferred, and patterns that
+//! are missing.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ type AppPattern = (String, String);
 /// Patterns whose objects have been transferred from the peers, on a member of a cluster.
 #[derive(Default)]
 pub struct Recoveries {
-    /// None while the node is in no cluster: there is nothing that could come.
+    /// `None` while the node is in no cluster: no peer exists to recover from.
     state: Mutex<Option<State>>,
     changed: Notify,
 }
@@ -24,13 +24,13 @@ struct State {
 }
 
 impl Recoveries {
-    /// The node takes part in a cluster from now on: it has nothing yet.
+    /// The node is now a member of a cluster; nothing is transferred yet.
     pub fn begin(&self) {
         *self.state.lock() = Some(State::default());
     }
 
-    /// Replaces the patterns that the node is interested in, each with its app. A pattern that is left out has to be
-    /// recovered again when it comes back.
+    /// Replaces the patterns that the node is interested in, each with its app. A pattern that was removed and is added
+    /// again has to be recovered again.
     pub fn set_wanted(&self, patterns: impl IntoIterator<Item = (String, String)>) {
         if let Some(state) = &mut *self.state.lock() {
             state.wanted = patterns.into_iter().collect();
@@ -47,13 +47,13 @@ impl Recoveries {
         self.changed.notify_waiters();
     }
 
-    /// The node takes no part in a cluster any more.
+    /// The node is no longer a member of a cluster.
     pub fn end_all(&self) {
         *self.state.lock() = None;
         self.changed.notify_waiters();
     }
 
-    /// How many are looked for and have not come.
+    /// Number of wanted patterns that are not transferred yet.
     pub fn missing(&self) -> usize {
         self.state
             .lock()
@@ -61,13 +61,13 @@ impl Recoveries {
             .map_or(0, |state| state.wanted.len() - state.done.len().min(state.wanted.len()))
     }
 
-    /// Whether there may be anything to wait for.
+    /// True while the node is a member of a cluster.
     pub fn is_active(&self) -> bool {
         self.state.lock().is_some()
     }
 
-    /// Waits until all of these patterns of an app's objects have come. A function that went live in this moment is waited
-    /// for too: what has not been looked for has not come.
+    /// Waits until all of these patterns of an app's objects are transferred, including patterns of a function that was
+    /// deployed a moment ago.
     pub async fn wait_for(&self, app: &str, patterns: &[String]) {
         loop {
             let changed = self.changed.notified();
@@ -96,7 +96,7 @@ mod tests {
         let patterns = ["x".to_owned(), "y".to_owned()];
         recoveries.wait_for("a", &patterns).await;
         recoveries.begin();
-        // Not even looked for yet.
+        // The pattern is not wanted yet.
         let mut waiting = std::pin::pin!(recoveries.wait_for("a", &patterns));
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         recoveries.set_wanted([of_app("x"), of_app("y")]);
@@ -106,7 +106,7 @@ mod tests {
         recoveries.end("a".into(), "y".into());
         waiting.await;
         recoveries.wait_for("a", &patterns).await;
-        // What was not wanted for a while has to come again.
+        // A pattern that was not wanted for a while has to be transferred again.
         recoveries.set_wanted([of_app("x")]);
         recoveries.set_wanted([of_app("x"), of_app("y")]);
         assert_eq!(recoveries.missing(), 1);

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use super::key::FieldKey;
 
-/// Fields for which requests wait; further requests are dropped, since every refused call makes a new one.
+/// Maximum number of fields with waiting requests. Further requests are dropped: each later refused call makes a new
+/// request.
 const MAX_FIELDS: usize = 1024;
 
 /// The missing amount by field.
@@ -18,7 +19,8 @@ const MAX_FIELDS: usize = 1024;
 pub(super) struct ShareRequests(Mutex<HashMap<FieldKey, u64>>);
 
 impl ShareRequests {
-    /// Adds a request if other members have what the refused operation lacks; false if they do not, or if too many wait.
+    /// Adds a request if other members have the amount that the refused operation lacks; false if they do not, or if
+    /// the maximum number of requests wait.
     pub fn add(&self, key: &FieldKey, refused: &ApplyError) -> bool {
         let ApplyError::BelowFloor { value, share, amount, .. } = refused else { return false };
         if u64::try_from(*value).is_ok_and(|value| value < *amount) {

@@ -20,18 +20,18 @@ use super::share_requests::ShareRequests;
 use super::watch::Watches;
 use crate::error::StoreError;
 
-/// Fields that the cache expects, about; it has room for as many as their sizes allow.
+/// Expected number of cached fields; the cache is bounded by their sizes.
 const EXPECTED_FIELDS: usize = 1024;
-/// What a field takes in memory beside itself, about: its key and its place.
+/// Approximate memory of a cached field beside the field itself: its key and its slot.
 const SLOT_BYTES: usize = 160;
 
-/// All objects of the node. Reads come from memory where the field is there, and from the disk where it is not.
+/// All objects of the node. A read takes the field from memory if it is cached, else from the disk.
 pub struct Objects {
     database: Database,
     space: Keyspace,
     replica: ReplicaId,
     cache: Cache<FieldKey, Arc<Slot>, SlotWeight>,
-    /// Fields that are newer than the disk. They must not be forgotten, whatever the cache does.
+    /// Fields that are newer than the disk. They stay in memory even if the cache evicts them.
     unwritten: Mutex<HashMap<FieldKey, Arc<Slot>>>,
     classes: ArcSwap<Classes>,
     watches: Watches,
@@ -43,16 +43,16 @@ pub struct Objects {
     postponed: AtomicU64,
 }
 
-/// The objects in which what this node's earlier boots have written may be put together, since everybody who has the object
-/// has all of it.
+/// Objects in which the changes of this node's earlier boots may be folded into one, because every holder of the object
+/// has all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FoldScope {
-    /// In none.
+    /// No object.
     #[default]
     None,
-    /// In all: nobody else has them.
+    /// All objects: no other node has a copy.
     All,
-    /// In those of these apps whose names match these patterns.
+    /// Objects of these apps whose names match these patterns.
     Used(Vec<(String, String)>),
 }
 
@@ -68,7 +68,8 @@ impl FoldScope {
     }
 }
 
-/// What peers have not been sent yet: one merged delta for each field, so that there are never more of them than fields.
+/// Changes that were not sent to peers yet: one merged delta for each field, so their number never exceeds the number
+/// of fields.
 #[derive(Default)]
 struct Peers {
     wanted: AtomicBool,
@@ -76,17 +77,17 @@ struct Peers {
     arrived: Notify,
 }
 
-/// A field in memory, and where it stands on the disk.
+/// A field in memory, with the state of its records on the disk.
 pub(crate) struct Slot(pub(super) RwLock<Stored>);
 
 pub(super) struct Stored {
     pub field: Field,
     pub base_bytes: u64,
-    /// Of the changes beside the base.
+    /// Total size of the change records beside the base.
     pub changes_bytes: u64,
     pub next_change: u64,
     pub changes_follow: bool,
-    /// The disk has it as this boot folds it.
+    /// The records on the disk are folded as in this boot.
     pub is_folded: bool,
 }
 
@@ -116,8 +117,8 @@ fn cache(bytes: u64) -> Cache<FieldKey, Arc<Slot>, SlotWeight> {
     let options = OptionsBuilder::new()
         .estimated_items_capacity(EXPECTED_FIELDS)
         .weight_capacity(bytes)
-        // The cache divides its memory among its shards, and a field that is too large for one would be read from the disk
-        // each time.
+        // The cache divides its memory among its shards. A field larger than a shard would be read from the disk each
+        // time.
         .shards(1)
         .build();
     match options {
@@ -128,7 +129,7 @@ fn cache(bytes: u64) -> Cache<FieldKey, Arc<Slot>, SlotWeight> {
     }
 }
 
-/// An object as a list shows it.
+/// An entry of a list of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
     /// The app it belongs to.
@@ -137,7 +138,7 @@ pub struct ObjectSummary {
     pub object: String,
     /// Its fields by name.
     pub fields: BTreeMap<String, FieldType>,
-    /// What it takes on the disk, in bytes.
+    /// Size on the disk, in bytes.
     pub bytes: u64,
 }
 
@@ -146,15 +147,15 @@ pub struct ObjectSummary {
 pub struct ObjectsReading {
     /// Fields in memory.
     pub cached_fields: u64,
-    /// What they take, in bytes.
+    /// Memory of cached fields, in bytes.
     pub cached_bytes: u64,
     /// Fields whose changes are not written yet.
     pub unwritten_fields: u64,
-    /// Deltas of peers that were taken in.
+    /// Merged deltas of peers.
     pub merges: u64,
-    /// Fields that two nodes had made with different types.
+    /// Fields that two nodes created with different types.
     pub conflicts: u64,
-    /// Times that changes of durability `memory` were not written when they were due, for want of room on the disk.
+    /// Postponed writes of changes of durability `memory`: they were due, and the disk had no room.
     pub postponed: u64,
 }
 
@@ -177,15 +178,15 @@ impl Objects {
         }
     }
 
-    /// Who writes here.
+    /// The replica id of this node.
     pub fn replica(&self) -> ReplicaId {
         self.replica
     }
 
-    /// Reads a field; none if nobody has written to it. `read` must not wait: a writer may wait for it.
+    /// Reads a field; `None` if the field does not exist. `read` must not block: the writer may wait for it.
     ///
     /// # Errors
-    /// The disk cannot be read, or what is on it is damaged.
+    /// The disk cannot be read, or a record is damaged.
     pub fn read<R>(&self, key: &FieldKey, read: impl FnOnce(Option<&Field>) -> R) -> Result<R, StoreError> {
         match self.slot(key)? {
             Some(slot) => Ok(read(Some(&slot.0.read().field))),
@@ -193,7 +194,7 @@ impl Objects {
         }
     }
 
-    /// Fields of one object by name, in order, from `after` on and at most `limit` of them.
+    /// Fields of one object in the order of their names, beginning after `after`, at most `limit`.
     ///
     /// # Errors
     /// As of [`read`](Self::read).
@@ -225,7 +226,7 @@ impl Objects {
         Ok(all.into_iter().take(limit).collect())
     }
 
-    /// Objects in the order of their names, after the one given and at most `limit` of them; of all apps or of one.
+    /// Objects in the order of their names, beginning after the given one, at most `limit`; of one app or of all.
     ///
     /// # Errors
     /// As of [`read`](Self::read).
@@ -237,7 +238,7 @@ impl Objects {
     ) -> Result<Vec<ObjectSummary>, StoreError> {
         let mut objects: BTreeMap<(String, String), ObjectSummary> = BTreeMap::new();
         let start = match (after, app) {
-            // Behind all fields of the object: one is greater than zero.
+            // The key behind all fields of the object: byte 1 is greater than zero.
             (Some((app, object)), _) => format!("{app}\0{object}\u{1}"),
             (None, Some(app)) => format!("{app}\0"),
             (None, None) => String::new(),
@@ -285,10 +286,10 @@ impl Objects {
         Ok(objects.into_values().take(limit).collect())
     }
 
-    /// Gives every field to `visit`, as it is at one moment.
+    /// Calls `visit` with every field, from one consistent snapshot.
     ///
     /// # Errors
-    /// As of [`read`](Self::read), and those of `visit`.
+    /// As of [`read`](Self::read), and the errors of `visit`.
     pub fn visit<E: From<StoreError>>(
         &self,
         mut visit: impl FnMut(&FieldKey, &Field) -> Result<(), E>,
@@ -330,7 +331,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Gives the key of every field to `visit`. Where a file is damaged, those on both sides of the damage.
+    /// Calls `visit` with the key of every field. Where a file is damaged, the keys on both sides of the damage.
     pub fn visit_keys(&self, mut visit: impl FnMut(&FieldKey)) {
         if let Err((after, error)) = visit_side(self.space.iter(), &mut visit) {
             let up_to = visit_side(self.space.iter().rev(), &mut visit).err().and_then(|(key, _)| key);
@@ -348,28 +349,28 @@ impl Objects {
         self.class_of(app, object).unwrap_or_default()
     }
 
-    /// The class of an object, if its app is deployed.
+    /// Class of an object; `None` if its app is not deployed.
     pub fn class_of(&self, app: &str, object: &str) -> Option<ObjectClass> {
         self.classes.load().class(app, object)
     }
 
-    /// Whether a function that uses objects of this pattern waits until they have come from the peers: the class of any of
-    /// them says so.
+    /// True if a function that uses objects of this pattern waits until the peers have transferred them, as the class
+    /// of any of them demands.
     pub fn recovers_before(&self, app: &str, pattern: &str) -> bool {
         self.classes.load().recovers_before(app, pattern)
     }
 
-    /// Takes the classes of what is deployed now.
+    /// Replaces the classes after a deploy.
     pub fn set_classes(&self, classes: Classes) {
         self.classes.store(Arc::new(classes));
     }
 
-    /// Who watches.
+    /// Subscriptions to changes.
     pub fn watches(&self) -> &Watches {
         &self.watches
     }
 
-    /// Says in which objects what this node's earlier boots have written is put together when they change next.
+    /// Sets the objects in which the next change folds the changes of this node's earlier boots into one.
     pub fn fold_own_past(&self, scope: FoldScope) {
         if **self.fold.load() != scope {
             self.fold.store(Arc::new(scope));
@@ -380,18 +381,18 @@ impl Objects {
         self.replica.incarnation > 0 && self.fold.load().covers(key)
     }
 
-    /// Begins to collect what peers have to be sent.
+    /// Starts collecting changes for peers.
     pub fn collect_for_peers(&self) {
         self.peers.wanted.store(true, Relaxed);
     }
 
-    /// There are no peers any more.
+    /// Stops collecting changes for peers.
     pub fn collect_for_nobody(&self) {
         self.peers.wanted.store(false, Relaxed);
         self.peers.deltas.lock().clear();
     }
 
-    /// Waits until there is something that peers have to be sent, and takes it. Dropping the future takes nothing.
+    /// Waits until changes for peers exist, and takes them. Cancel safe: a dropped future takes nothing.
     pub async fn take_for_peers(&self) -> HashMap<FieldKey, FieldDelta> {
         loop {
             let deltas = std::mem::take(&mut *self.peers.deltas.lock());
@@ -426,13 +427,13 @@ impl Objects {
         self.postponed.fetch_add(1, Relaxed);
     }
 
-    /// Whether changes are collected for peers: the node is a member of a cluster.
+    /// True while changes are collected for peers: the node is a member of a cluster.
     pub fn are_peers_wanted(&self) -> bool {
         self.peers.wanted.load(Relaxed)
     }
 
-    /// Requests the share from other members that a refused operation lacks; false if there is nobody to ask, or nothing to get.
-    /// The writer has to be woken then.
+    /// Requests the share that a refused operation lacks from other members; false if no member can grant it. If true,
+    /// the caller has to wake the writer.
     pub(crate) fn request_share(&self, key: &FieldKey, refused: &ApplyError) -> bool {
         self.are_peers_wanted() && self.share_requests.add(key, refused)
     }
@@ -454,7 +455,7 @@ impl Objects {
         self.peers.arrived.notify_one();
     }
 
-    /// The writer has changed a field; it is on the disk, or is one of those that are written later.
+    /// The writer has changed a field: it is on the disk, or it is added to the fields that are written later.
     pub(super) fn changed(&self, key: FieldKey, slot: Arc<Slot>, written: bool) {
         {
             let mut unwritten = self.unwritten.lock();
@@ -463,7 +464,8 @@ impl Objects {
                 false => drop(unwritten.insert(key.clone(), slot.clone())),
             }
         }
-        // Also what is there already: it may weigh more now, or have been read from the disk a moment too early.
+        // An existing entry is replaced as well: its weight may have changed, or it was read from the disk before this
+        // change.
         self.cache.insert(key, slot);
     }
 
@@ -471,7 +473,7 @@ impl Objects {
         &self.space
     }
 
-    /// The field in memory, brought there if it is on the disk.
+    /// The slot of a field, loaded from the disk if it is not in memory.
     pub(crate) fn slot(&self, key: &FieldKey) -> Result<Option<Arc<Slot>>, StoreError> {
         let slot = self.cache.get_or_insert_with(key, || {
             if let Some(slot) = self.unwritten.lock().get(key) {
@@ -496,7 +498,7 @@ impl Objects {
         if !base.changes_follow {
             return Ok(Some(Stored { base_bytes: bytes.len() as u64, ..Stored::new(base.field) }));
         }
-        // Base and changes of one moment: the writer may be putting them together.
+        // One snapshot for base and changes: the writer may be folding them.
         let snapshot = self.database.snapshot();
         let Some(bytes) = snapshot.get(&self.space, key.as_bytes())? else { return Ok(None) };
         let base = record::decode_base(&bytes).map_err(|error| damaged(key, &error))?;
@@ -518,7 +520,7 @@ impl Objects {
     }
 }
 
-/// Visits keys up to the first that cannot be read; gives the one before it.
+/// Visits keys up to the first unreadable one; returns the key before it.
 fn visit_side(
     entries: impl Iterator<Item = Guard>,
     visit: &mut impl FnMut(&FieldKey),

@@ -1,7 +1,7 @@
-//! Who is told when a field changes.
+//! Subscriptions to field changes.
 //!
-//! A watch that does not keep up sees fewer changes, never old ones: for each field the earliest value it has not seen and
-//! the latest one are kept, so that there are never more of them than fields.
+//! A watch that does not keep up gets fewer notices, never outdated ones: for each field the earliest value it has not
+//! seen and the latest value are kept, so the number of notices never exceeds the number of fields.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,34 +15,35 @@ use tokio::sync::Notify;
 
 use super::key::FieldKey;
 
-/// Changes that wait for one watch; beyond them fields are told of that changed first.
+/// Maximum number of fields with a waiting notice of one watch; changes of further fields are counted as lost.
+/// dropped.
 const MAX_WAITING: usize = 10_000;
 
-/// A change of a field: the values before and after, perhaps of several changes in between.
+/// A change of a field: the values before and after, possibly merged from several changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangeNotice {
-    /// Which field.
+    /// The field.
     pub key: FieldKey,
     /// Its type.
     pub field_type: FieldType,
-    /// Before; none if there was no field.
+    /// Value before; `None` if the field did not exist.
     pub previous: Option<Value>,
-    /// After.
+    /// Value after.
     pub value: Value,
-    /// Where the last of the changes comes from.
+    /// Origin of the last change.
     pub origin: Origin,
-    /// How many functions have called or triggered one another before the one that changed it.
+    /// Depth of the call chain: the number of functions that called or triggered one another before this change.
     pub depth: u8,
 }
 
-/// What a watch is for.
+/// The fields that a watch covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchScope {
     /// The app that the objects belong to.
     pub app: String,
     /// A pattern of object names, in which `*` stands for any characters.
     pub object: String,
-    /// A pattern of field names; none for all.
+    /// A pattern of field names; `None` for all.
     pub field: Option<String>,
 }
 
@@ -74,7 +75,7 @@ struct Waiting {
     lost: u64,
 }
 
-/// Sees changes for as long as it is held.
+/// A subscription; dropping it ends the subscription.
 pub struct Watch {
     id: u64,
     shared: Arc<Shared>,
@@ -82,7 +83,7 @@ pub struct Watch {
 }
 
 impl super::Objects {
-    /// Watches objects from now on.
+    /// Subscribes to changes from now on.
     pub fn watch(self: &Arc<Self>, scope: WatchScope) -> Watch {
         let watches = self.watches();
         let shared = Arc::new(Shared { scope, waiting: Mutex::default(), arrived: Notify::new() });
@@ -95,7 +96,7 @@ impl super::Objects {
 }
 
 impl Watch {
-    /// The next change, and how many others were lost before it for want of room. Dropping the future loses nothing.
+    /// Waits for the next notice; returns it with the number of notices dropped before it. Cancel safe.
     pub async fn next(&mut self) -> (ChangeNotice, u64) {
         loop {
             if let Some(next) = self.take(|_| true) {
@@ -105,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// The first change of a field that `wanted` is true for, if one waits.
+    /// Takes the first notice whose field `wanted` accepts, if one waits.
     pub fn take(&mut self, wanted: impl Fn(&FieldKey) -> bool) -> Option<(ChangeNotice, u64)> {
         let mut waiting = self.shared.waiting.lock();
         let at = waiting.changes.keys().position(wanted)?;
@@ -113,7 +114,7 @@ impl Watch {
         Some((notice, std::mem::take(&mut waiting.lost)))
     }
 
-    /// Waits until something has changed since the last time.
+    /// Waits until a change has arrived since the last call.
     pub async fn arrived(&self) {
         self.shared.arrived.notified().await;
     }
@@ -129,7 +130,7 @@ impl Drop for Watch {
 }
 
 impl Watches {
-    /// Whether anybody wants to know of changes of this field.
+    /// True if a watch covers this field.
     pub(super) fn covers(&self, key: &FieldKey) -> bool {
         self.any.load(Ordering::Acquire)
             && self.watches.read().values().any(|watch| watch.scope.covers(key))

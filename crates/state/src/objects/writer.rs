@@ -1,8 +1,8 @@
-//! Changes fields on behalf of the store's one writer.
+//! Changes of fields, applied by the store's one writer.
 //!
-//! Small fields are changed in a copy, which takes the place of what readers see once it is written. Large ones are changed
-//! in place, since copying them would cost more than anything else: readers may see such a change while it is on its way
-//! to the disk.
+//! A small field is changed in a copy, which replaces the version that readers see once it is committed. A large field
+//! is changed in place, since a copy would cost more than everything else: readers may see such a change before it is
+//! on the disk.
 
 pub(crate) mod footprint;
 mod unwritten;
@@ -28,14 +28,14 @@ use super::{MAX_FIELDS_PER_OBJECT, record};
 use crate::error::{CommitError, FieldRefused, StoreError};
 use crate::store::Durability;
 
-/// Fields that take less are copied to be changed, and written as a whole.
+/// Smaller fields are copied to be changed, and written as a whole.
 const LARGE_FIELD_BYTES: usize = 4096;
-/// Objects whose sizes are remembered; they are added up anew when that is too few.
+/// Maximum number of objects whose sizes are cached; the size of any other object is computed again.
 const MAX_SIZES: usize = 65_536;
-/// How far ahead of the own clock the times of peers may be before they are told of.
+/// Maximum clock skew of a peer before a warning is logged.
 const SKEW_TOLD: Duration = Duration::from_secs(60);
 
-/// Applies changes in groups: [`apply`](Self::apply) some batches, [`write`](Self::write) what came of them, and then say
+/// Applies changes in groups: [`apply`](Self::apply) the batches, [`write`](Self::write) their changes, then
 /// [`committed`](Self::committed).
 pub(crate) struct FieldWriter {
     objects: Arc<Objects>,
@@ -44,7 +44,7 @@ pub(crate) struct FieldWriter {
     hybrid: HybridClock,
     working: HashMap<FieldKey, Working>,
     sizes: HashMap<Arc<str>, ObjectSize>,
-    /// Fields that are newer than the disk, and when the first of them is to be written.
+    /// Fields that are newer than the disk, with the time of the next flush.
     unwritten: UnwrittenFields,
     write_due: Option<Instant>,
     skew_told: bool,
@@ -71,12 +71,12 @@ impl FieldWriter {
         }
     }
 
-    /// What it changes.
+    /// The local replica.
     pub fn objects(&self) -> &Arc<Objects> {
         &self.objects
     }
 
-    /// Whether any of these changes takes long: it has to be on the disk before it is acknowledged, or is of a document.
+    /// True if a change is slow: it must be on the disk before it is acknowledged, or it changes a document.
     pub fn takes_long(objects: &Objects, changes: &[(FieldKey, FieldChange)]) -> bool {
         changes.iter().any(|(key, change)| {
             let class = || objects.class(key.app(), key.object());
@@ -90,8 +90,8 @@ impl FieldWriter {
         })
     }
 
-    /// Carries out all of a batch's changes, or none of them. `lazy`: what is of durability `memory` may be written later.
-    /// `depth` is that of the function that asks. Tells how durable the batch has to be for the sake of its fields.
+    /// Applies all changes of a batch, or none. With `lazy`, changes of durability `memory` may be written later.
+    /// `depth` is the depth of the call chain. Returns the durability that the batch needs for its fields.
     pub fn apply(
         &mut self,
         changes: Vec<(FieldKey, FieldChange)>,
@@ -99,7 +99,7 @@ impl FieldWriter {
         lazy: bool,
     ) -> Result<Durability, CommitError> {
         let mut durability = Durability::Written;
-        // A single change leaves its field alone if it fails.
+        // A failed change leaves its field unchanged, so a single change needs no rollback.
         let mut before = (changes.len() > 1).then(HashMap::new);
         for (key, change) in changes {
             if let Some(before) = &mut before
@@ -123,7 +123,7 @@ impl FieldWriter {
         Ok(durability)
     }
 
-    /// Writes the requests for shares to their fields, so that other members grant some of theirs.
+    /// Records the requests for shares in their fields, so that other members grant them.
     pub fn record_share_requests(&mut self) {
         for (key, amount) in self.objects.take_share_requests() {
             let want = FieldChange::Operate(Operation::BoundedCounterWant(amount));
@@ -133,17 +133,17 @@ impl FieldWriter {
         }
     }
 
-    /// Whether there is anything to be written now.
+    /// True if a write is due.
     pub fn has_writes(&self, now: Instant) -> bool {
         self.is_due(now) || self.working.values().any(|working| working.has_to_be_written(false))
     }
 
-    /// When changes have to be written that nobody waits for.
+    /// Time of the next lazy flush.
     pub fn due(&self) -> Option<Instant> {
         self.write_due
     }
 
-    /// Adds what there is to write to `batch`. All of it if `all`, else what cannot wait.
+    /// Adds the due writes to `batch`; all writes if `all`.
     pub fn write(&mut self, batch: &mut OwnedWriteBatch, all: bool, now: Instant) {
         let all = all || self.is_due(now);
         for (key, working) in &mut self.working {
@@ -157,7 +157,7 @@ impl FieldWriter {
         let rest = self.unwritten.iter().filter(|(key, _)| !self.working.contains_key(*key));
         let rest: Vec<_> = rest.map(|(key, unwritten)| (key.clone(), unwritten.counted_bytes)).collect();
         for (key, counted) in rest {
-            // It is in memory, since the disk does not have it.
+            // The slot is in memory, since the disk does not have the field.
             let Ok(Some(slot)) = self.objects.slot(&key) else { continue };
             let mut working = Working::unwritten(slot, counted);
             working.write(&self.objects, batch, &key);
@@ -165,7 +165,8 @@ impl FieldWriter {
         }
     }
 
-    /// What was written is committed, and what was not stays in memory: readers, watches and peers see it from now on.
+    /// Publishes the group after its commit: readers, watches and peers see it from now on, including fields that are
+    /// only in memory.
     pub fn committed(&mut self, now: Instant) {
         let mut for_peers = Vec::new();
         let peers = self.objects.are_peers_wanted();
@@ -193,7 +194,8 @@ impl FieldWriter {
             }
             let Working { slot, on_disk, origin, depth, previous, .. } = working;
             self.objects.changed(key.clone(), slot.clone(), due == Due::Now);
-            // A watch may have begun since the change was applied. Who reads what was before, and watches already, is told.
+            // A watch may have begun after the change was applied. A subscriber that read the old value has to be
+            // notified.
             let has_begun = previous.is_none() && self.objects.watches().covers(&key);
             if previous.is_none() && !has_begun {
                 continue;
@@ -205,7 +207,7 @@ impl FieldWriter {
                 (Some(previous), _) => previous,
                 (None, _) if on_disk == OnDisk::Nothing => None,
                 (None, Some(before)) => Some(before.value()),
-                // Of a large field, which was changed in its place, nobody knows it any more.
+                // A large field was changed in place: its previous value is gone.
                 (None, None) => None,
             };
             if previous.as_ref() != Some(&value) {
@@ -229,29 +231,29 @@ impl FieldWriter {
         }
     }
 
-    /// What is due waits until `at`, since the disk has no room for it. It stays in memory.
+    /// Postpones a due flush until `at`, since the disk has no room for it. The fields stay in memory.
     pub fn postpone(&mut self, at: Instant) {
         self.write_due = Some(at);
         self.objects.count_postponed();
     }
 
-    /// Fields that are not written yet.
+    /// Number of fields that are not written yet.
     pub fn unwritten(&self) -> usize {
         self.unwritten.len()
     }
 
-    /// Bytes that all fields take which are not written yet. The disk has to have room for them.
+    /// Bytes of all fields that are not written yet. The disk must have room for them.
     pub fn unwritten_bytes(&self) -> u64 {
         self.unwritten.bytes()
     }
 
-    /// Forgets what was applied: it could not be written, and nothing can be any more.
+    /// Discards the applied changes after a failed write, which ends all writing.
     pub fn abandon(&mut self) {
         self.working.clear();
         self.write_due = None;
     }
 
-    /// Whether changes have to be written that nobody waits for.
+    /// True if a lazy flush is due.
     pub fn is_due(&self, now: Instant) -> bool {
         self.write_due.is_some_and(|due| due <= now)
     }
@@ -293,7 +295,7 @@ impl FieldWriter {
         if !working.is_touched() && working.on_disk != OnDisk::Nothing && self.objects.is_folded(&key) {
             let (node, last) = (self.replica.node, self.replica.incarnation - 1);
             if working.field(|field| field.fold(node, last)) {
-                // No delta says it.
+                // No delta describes this change.
                 working.on_disk = OnDisk::Outdated;
             }
         }
@@ -313,7 +315,7 @@ impl FieldWriter {
                         working.deltas.add_own(delta);
                     }
                     Err(error) => {
-                        // Recorded with this group.
+                        // The request is recorded with this group.
                         self.objects.request_share(&key, &error);
                         if !working.is_changed() {
                             self.working.remove(&key);
@@ -357,8 +359,7 @@ impl FieldWriter {
             }
         }
         if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
-            // What is still to be written counts already, by what it takes in memory, or a group would be let over the quota
-            // as a whole.
+            // Unwritten changes count by their size in memory; otherwise a group could exceed the quota as a whole.
             let bytes = working.field(|field| field.size_bytes()) as u64;
             let before_bytes = working.size.counted_bytes;
             size.fields += usize::from(working.on_disk == OnDisk::Nothing && !working.is_touched());
@@ -387,7 +388,7 @@ impl FieldWriter {
                     size.bytes += (key.len() + value.len()) as u64;
                     size.fields += usize::from(record::split_change_key(&key).is_none());
                 }
-                // What is not written yet counts as well.
+                // Unwritten fields count as well.
                 let prefix = key.object_prefix();
                 let unwritten = self.unwritten.iter().filter(|(key, _)| key.object_prefix() == prefix);
                 let of_group = self.working.iter().filter(|(key, _)| key.object_prefix() == prefix);
@@ -417,7 +418,7 @@ impl FieldWriter {
         Ok(())
     }
 
-    /// Whether any of these changes may make its field larger.
+    /// True if a change may make its field larger.
     pub fn grow(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
         changes.iter().any(|(key, change)| match change {
             FieldChange::Operate(operation) => self.grows(key, operation),
@@ -425,7 +426,7 @@ impl FieldWriter {
         })
     }
 
-    /// Whether an operation may make its field larger: what does not is done however large the object is.
+    /// True if an operation may make its field larger. Operations that do not are accepted even over the quota.
     fn grows(&self, key: &FieldKey, operation: &Operation) -> bool {
         let Operation::RegisterSet(value) = operation else { return grows(operation) };
         let length = |field: Option<&Field>| {
@@ -435,9 +436,9 @@ impl FieldWriter {
         value.len() > self.objects.read(key, length).unwrap_or(0)
     }
 
-    /// Makes a field what it was before a batch that is refused.
+    /// Rolls a field back to its state before a refused batch.
     fn take_back(&mut self, key: FieldKey, before: Before) -> Result<(), CommitError> {
-        // It is added up anew, when the batch is out of the way.
+        // The size is computed again after the rollback.
         self.sizes.remove(key.object_prefix());
         let Some(working) = self.working.get_mut(&key) else { return Ok(()) };
         match before {
@@ -472,15 +473,15 @@ impl FieldWriter {
     }
 }
 
-/// How durable a change has to be, of an object of this class.
+/// Durability that a change of an object of this class needs.
 fn durability(change: &FieldChange, class: impl FnOnce() -> ObjectClass) -> Durability {
     let FieldChange::Operate(operation) = change else { return Durability::Written };
-    // Nobody may see a share being spent that a power cut would give back.
+    // A spent share must survive a power cut before readers see it.
     let synced = spends_shares(operation) || class().durability == ObjectDurability::Synced;
     if synced { Durability::Synced } else { Durability::Written }
 }
 
-/// Whether it changes a bounded counter, perhaps in a map.
+/// True if the operation changes a bounded counter, also inside a map.
 fn spends_shares(operation: &Operation) -> bool {
     match operation {
         Operation::MapUpdate(_, inner) => spends_shares(inner),
@@ -488,7 +489,7 @@ fn spends_shares(operation: &Operation) -> bool {
     }
 }
 
-/// Whether it may make its field larger: what takes something away is done however large the object is.
+/// True if the operation may make its field larger. Removals are accepted even over the quota.
 fn grows(operation: &Operation) -> bool {
     match operation {
         Operation::MapUpdate(_, inner) => grows(inner),
@@ -503,7 +504,7 @@ fn grows(operation: &Operation) -> bool {
     }
 }
 
-/// A field that is as it was before the group is counted as before.
+/// Restores the counted size of a field that is rolled back.
 fn uncount(sizes: &mut HashMap<Arc<str>, ObjectSize>, key: &FieldKey, working: &Working) {
     if let Some(size) = sizes.get_mut(key.object_prefix()) {
         size.fields -= usize::from(working.is_new_field()).min(size.fields);

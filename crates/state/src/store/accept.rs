@@ -1,8 +1,8 @@
-//! Goes on without what is missing or damaged, when the operator accepts the loss.
+//! Repair of a damaged store after the operator has accepted the loss (`--accept-loss`).
 //!
-//! A journal is cut before its damage, a damaged table is taken from its key space's list, a key space whose list is gone
-//! gets the newest one if that is whole, and else begins empty. Everything that is taken out is put into a
-//! folder first.
+//! The repair cuts an engine's journal before its damage, and removes a damaged table from the list of its key space. A
+//! key space whose list is missing gets the newest complete list, else it becomes empty. All removed files are moved to
+//! a separate folder first.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File};
@@ -15,8 +15,8 @@ use super::layout;
 use super::manifest::Manifest;
 use super::tail;
 
-/// Repairs the database in `store` so that the engine can open it. Damaged files go into the folder `aside`, in place of
-/// what is there. Gives false if nothing is left of the database.
+/// Repairs the database in `store` so that the engine can open it. Damaged files are moved to the folder `aside` and
+/// replace older files there. Returns false if no part of the database is left.
 pub fn accept(
     store: &Path,
     aside: &Path,
@@ -38,7 +38,7 @@ pub fn accept(
     for one in damage {
         tracing::error!("lost: {one}");
     }
-    // Without the names of key spaces nothing can be found in them.
+    // Key spaces cannot be found without the engine's own key space, which maps their names.
     let is_gone = damage.iter().any(|damage| matches!(damage.problem, Problem::NoStore));
     if damage.iter().any(|damage| is_engine(&damage)) && (is_gone || !repair.relist(ENGINE_SPACE)?) {
         repair.everything()?;
@@ -47,7 +47,7 @@ pub fn accept(
     let lists = damage.iter().filter(|damage| !is_engine(damage));
     for one in lists {
         match &one.problem {
-            // Tables go below, all of a list at a time.
+            // Tables are handled below, all of one list together.
             Problem::NoStore | Problem::JournalMissing | Problem::TableDamaged { .. } => {}
             Problem::SpaceMissing { id, .. } => repair.empty(*id)?,
             Problem::JournalDamaged { .. } => drop(tail::cut_journal(&one.path, aside)?),
@@ -63,7 +63,7 @@ pub fn accept(
     for id in spaces.into_iter().filter(|id| *id != ENGINE_SPACE) {
         repair.drop_tables(id, damage)?;
     }
-    // The engine learns its sequence numbers only where there is a journal.
+    // The engine learns its sequence numbers from its journal: an empty set of journals would reset them.
     if journals(store)?.is_empty() {
         let known = manifest.and_then(|manifest| manifest.journals.last()).map_or(0, |fact| fact.id);
         File::create(journal_path(store, known + 1))?.sync_all()?;
@@ -79,8 +79,8 @@ struct Repair<'a> {
 }
 
 impl Repair<'_> {
-    /// Has the newest list of tables be the valid one, if it is whole, with its tables; false if it is not. An older one
-    /// would be a key space of the past, with other tables than its journal follows.
+    /// Makes the newest list of tables current, if the list and its tables are complete; false if they are not. An
+    /// older list would restore a past state of the key space, which does not match the engine's journal.
     fn relist(&self, id: u64) -> io::Result<bool> {
         let space = &layout::folder(self.store, id);
         if !space.is_dir() {
@@ -108,7 +108,7 @@ impl Repair<'_> {
         Ok(is_whole)
     }
 
-    /// Has a key space begin empty, under its old number: its entries in the journal are still to be read.
+    /// Empties a key space but keeps its number: its entries in the engine's journal are still to be read.
     fn empty(&self, id: u64) -> io::Result<()> {
         let space = layout::folder(self.store, id);
         if space.exists() {
@@ -150,7 +150,7 @@ impl Repair<'_> {
         DirBuilder::new().mode(0o700).create(self.store)
     }
 
-    /// Moves a file or folder, with its place as its name.
+    /// Moves a file or folder; its new name is made of its old path.
     fn put_aside(&self, path: &Path) -> io::Result<()> {
         let place: PathBuf = path.strip_prefix(self.store).unwrap_or(path).into();
         let name: Vec<_> = place.iter().map(|part| part.to_string_lossy()).collect();

@@ -1,4 +1,4 @@
-//! Changes that happen together, what they take, and how their commit ends.
+//! A batch: changes that commit together, their sizes, and the durability of a commit.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use fjall::{Keyspace, OwnedWriteBatch, UserValue};
 
 use crate::objects::{FieldChange, FieldKey};
 
-/// What an entry costs beside its key and value: in the journal, in memory and in a table.
+/// Overhead of an entry beside its key and value, in bytes: in the engine's journal, in memory and in a table.
 pub(super) const ENTRY_BYTES: u64 = 40;
 
-/// How far a batch has got when its commit is reported.
+/// Durability of a batch when its commit is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// With the operating system: survives `kill -9`, and a power cut after the next sync.
+    /// Handed to the operating system: survives `kill -9`, and a power cut after the next sync.
     Written,
     /// On the disk: survives a power cut.
     Synced,
 }
 
-/// Changes that happen together or not at all.
+/// Changes that commit together or not at all.
 #[derive(Clone, Default)]
 pub struct Batch {
     pub(super) writes: Vec<Write>,
     pub(super) fields: Vec<(FieldKey, FieldChange)>,
     pub(super) depth: u8,
-    /// Shares of memory budgets that its bytes take until it is written.
+    /// Charged memory of the batch, released once it is written.
     pub(super) charges: Vec<Arc<Taken>>,
 }
 
 #[derive(Clone)]
 pub(super) enum Write {
-    /// A value that many entries share is in memory once, in the engine too.
+    /// Entries that share a value share its memory, also inside the engine.
     Put(Keyspace, Vec<u8>, UserValue),
     Delete(Keyspace, Vec<u8>),
 }
@@ -43,7 +43,7 @@ impl Write {
         key
     }
 
-    /// What it takes, with what the engine adds to it.
+    /// Size with the engine's overhead.
     pub(super) fn size_bytes(&self) -> u64 {
         let value_bytes = match self {
             Self::Put(_, _, value) => value.len(),
@@ -76,29 +76,29 @@ impl Batch {
         self.fields.push((key, FieldChange::Operate(operation)));
     }
 
-    /// Takes in what a peer has of a field.
+    /// Merges a delta of a peer into a field.
     pub fn merge(&mut self, key: FieldKey, delta: FieldDelta) {
         self.fields.push((key, FieldChange::Merge(delta)));
     }
 
-    /// Takes in what an archive has of a field; peers are told of it.
+    /// Merges a delta of an archive into a field; peers get it as well.
     pub fn import(&mut self, key: FieldKey, delta: FieldDelta) {
         self.fields.push((key, FieldChange::Import(delta)));
     }
 
-    /// How many functions have called or triggered one another before the one that changes objects.
+    /// Sets the depth of the call chain that changes objects.
     pub fn caused_at(&mut self, depth: u8) {
         self.depth = depth;
     }
 
-    /// Holds a share of a memory budget until the batch is written or refused, also if nobody waits for that any more.
+    /// Holds a share of a memory budget until the batch is written or refused, even after its caller stopped waiting.
     pub fn charge(&mut self, share: Taken) {
         if share.bytes() > 0 {
             self.charges.push(Arc::new(share));
         }
     }
 
-    /// Adds all of another one.
+    /// Appends all changes of another batch.
     pub fn append(&mut self, mut other: Self) {
         self.charges.append(&mut other.charges);
         self.writes.append(&mut other.writes);
@@ -106,7 +106,7 @@ impl Batch {
         self.depth = self.depth.max(other.depth);
     }
 
-    /// Nothing to write.
+    /// True if the batch contains no change.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.fields.is_empty()
     }

@@ -13,7 +13,7 @@ pub struct BrokerStorage {
 }
 
 impl BrokerStorage {
-    /// Over the node's one store.
+    /// Wraps the node's store.
     pub fn new(store: Arc<Store>) -> Self {
         Self { store }
     }

@@ -1,4 +1,4 @@
-//! Reads all of a store that no node has open, for `edgefaas store check`.
+//! Complete check of a store that no node has open, for `edgefaas store check`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use super::{DirLock, LockError, tail};
 pub struct CheckReport {
     /// The database's folder.
     pub store: PathBuf,
-    /// There is a database.
+    /// A database exists.
     pub exists: bool,
-    /// What is wrong with its files.
+    /// Damage of its files.
     pub damage: Vec<Damage>,
-    /// Copies of the manifest that are missing or damaged. A start writes them again.
+    /// Copies of the manifest that are missing or damaged. The next start writes them again.
     pub manifests: Vec<PathBuf>,
-    /// Bytes at the end of the newest journal that are of no whole batch. A start cuts them off.
+    /// Bytes of an incomplete batch at the end of the newest engine's journal. The next start cuts them off.
     pub torn_bytes: u64,
     /// Key spaces.
     pub spaces: Vec<SpaceReport>,
@@ -33,28 +33,29 @@ pub struct SpaceReport {
     pub name: String,
     /// Table files.
     pub tables: usize,
-    /// Bytes of them.
+    /// Bytes of the table files.
     pub bytes: u64,
-    /// Entries, with those that are in a journal only; `None` where the store is too damaged to be opened.
+    /// Number of entries, including entries that are only in the engine's journal; `None` if the store is too damaged
+    /// to be opened.
     pub entries: Option<u64>,
     /// The first entry that cannot be read, and the reason.
     pub unreadable: Option<String>,
 }
 
 impl CheckReport {
-    /// Whether everything is there and can be read.
+    /// True if the store is complete and readable.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.spaces.iter().all(|space| space.unreadable.is_none())
     }
 }
 
-/// The check could not be made.
+/// The check could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// A node has the data directory.
+    /// A node uses the data directory.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("there is no data directory {0}; name it with --data-dir")]
     NoDirectory(PathBuf),
     /// A file cannot be read.
@@ -62,12 +63,12 @@ pub enum CheckError {
     Read {
         /// The database's folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
 }
 
-/// Reads everything in the store of a data directory. Takes the directory, so that no node may run.
+/// Reads all entries of the store of a data directory. Locks the directory, so no node may use it.
 pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
     if !data_dir.is_dir() {
         return Err(CheckError::NoDirectory(data_dir.to_owned()));
@@ -113,7 +114,7 @@ pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
     Ok(CheckReport { store: store.clone(), exists, damage, manifests, torn_bytes, spaces })
 }
 
-/// Why the entries of a store cannot be counted.
+/// Reason for which the entries of a store cannot be counted.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error(transparent)]

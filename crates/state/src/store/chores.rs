@@ -1,10 +1,10 @@
-//! What the upkeep thread is asked to do.
+//! Work requests for the upkeep thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Work that waits for the upkeep thread.
+/// Work requests that the upkeep thread has not taken yet.
 pub struct Chores {
     signal: SyncSender<()>,
     reclaim: AtomicBool,
@@ -14,24 +14,24 @@ pub struct Chores {
 }
 
 impl Chores {
-    /// With the receiver for the upkeep thread.
+    /// Makes the requests and the receiver of the upkeep thread.
     pub fn new() -> (Arc<Self>, Receiver<()>) {
         let (signal, signalled) = sync_channel(1);
         let (reclaim, rotate, survey, stop) = Default::default();
         (Arc::new(Self { signal, reclaim, rotate, survey, stop }), signalled)
     }
 
-    /// The disk is full: dead data is to be removed.
+    /// Requests removal of dead data, since the disk is full.
     pub fn reclaim(&self) {
         self.ask(&self.reclaim);
     }
 
-    /// The journal is longer than it should be.
+    /// Requests a rotation of the engine's journal, since it is too long.
     pub fn rotate(&self) {
         self.ask(&self.rotate);
     }
 
-    /// The manifest may be out of date.
+    /// Requests a check of the manifest, which may be out of date.
     pub fn survey(&self) {
         self.ask(&self.survey);
     }
@@ -41,29 +41,29 @@ impl Chores {
         self.ask(&self.stop);
     }
 
-    /// Whether it was asked for since the last time.
+    /// Takes the request to reclaim; true if it was made since the last call.
     pub(super) fn takes_reclaim(&self) -> bool {
         self.reclaim.swap(false, Ordering::AcqRel)
     }
 
-    /// The same for a new journal.
+    /// Takes the request to rotate the engine's journal.
     pub(super) fn takes_rotate(&self) -> bool {
         self.rotate.swap(false, Ordering::AcqRel)
     }
 
-    /// The same for the manifest, at which upkeep looks each time.
+    /// Takes the request to check the manifest, which each round of upkeep does.
     pub(super) fn takes_survey(&self) -> bool {
         self.survey.swap(false, Ordering::AcqRel)
     }
 
     fn ask(&self, flag: &AtomicBool) {
         if !flag.swap(true, Ordering::AcqRel) {
-            // A full channel is a signal that is still to be seen.
+            // A full channel already carries a signal.
             let _ = self.signal.try_send(());
         }
     }
 
-    /// The store closes.
+    /// True once the store closes.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

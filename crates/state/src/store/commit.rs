@@ -1,8 +1,8 @@
-//! Group commit: one writer at a time writes for everybody.
+//! Group commit: one writer at a time writes the batches of all callers.
 //!
-//! Batches that arrive while one is being written are written together with the next, so that the cost
-//! of reaching the operating system, or the disk, is shared by all who wait for it. Field operations are
-//! applied here, by the only writer, so that no two invocations lose each other's changes.
+//! Batches that arrive during a write are written together by the next one, so all of them share the cost of one system
+//! call or one sync. The writer also applies field operations: as the only writer, it loses no change of two concurrent
+//! invocations.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use super::keeper::Keeper;
 use super::space::{DiskSpace, SpaceReading, SpaceState};
 use super::unflushed::Unflushed;
 use super::upkeep;
-use super::writer::{Answer, Counters, Failure, Job, JournalSlot, JournalSpaces, Small, Writer};
+use super::writer::{Answer, Counters, Failure, Job, Small, WalSlot, WalSpaces, Writer};
 use crate::error::{CommitError, StoreFailure};
 use crate::objects::{FieldKey, FieldWriter, Objects};
 
-/// Batches that wait for the writer; more of them wait at the sender.
+/// Capacity of the writer's queue; further batches wait at the sender.
 const QUEUE_BATCHES: usize = 1024;
-/// How long somebody else's small batches take, mostly: sooner than a change of thread.
+/// Usual time of another caller's write of small batches: shorter than a change of thread.
 const OTHER_WRITES: Duration = Duration::from_micros(50);
-/// Larger batches are for the writer's thread.
+/// Larger batches go to the writer's thread.
 const WRITTEN_HERE_BYTES: u64 = 64 << 10;
 
-/// The way to the writer.
+/// Handle to the writer.
 ///
-/// Small batches that need not reach the disk are written by whoever brings them, if nobody else writes for long: that saves
-/// two changes of thread. Whoever brings one lets the other tasks of its thread go on first, and then writes theirs too.
-/// Everything else is for the writer's thread.
+/// A small batch that needs no sync is written by its caller, if no other write takes long: that saves two changes of
+/// thread. The caller first yields to the other tasks of its thread, and then writes their batches too. All other
+/// batches go to the writer's thread.
 pub struct Committer {
     writer: Arc<Mutex<Writer>>,
     objects: Arc<Objects>,
     jobs: mpsc::Sender<Job>,
     small: Arc<Small>,
-    journal: Arc<JournalSlot>,
+    wal_slot: Arc<WalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
     upkeep: Mutex<Option<JoinHandle<()>>>,
     chores: Arc<Chores>,
@@ -54,41 +54,41 @@ pub struct Committer {
     counters: Arc<Counters>,
 }
 
-/// A small batch that waits while its task does not run. If that never runs again, the writer's thread sees to it.
+/// A small batch whose task yields. If the task never runs again, the writer's thread writes the batch.
 struct Unwritten<'a>(Option<&'a Committer>);
 
 impl Drop for Unwritten<'_> {
     fn drop(&mut self) {
         if let Some(committer) = self.0 {
-            committer.journal.wake.notify_one();
+            committer.wal_slot.wake.notify_one();
         }
     }
 }
 
-/// What the writer has done since the start.
+/// Counts of the writer since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CommitReading {
     /// Groups written.
     pub commits: u64,
-    /// Times the disk was made to have all of them.
+    /// Syncs to the disk.
     pub syncs: u64,
 }
 
-/// What the writer needs.
+/// Options of the writer.
 pub(super) struct CommitterOptions {
     pub database: Database,
     pub fields: FieldWriter,
-    pub journal: JournalSpaces,
-    /// All key spaces, and the one for the node's own facts.
+    pub wal_spaces: WalSpaces,
+    /// All key spaces; `meta` has the node's own records.
     pub all: Vec<Keyspace>,
     pub meta: Keyspace,
     /// The database's folder.
     pub folder: PathBuf,
     pub keeper: Arc<Keeper>,
     pub sync_interval: Duration,
-    /// Free space that is kept; `None` for a share of the disk.
+    /// Free space kept in reserve; `None` for a share of the disk.
     pub reserve_bytes: Option<u64>,
-    /// How long the engine's journal may be, in bytes.
+    /// Maximum length of the engine's journal, in bytes.
     pub journal_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ impl Committer {
     pub(super) fn start(options: CommitterOptions) -> std::io::Result<Self> {
         let (jobs, inbox) = mpsc::channel(QUEUE_BATCHES);
         let failure = Arc::<Failure>::default();
-        let journal = Arc::<JournalSlot>::default();
+        let wal_slot = Arc::<WalSlot>::default();
         let small = Arc::<Small>::default();
         let objects = options.fields.objects().clone();
         let counters = Arc::<Counters>::default();
@@ -123,8 +123,8 @@ impl Committer {
             meta: options.meta,
             chores: chores.clone(),
             rounds: 0,
-            journal: journal.clone(),
-            spaces: options.journal,
+            wal_slot: wal_slot.clone(),
+            spaces: options.wal_spaces,
             sync_interval: options.sync_interval,
             disk,
             unflushed: unflushed.clone(),
@@ -134,7 +134,7 @@ impl Committer {
             small: small.clone(),
             closed: false,
         };
-        // Waiting with a time limit needs a timer; this runtime has nothing else to do.
+        // A wait with a time limit needs a timer; the runtime has no other use.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let writer = Arc::new(Mutex::new(writer));
         let shared = writer.clone();
@@ -148,7 +148,7 @@ impl Committer {
             objects,
             jobs,
             small,
-            journal,
+            wal_slot,
             thread,
             upkeep,
             chores,
@@ -159,8 +159,7 @@ impl Committer {
         })
     }
 
-    /// Commits `batch` and answers when it is as durable as asked. If the future is dropped the batch is
-    /// committed all the same.
+    /// Commits `batch`; returns once it is as durable as requested. A dropped future does not cancel the commit.
     pub async fn commit(&self, batch: Batch, durability: Durability) -> Answer {
         if batch.is_empty() && durability == Durability::Written {
             return Ok(());
@@ -178,7 +177,7 @@ impl Committer {
                 tokio::task::yield_now().await;
                 unwritten.0 = None;
                 match answered.try_recv() {
-                    // Somebody else has written it.
+                    // Another caller has written it.
                     Ok(answer) => return answer,
                     Err(TryRecvError::Closed) => return Err(CommitError::Closed),
                     Err(TryRecvError::Empty) => self.write_small(),
@@ -189,7 +188,7 @@ impl Committer {
         answered.await.unwrap_or(Err(CommitError::Closed))
     }
 
-    /// Writes the small batches that wait, or has the writer's thread do so.
+    /// Writes the small batches that wait, or wakes the writer's thread for them.
     fn write_small(&self) {
         let lock = match self.small.thread_writes.load(Ordering::Relaxed) {
             true => self.writer.try_lock(),
@@ -197,8 +196,8 @@ impl Committer {
         };
         let mut writer = match lock {
             Some(writer) => writer,
-            // The thread looks at them once more after it has said that it ends.
-            None if !self.small.is_closed() => return self.journal.wake.notify_one(),
+            // The thread takes the small batches once more after it has closed the list.
+            None if !self.small.is_closed() => return self.wal_slot.wake.notify_one(),
             None => self.writer.lock(),
         };
         let jobs = self.small.take();
@@ -208,38 +207,38 @@ impl Committer {
         let before = (writer.unsynced_since, writer.fields.due());
         writer.write_guarded(jobs, false);
         if before != (writer.unsynced_since, writer.fields.due()) {
-            // It has to sync, or to write what may wait, sooner than it knew.
-            self.journal.wake.notify_one();
+            // A sync or a lazy flush is due earlier than the thread knew.
+            self.wal_slot.wake.notify_one();
         }
     }
 
-    /// Writes what is in the broker's journal, soon. Never waits.
+    /// Wakes the writer to write the broker's write-ahead log. Does not block.
     pub(super) fn wake_for(&self, wal: &Arc<Wal>) {
-        self.journal.journal.get_or_init(|| Arc::downgrade(wal));
-        self.journal.wake.notify_one();
+        self.wal_slot.wal.get_or_init(|| Arc::downgrade(wal));
+        self.wal_slot.wake.notify_one();
     }
 
-    /// Why the store takes no writes any more, if it does not.
+    /// The failure that ended all writing; `None` while the store accepts writes.
     pub fn failure(&self) -> Option<StoreFailure> {
         self.failure.reason.lock().clone()
     }
 
-    /// Waits until the store takes no writes any more, and says why. Cancel safe.
+    /// Waits until the store accepts no writes any more, and returns the failure. Cancel safe.
     pub async fn failed(&self) -> StoreFailure {
         self.failure.happened.cancelled().await;
-        // It is set before the token fires.
+        // The failure is set before the token fires.
         self.failure().unwrap_or(StoreFailure::Panicked)
     }
 
-    /// Has the writer request the share of a bounded counter that a refused operation lacks. Returns immediately; a request may be
-    /// lost, and the next refused operation makes it again.
+    /// Makes the writer request the share of a bounded counter that a refused operation lacks. Returns immediately. A
+    /// request may be lost; the next refused operation makes it again.
     pub fn request_share(&self, key: &FieldKey, refused: &ApplyError) {
         if self.objects.request_share(key, refused) {
-            self.journal.wake.notify_one();
+            self.wal_slot.wake.notify_one();
         }
     }
 
-    /// What it has written so far.
+    /// Counts of the writer.
     pub fn reading(&self) -> CommitReading {
         CommitReading {
             commits: self.counters.commits.load(Ordering::Relaxed),
@@ -247,18 +246,18 @@ impl Committer {
         }
     }
 
-    /// Free space on the disk, and whether growing writes are refused.
+    /// Free space on the disk, and whether writes that grow the store are refused.
     pub fn space(&self) -> SpaceReading {
         self.space.reading()
     }
 
-    /// The error of what finds no room on the disk.
+    /// The error of a write for which the disk has no room.
     pub fn disk_full(&self) -> CommitError {
         let SpaceReading { free_bytes, needed_bytes, .. } = self.space();
         CommitError::DiskFull { free_bytes, needed_bytes }
     }
 
-    /// Ends the writer after all that it was given. Blocks.
+    /// Closes the writer after it has written all queued batches. Blocks.
     pub(super) fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
         self.chores.stop();
@@ -267,7 +266,7 @@ impl Committer {
             let _ = upkeep.join();
         }
         let mut job = Job::Close;
-        // The writer empties its queue without waiting for anyone, so this ends.
+        // The writer empties its queue without waiting for callers, so this loop ends.
         while let Err(mpsc::error::TrySendError::Full(back)) = self.jobs.try_send(job) {
             job = back;
             std::thread::yield_now();

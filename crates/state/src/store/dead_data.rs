@@ -1,22 +1,23 @@
-//! How much of the store's tables is dead: deleted or overwritten entries, and tables that compactions have replaced.
+//! Estimates of dead data in the store's tables: deleted or overwritten entries, and tables that compactions have
+//! replaced.
 //!
-//! The engine keeps both for as long as somebody reads an older snapshot, so whether a compaction has removed what was dead is
-//! only known by looking afterwards.
+//! The engine keeps both while an older snapshot is open, so only a later measurement shows whether a compaction has
+//! removed dead data.
 
 use std::path::Path;
 
 use fjall::{AbstractTree, Keyspace};
 
-/// Less dead data is not worth a compaction, except where it is a quarter of the key space.
+/// Less dead data does not justify a compaction, unless it is a quarter of the key space.
 pub const WORTH_BYTES: u64 = 1 << 20;
-/// What is smaller is not looked at.
+/// Smaller key spaces are skipped.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Larger key spaces are not read to learn how much of them is live.
+/// Larger key spaces are not read to measure their live data.
 const MAX_MEASURED_BYTES: u64 = 256 << 20;
 /// The engine's folder of a key space's tables.
 const TABLES_FOLDER: &str = "tables";
 
-/// The key spaces in which something may be dead, the smallest first.
+/// Key spaces that may contain dead data, the smallest first.
 pub fn candidates(spaces: &[Keyspace]) -> Vec<Keyspace> {
     let mut spaces: Vec<_> =
         spaces.iter().filter(|space| space.disk_space() > SMALL_BYTES).cloned().collect();
@@ -24,10 +25,10 @@ pub fn candidates(spaces: &[Keyspace]) -> Vec<Keyspace> {
     spaces
 }
 
-/// Bytes of tables that are on the disk, and not in use by what is written or read from now on.
+/// Bytes of table files that current writes and reads do not use.
 pub fn replaced_bytes(spaces: &[Keyspace]) -> u64 {
     let of = |space: &Keyspace| {
-        // Before the files: a table that is added meanwhile counts as replaced for a moment, which only costs another look.
+        // Measured before the files: a table added in between counts as replaced, which only costs another measurement.
         let used_bytes = space.disk_space();
         file_bytes(&space.path().join(TABLES_FOLDER)).saturating_sub(used_bytes)
     };
@@ -36,7 +37,7 @@ pub fn replaced_bytes(spaces: &[Keyspace]) -> u64 {
 
 fn file_bytes(folder: &Path) -> u64 {
     let Ok(files) = std::fs::read_dir(folder) else { return 0 };
-    // A file that is gone by now takes nothing.
+    // A file that no longer exists takes no space.
     files.filter_map(|file| file.ok()?.metadata().ok()).map(|file| file.len()).sum()
 }
 
@@ -46,18 +47,18 @@ struct Live {
     bytes: u64,
 }
 
-/// How much of a key space's tables is dead.
+/// Measured size of a key space's tables.
 pub struct Size {
     disk_bytes: u64,
-    /// Entries of all kinds, those that are dead included.
+    /// Entries of all kinds, including dead ones.
     entries: u64,
     tombstones: u64,
-    /// If it was measured.
+    /// Live data, if it was measured.
     live: Option<Live>,
 }
 
 impl Size {
-    /// Reads the key space, if it is not large.
+    /// Measures the key space; reads its entries unless it is too large.
     pub fn of(space: &Keyspace) -> Self {
         let disk_bytes = space.disk_space();
         let live = || -> fjall::Result<Live> {
@@ -77,7 +78,7 @@ impl Size {
         }
     }
 
-    /// By the number of entries: all are taken to be of one size.
+    /// Estimated bytes of this number of entries, all of average size.
     fn bytes_of(&self, entries: u64) -> u64 {
         entries.saturating_mul(self.disk_bytes / self.entries.max(1))
     }
@@ -86,7 +87,7 @@ impl Size {
         dead_bytes >= WORTH_BYTES || dead_bytes >= self.disk_bytes / 4
     }
 
-    /// Whether so much is dead that a compaction pays.
+    /// True if the dead data justifies a compaction.
     pub fn is_worth_it(&self) -> bool {
         let by_size = self
             .live
@@ -95,14 +96,14 @@ impl Size {
         self.is_worth(by_size.max(self.bytes_of(self.tombstones)))
     }
 
-    /// The same after a compaction, which leaves neither deleted nor overwritten entries unless a snapshot has them. Sizes do not tell:
-    /// small entries take more room in tables than by themselves.
+    /// True if a compaction left dead data: deleted or overwritten entries stay only if a snapshot needs them. Sizes do
+    /// not show it, since small entries take more room in tables than by themselves.
     pub fn is_left(&self) -> bool {
         let by_count = self.live.as_ref().map_or(0, |live| self.entries.saturating_sub(live.entries));
         self.disk_bytes > SMALL_BYTES && self.is_worth(self.bytes_of(by_count.max(self.tombstones)))
     }
 
-    /// At most: tables have filters and indexes beside the entries.
+    /// Upper bound of the size after a compaction: tables have filters and indexes beside the entries.
     pub fn compaction_bytes(&self) -> u64 {
         let live = self.live.as_ref();
         live.map_or(self.disk_bytes, |live| (live.bytes + live.bytes / 8).min(self.disk_bytes))

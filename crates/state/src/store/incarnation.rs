@@ -1,4 +1,4 @@
-//! The number of this start of the node.
+//! Incarnation: the number of this start of the node.
 
 use fjall::{Database, Keyspace, PersistMode};
 
@@ -7,7 +7,7 @@ const INCARNATION_KEY: &str = "incarnation";
 /// 2024-01-01.
 const INCARNATIONS_FROM_UNIX_S: u64 = 1_704_067_200;
 
-/// The node's number, drawn at the first start, and the incarnation of this one, both on the disk.
+/// Reads the node's number, which is drawn at the first start, and stores the incarnation of this start.
 pub(super) fn next(database: &Database, meta: &Keyspace, now_unix_ms: u64) -> fjall::Result<(u64, u32)> {
     let number = |key: &str| -> fjall::Result<Option<u64>> {
         let value = meta.get(key)?;
@@ -22,13 +22,13 @@ pub(super) fn next(database: &Database, meta: &Keyspace, now_unix_ms: u64) -> fj
     Ok((node_id, u32::try_from(incarnation).unwrap_or(u32::MAX)))
 }
 
-/// The incarnation of a start after this last one. It is higher, and no lower than the time in seconds since 2024: so a
-/// copy of the data directory that is put back does not use an incarnation again that the original has had since. Where
-/// the clock is wrong, other members of the cluster refuse such a copy.
+/// The incarnation after `last`. It is greater than `last`, and not less than the seconds since 2024: a restored copy
+/// of the data directory then does not reuse an incarnation of the original. If the clock is wrong, other members of
+/// the cluster refuse such a copy.
 fn incarnation_after(last: Option<u64>, now_unix_ms: u64) -> u64 {
     let Some(last) = last else { return 0 };
     let since_2024_s = (now_unix_ms / 1000).saturating_sub(INCARNATIONS_FROM_UNIX_S);
-    // A clock that is decades ahead would use the numbers up.
+    // A clock that is decades ahead would exhaust the numbers.
     let is_likely = since_2024_s < u64::from(u32::MAX) / 2;
     last.saturating_add(1).max(if is_likely { since_2024_s } else { 0 })
 }
@@ -43,10 +43,10 @@ mod tests {
         assert_eq!(incarnation_after(None, IN_2026_MS), 0);
         let first = incarnation_after(Some(0), IN_2026_MS);
         let later = incarnation_after(Some(first), IN_2026_MS + 60_000);
-        // The copy was made at the first start, and is put back after the later one.
+        // The copy is made at the first start, and restored after the later one.
         let put_back = incarnation_after(Some(first), IN_2026_MS + 120_000);
         assert!(0 < first && first < later && later < put_back && put_back < u64::from(u32::MAX));
-        // Without a clock, and twice within a second, it still grows.
+        // The incarnation grows without a clock, and at two starts within a second.
         assert_eq!(incarnation_after(Some(later), 0), later + 1);
         assert_eq!(incarnation_after(Some(put_back), IN_2026_MS), put_back + 1);
         assert_eq!(incarnation_after(Some(7), u64::MAX), 8);

@@ -1,4 +1,4 @@
-//! Looks through the files of a store before the engine opens it: the engine takes what is missing for what never was.
+//! Checks the files of a store before the engine opens it: the engine treats missing files as files that never existed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,9 +12,9 @@ use super::layout::{self, CURRENT};
 use super::manifest::Manifest;
 use super::tail;
 
-/// Bytes of tables whose checksums are looked at when a node starts; `edgefaas store check` looks at all of them.
+/// Bytes of tables whose checksums a start verifies; `edgefaas store check` verifies all tables.
 pub const STARTUP_TABLE_BYTES: u64 = 32 << 20;
-/// The engine's own key space, which has the names of the others.
+/// The engine's own key space, which maps the names of all others.
 pub const ENGINE_SPACE: u64 = 0;
 const ENGINE_SPACE_NAME: &str = "(names of key spaces)";
 const MARKER: &str = "version";
@@ -24,59 +24,59 @@ const LOCK: &str = "lock";
 /// Damage of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The file, or the folder that is missing.
+    /// The damaged or missing file or folder.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Kind of the damage.
     pub problem: Problem,
 }
 
-/// A kind of damage.
+/// Kind of damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// The whole database is gone.
+    /// The whole database is missing.
     NoStore,
-    /// A journal that was written is gone.
+    /// A known file of the engine's journal is missing.
     JournalMissing,
-    /// A journal ends, or is damaged, before its last known byte.
+    /// A file of the engine's journal ends, or is damaged, before its last known byte.
     JournalDamaged {
-        /// Bytes that can be read.
+        /// Readable bytes.
         good_bytes: u64,
-        /// Bytes that it had at least.
+        /// Known length in bytes.
         written_bytes: u64,
     },
-    /// The folder of a key space is gone.
+    /// The folder of a key space is missing.
     SpaceMissing {
         /// The key space.
         space: String,
-        /// Its folder's number.
+        /// Number of its folder.
         id: u64,
     },
-    /// The list of a key space's tables is gone, damaged or older than it was.
+    /// The list of a key space's tables is missing, damaged or older than known.
     ListDamaged {
         /// The key space.
         space: String,
-        /// Its folder's number.
+        /// Number of its folder.
         id: u64,
     },
-    /// A table is gone, or is not what was written.
+    /// A table is missing or damaged.
     TableDamaged {
         /// The key space.
         space: String,
-        /// Its folder's number.
+        /// Number of its folder.
         id: u64,
         /// The version that lists it.
         version: u64,
         /// The table.
         table: u64,
-        /// There is no file.
+        /// The file does not exist.
         is_missing: bool,
     },
-    /// A file or folder that the engine did not make.
+    /// A file or folder that the engine did not create.
     Stray,
 }
 
 impl Damage {
-    /// The key space whose table this is.
+    /// The key space of the damaged table.
     pub fn table_of(&self) -> Option<u64> {
         match self.problem {
             Problem::TableDamaged { id, .. } => Some(id),
@@ -128,7 +128,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What `--accept-loss` costs: how much of the key space with this name and number.
+/// Loss by `--accept-loss`: name and number of the key space, and the lost part of it.
 struct Loss<'a>(&'a str, u64, &'static str);
 
 impl fmt::Display for Loss<'_> {
@@ -148,7 +148,7 @@ impl fmt::Display for Loss<'_> {
     }
 }
 
-/// What is in a key space.
+/// Description of the contents of a key space.
 fn contents(space: &str) -> Option<&'static str> {
     Some(match space {
         "apps" => "the apps that are deployed",
@@ -164,43 +164,43 @@ fn contents(space: &str) -> Option<&'static str> {
     })
 }
 
-/// A key space as its files are.
+/// Files of a key space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpaceFiles {
-    /// The number of its folder.
+    /// Number of its folder.
     pub id: u64,
-    /// The version of its list of tables.
+    /// Version of its list of tables.
     pub version: u64,
-    /// Tables.
+    /// Number of tables.
     pub tables: usize,
-    /// Bytes of them.
+    /// Bytes of the tables.
     pub bytes: u64,
 }
 
-/// A journal as its file is.
+/// A file of the engine's journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalFile {
-    /// The number in its name.
+    /// Number in its name.
     pub id: u64,
-    /// Bytes of whole batches.
+    /// Bytes of complete batches.
     pub good_bytes: u64,
 }
 
-/// All that was found.
+/// Result of the inspection.
 #[derive(Debug, Default)]
 pub struct Inspection {
-    /// There is a database.
+    /// A database exists.
     pub exists: bool,
-    /// What is wrong with it.
+    /// Damage of its files.
     pub damage: Vec<Damage>,
-    /// Journals, oldest first.
+    /// Files of the engine's journal, oldest first.
     pub journals: Vec<JournalFile>,
-    /// Key spaces whose list of tables can be read.
+    /// Key spaces whose list of tables is readable.
     pub spaces: Vec<SpaceFiles>,
 }
 
-/// Looks through the database in `store`, which should have what the manifest says. Of the tables, checksums are looked
-/// at up to `table_bytes` in all.
+/// Inspects the database in `store`, which must contain the files of the manifest. Verifies checksums of tables up to
+/// `table_bytes` in all.
 pub fn inspect(store: &Path, manifest: Option<&Manifest>, table_bytes: u64) -> io::Result<Inspection> {
     let mut found = Inspection::default();
     let journals = journals(store)?;
@@ -216,7 +216,7 @@ pub fn inspect(store: &Path, manifest: Option<&Manifest>, table_bytes: u64) -> i
     let mut grown = false;
     let known = manifest.map(|manifest| &manifest.spaces[..]).unwrap_or_default();
     let mut all: BTreeSet<u64> = folders.iter().copied().chain(known.iter().map(|fact| fact.id)).collect();
-    // At a crash in the very first moment there may be only its empty folder.
+    // After a crash during the first start the database may be only an empty folder.
     let is_begun =
         !known.is_empty() || all.iter().any(|id| *id != ENGINE_SPACE) || has_batches(store, &journals)?;
     all.extend(is_begun.then_some(ENGINE_SPACE));
@@ -257,14 +257,15 @@ impl Inspection {
             missing(known.last().map_or(0, |fact| fact.id));
             return Ok(());
         };
-        // The engine numbers them one after another and removes the oldest first, once all of it is in tables.
+        // The engine numbers the files of its journal consecutively, and removes the oldest first, once all its entries
+        // are in tables.
         for id in first..last {
             if !journals.contains(&id) {
                 missing(id);
             }
         }
         for fact in known {
-            // Also the newest of the manifest: the engine may have begun another one and flushed since.
+            // This includes the newest file of the manifest: the engine may have started another one and flushed since.
             let may_be_removed = !is_closed && grown;
             if fact.id > last || (fact.id < first && !may_be_removed) {
                 missing(fact.id);
@@ -274,7 +275,7 @@ impl Inspection {
             let path = journal_path(store, id);
             let examined = tail::examine(&path)?;
             let least = known.iter().find(|fact| fact.id == id).map_or(0, |fact| fact.bytes);
-            // What is behind the last whole batch of the newest one was being written, or not synced yet.
+            // Bytes after the last complete batch of the newest file were not synced yet.
             let lost = examined.kept_bytes < least
                 || (examined.written_bytes > examined.kept_bytes && (id != last || is_closed));
             if lost {
@@ -315,7 +316,7 @@ impl Space {
         };
         let current = match layout::read_current(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // One that was never finished has no tables, and is not in the manifest.
+                // A key space that was never finished has no tables, and is not in the manifest.
                 if is_known || (may_be_known && self.has_tables()) {
                     damage.push(list(self.folder.join(CURRENT)));
                 }
@@ -378,12 +379,12 @@ impl Space {
     }
 }
 
-/// Writes small files again that say nothing but that there is a database.
+/// Restores marker files, whose only content is that a database exists.
 pub fn restore_markers(store: &Path, is_known: bool) -> io::Result<()> {
     let marker = store.join(MARKER);
     let is_version = |bytes: &[u8]| bytes.len() == MARKER_BYTES.len() && bytes.starts_with(b"FJL");
     let is_good = match std::fs::read(&marker) {
-        // A database of another version of the engine is not this one's.
+        // A database of another version of the engine is not restored.
         Ok(bytes) => bytes == MARKER_BYTES || (!is_known && is_version(&bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => false,
         Err(error) => return Err(error),
@@ -399,12 +400,12 @@ pub fn restore_markers(store: &Path, is_known: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The file of a journal.
+/// Path of a file of the engine's journal.
 pub fn journal_path(store: &Path, id: u64) -> PathBuf {
     store.join(format!("{id}.jnl"))
 }
 
-/// Numbers of the journals, in order.
+/// Numbers of the files of the engine's journal, in order.
 pub fn journals(store: &Path) -> io::Result<Vec<u64>> {
     let mut found: Vec<u64> =
         names(store)?.iter().filter_map(|name| number(name.strip_suffix(".jnl")?)).collect();
@@ -437,7 +438,7 @@ fn number(name: &str) -> Option<u64> {
     name.parse().ok()
 }
 
-/// Names in a folder; none if there is no folder.
+/// Names in a folder; empty if the folder does not exist.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

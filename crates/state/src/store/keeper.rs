@@ -1,4 +1,4 @@
-//! Keeps the manifest up to date while the store is open.
+//! Updates of the manifest while the store is open.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::tail;
 /// State of the store when its manifest is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// All of the journal is on the disk.
+    /// The engine's journal is synced.
     Synced,
     /// Changes are being written.
     Running,
-    /// As `Synced`, and nothing more is written.
+    /// As `Synced`, and no further write follows.
     Closed,
 }
 
@@ -30,20 +30,21 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Goes on from the manifest that was found.
+    /// Continues from the manifest that was found.
     pub fn new(data_dir: &Path, store: &Path, found: Option<Manifest>) -> Self {
         let last = Mutex::new(found.unwrap_or_default());
         Self { data_dir: data_dir.to_owned(), store: store.to_owned(), last }
     }
 
-    /// Says that the store is open: what follows is not in the manifest.
+    /// Marks the store as open: later changes are not in the manifest.
     pub fn open(&self) -> io::Result<()> {
         let mut last = self.last.lock();
         if last.closed {
             last.closed = false;
             last.number += 1;
             manifest::write(&self.data_dir, &last).or_else(|error| {
-                // On a full disk: one that says "closed" would be wrong from now on.
+                // On a full disk the manifest is removed, since a manifest that says "closed" would be wrong from now
+                // on.
                 tracing::warn!(%error, "the store's manifest could not be written, and is removed for now");
                 manifest::remove(&self.data_dir)
             })?;
@@ -51,13 +52,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether there are other journals than those of the manifest.
+    /// True if the files of the engine's journal differ from the manifest.
     pub fn is_stale(&self) -> bool {
         let known: Vec<u64> = self.last.lock().journals.iter().map(|fact| fact.id).collect();
         journals(&self.store).is_ok_and(|journals| journals != known)
     }
 
-    /// Writes a manifest of the files as they are. An error is logged: the last one is still right.
+    /// Writes a manifest of the current files. An error is logged: the last manifest is still valid.
     pub fn write(&self, spaces: &[Keyspace], moment: Moment) {
         let mut last = self.last.lock();
         let written = self.survey(&last, spaces, moment).and_then(|manifest| {
@@ -71,7 +72,8 @@ impl Keeper {
     }
 
     fn survey(&self, last: &Manifest, spaces: &[Keyspace], moment: Moment) -> io::Result<Manifest> {
-        // Before the journals: the engine removes those after a change of version.
+        // Tables are listed before the files of the engine's journal: the engine removes those after a change of
+        // version.
         let mut facts = vec![self.space("(names of key spaces)", ENGINE_SPACE)?];
         for space in spaces {
             facts.push(self.space(space.name(), space.id())?);

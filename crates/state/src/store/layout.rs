@@ -1,4 +1,4 @@
-//! Files of a key space on the disk, without the engine.
+//! On-disk format of a key space, read without the engine.
 //!
 //! A key space is a folder `keyspaces/NUMBER` (lsm-tree 3): `current` has the number of the valid version (u64), the
 //! XXH3-128 of its file and a type of checksum (0). `vNUMBER` is an archive whose section `tables` lists the tables: number
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 pub const CURRENT: &str = "current";
 const CURRENT_BYTES: usize = 25;
 const TABLES: &[u8] = b"tables";
-/// All sections of a version's file, in their order.
+/// All sections of a version's file, in order.
 const SECTIONS: [&str; 8] = [
     "format_version",
     "crate_version",
@@ -56,18 +56,18 @@ pub fn table_path(space: &Path, table: u64) -> PathBuf {
     space.join("tables").join(table.to_string())
 }
 
-/// The number of the valid version, and the checksum of its file; `None` if the file says nothing of the kind.
+/// Number of the current version, and the checksum of its file; `None` if the content is invalid.
 pub fn read_current(space: &Path) -> io::Result<Option<(u64, u128)>> {
     let bytes = std::fs::read(space.join(CURRENT))?;
     let Ok(bytes) = <[u8; CURRENT_BYTES]>::try_from(bytes) else { return Ok(None) };
     let mut bytes = &bytes[..];
     let (version, checksum) =
         (u64::from_le_bytes(take(&mut bytes)?), u128::from_le_bytes(take(&mut bytes)?));
-    // A checksum of nothing is not zero.
+    // No file has the checksum 0.
     Ok((bytes == [0] && checksum != 0).then_some((version, checksum)))
 }
 
-/// The tables of a version; `None` if its file is damaged, as far as can be seen. `checksum` is that of `current`.
+/// Tables of a version; `None` if its file is damaged. `checksum` is the checksum in `current`.
 pub fn read_version(path: &Path, checksum: Option<u128>) -> io::Result<Option<Levels>> {
     let bytes = std::fs::read(path)?;
     if checksum.is_some_and(|checksum| checksum != xxh3_128(&bytes)) {
@@ -114,7 +114,7 @@ fn take<const COUNT: usize>(bytes: &mut &[u8]) -> io::Result<[u8; COUNT]> {
     Ok(taken)
 }
 
-/// Whether a table's file is the one that was written.
+/// True if the checksum of a table's file is correct.
 pub fn is_table_whole(path: &Path, table: &TableFact) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let mut hasher = Xxh3::new();
@@ -127,12 +127,12 @@ pub fn is_table_whole(path: &Path, table: &TableFact) -> io::Result<bool> {
     }
 }
 
-/// Whether the end of a table's file, which the engine reads when it opens it, is in order.
+/// True if the end of a table's file, which the engine reads when it opens the table, is valid.
 pub fn has_table_of_contents(path: &Path) -> bool {
     sfa::Reader::new(path).is_ok()
 }
 
-/// Makes a version without some of the tables, and makes it the valid one.
+/// Writes a version without the dropped tables, and makes it current.
 pub fn drop_tables(space: &Path, version: u64, dropped: &[u64]) -> io::Result<()> {
     let bytes = std::fs::read(version_path(space, version))?;
     let new = filtered(&bytes, |table| !dropped.contains(&table.id))?;
@@ -140,7 +140,7 @@ pub fn drop_tables(space: &Path, version: u64, dropped: &[u64]) -> io::Result<()
     make_current(space, version + 1, &new)
 }
 
-/// Makes an empty key space. `other` is the file of a version of any other one.
+/// Makes an empty key space. `other` is the version file of any other key space.
 pub fn make_empty(space: &Path, version: u64, other: &Path) -> io::Result<()> {
     std::fs::create_dir_all(space.join("tables"))?;
     let new = filtered(&std::fs::read(other)?, |_| false)?;
@@ -148,7 +148,7 @@ pub fn make_empty(space: &Path, version: u64, other: &Path) -> io::Result<()> {
     make_current(space, version, &new)
 }
 
-/// The file of a version with only some of its tables.
+/// The file of a version, reduced to the tables that `keep` accepts.
 fn filtered(bytes: &[u8], keep: impl Fn(&TableFact) -> bool) -> io::Result<Vec<u8>> {
     let damaged = || io::Error::from(ErrorKind::InvalidData);
     let archive = sfa::Reader::from_reader(&mut Cursor::new(bytes)).map_err(|_| damaged())?;
@@ -164,7 +164,7 @@ fn filtered(bytes: &[u8], keep: impl Fn(&TableFact) -> bool) -> io::Result<Vec<u
     Ok(new.into_inner().map_err(|_| damaged())?.into_inner())
 }
 
-/// Makes a version the valid one, of which this is the file.
+/// Writes `file` as this version and makes it current.
 pub fn make_current(space: &Path, version: u64, file: &[u8]) -> io::Result<()> {
     let mut current = version.to_le_bytes().to_vec();
     current.extend(xxh3_128(file).to_le_bytes());

@@ -1,20 +1,20 @@
-//! One node a data directory.
+//! Lock of the data directory: one node at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Holds the data directory until it is dropped, or the process dies.
+/// Locks the data directory until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct DirLock {
     _file: File,
 }
 
-/// The data directory can't be had.
+/// The data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another node has it.
+    /// Another node holds the lock.
     #[error(
         "the data directory {path} is in use by another node{holder}; \
          stop that one or choose another with --data-dir"
@@ -22,21 +22,21 @@ pub enum LockError {
     Held {
         /// The directory.
         path: PathBuf,
-        /// ` (process N)` if it is known.
+        /// ` (process N)`; empty if unknown.
         holder: String,
     },
-    /// It can't be made or written to.
+    /// The directory cannot be created or written.
     #[error("the data directory {path} cannot be used: {reason}; choose another with --data-dir")]
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
 }
 
 impl DirLock {
-    /// Makes the directory, readable only by its owner, if it is not there, and takes it.
+    /// Creates the directory if it does not exist, readable only by its owner, and locks it.
     pub fn take(path: &Path) -> Result<Self, LockError> {
         let unusable = |reason| LockError::Unusable { path: path.to_owned(), reason };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;

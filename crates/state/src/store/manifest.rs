@@ -1,9 +1,9 @@
-//! Manifest of the store: the files that must be there when it is opened.
+//! Manifest of the store: the files that must exist when the store is opened.
 //!
-//! The engine takes a key space without its `current` file for one that was never finished, removes it and goes on; it
-//! starts empty where its journals are gone. So the node keeps a list of key spaces and journals of its own, twice: beside
-//! the database and in it. It is written at the start, when the set of journals changes, and at the end, each time to a new
-//! file that takes the place of the old one. A copy that is missing or damaged is written again from the other one.
+//! The engine treats a key space without its `current` file as unfinished and removes it; without its journal it starts
+//! empty. So the node keeps its own list of key spaces and files of the engine's journal, in two copies: beside the
+//! database and in it. The list is written at the start, when the files of the journal change, and at the end; each
+//! write replaces the old file atomically. A missing or damaged copy is restored from the other one.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -13,29 +13,29 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 const TITLE: &str = "edgefaas-store 1";
-/// Beside the database, and in it.
+/// The copy beside the database and the copy in it.
 const OUTER: &str = "store.manifest";
 const INNER: &str = "manifest";
 
-/// The contents of a store at one moment. What is newer is not in it.
+/// Files of a store at one moment. Newer files are not listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Grows with each one.
+    /// Increases with each manifest.
     pub number: u64,
-    /// The store was closed after this, and nothing was written since.
+    /// The store was closed after this manifest, and no write followed.
     pub closed: bool,
-    /// Journals, oldest first. The last one is written to.
+    /// Files of the engine's journal, oldest first. The engine writes to the last one.
     pub journals: Vec<JournalFact>,
-    /// Key spaces, with the engine's own (folder 0).
+    /// Key spaces, including the engine's own (folder 0).
     pub spaces: Vec<SpaceFact>,
 }
 
-/// A journal of the manifest.
+/// A file of the engine's journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalFact {
-    /// The number in its name.
+    /// Number in its name.
     pub id: u64,
-    /// Bytes that it has at least, without padding.
+    /// Minimum length in bytes, without padding.
     pub bytes: u64,
 }
 
@@ -44,18 +44,18 @@ pub struct JournalFact {
 pub struct SpaceFact {
     /// Its name.
     pub name: String,
-    /// The number of its folder.
+    /// Number of its folder.
     pub id: u64,
-    /// The version of its list of tables; it grows.
+    /// Version of its list of tables; it increases.
     pub version: u64,
 }
 
-/// What was found in place of the two copies.
+/// Result of reading the two copies.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The newest valid copy.
     pub manifest: Option<Manifest>,
-    /// Copies that exist and cannot be used.
+    /// Copies that exist and are invalid.
     pub damaged: Vec<PathBuf>,
     /// Copies that do not exist.
     pub missing: Vec<PathBuf>,
@@ -89,13 +89,13 @@ pub fn read(data_dir: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-/// Writes both copies, one after the other, so that a valid one exists at any time.
+/// Writes one copy after the other, so that one is valid at any time.
 pub fn write(data_dir: &Path, manifest: &Manifest) -> io::Result<()> {
     let text = encode(manifest)?;
     copies(data_dir).iter().try_for_each(|path| replace_file(path, text.as_bytes()))
 }
 
-/// Removes both copies: none is better than a wrong one.
+/// Removes both copies: a missing manifest is better than a wrong one.
 pub fn remove(data_dir: &Path) -> io::Result<()> {
     for path in copies(data_dir) {
         match std::fs::remove_file(path) {
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(read(home.path()).unwrap().missing.len(), 2);
         write(home.path(), &manifest(1)).unwrap();
         let [outer, inner] = copies(home.path());
-        // A crash between the two.
+        // A crash between the two writes.
         replace_file(&outer, encode(&manifest(2)).unwrap().as_bytes()).unwrap();
         assert_eq!(read(home.path()).unwrap().manifest, Some(manifest(2)));
         for damage in [None, Some(0), Some(30)] {

@@ -1,7 +1,7 @@
-//! The node's one database and who may write to it.
+//! The node's one database and its one writer.
 //!
-//! Everything durable is in one fjall database, so that what belongs together commits together. All
-//! writes go through [`commit::Committer`]; reads go straight to the key spaces.
+//! All durable data is in one fjall database, so related changes commit together. All writes go through
+//! [`commit::Committer`]; reads access the key spaces directly.
 
 mod accept;
 mod batch;
@@ -34,7 +34,7 @@ use edgefaas_platform::Clock;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use keeper::{Keeper, Moment};
-use writer::JournalSpaces;
+use writer::WalSpaces;
 
 pub use crate::error::{CommitError, StoreError, StoreFailure};
 pub use batch::{Batch, Durability};
@@ -44,38 +44,38 @@ pub use commit::{CommitReading, Committer};
 pub use inspect::{Damage, Problem};
 pub use lock::{DirLock, LockError};
 pub use space::{MIN_RESERVE_BYTES, SpaceReading};
-pub use writer::JournalSync;
+pub use writer::WalSync;
 
 use crate::objects::{FieldWriter, Objects};
 
-/// Memory that a key space collects before it writes a table file.
+/// Memory of a key space's memtable before it is flushed to a table file.
 const MEMTABLE_BYTES: u64 = 4 << 20;
-/// Journals on disk: the least that the engine takes.
+/// Maximum length of the engine's journal: the minimum that the engine accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// How the store is opened.
+/// Options of the store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// The data directory; the database is a folder in it.
     pub data_dir: PathBuf,
     /// Time between syncs.
     pub sync_interval: Duration,
-    /// Free space that only deletions may use, in bytes; `None` for a share of the disk.
+    /// Free space reserved for deletions, in bytes; `None` for a share of the disk.
     pub reserve_bytes: Option<u64>,
-    /// How long the engine's journal may be, in bytes; shorter on small disks.
+    /// Maximum length of the engine's journal, in bytes; less on small disks.
     pub journal_bytes: u64,
     /// Memory for the block cache, in bytes.
     pub cache_bytes: u64,
     /// Memory for fields of objects, in bytes.
     pub objects_cache_bytes: u64,
-    /// How soon what the broker acknowledges is on the disk.
-    pub broker_sync: JournalSync,
-    /// Goes on without what is missing or damaged.
+    /// When a message that the broker acknowledges is on the disk.
+    pub broker_sync: WalSync,
+    /// Continues without missing or damaged files.
     pub accept_loss: bool,
 }
 
 impl StoreOptions {
-    /// Options of a small store for tests, which is synced only on request.
+    /// Options of a small store for tests, synced only on request.
     #[doc(hidden)]
     pub fn small(data_dir: &std::path::Path) -> Self {
         Self {
@@ -85,13 +85,13 @@ impl StoreOptions {
             journal_bytes: u64::MAX,
             cache_bytes: 1 << 20,
             objects_cache_bytes: 1 << 20,
-            broker_sync: JournalSync::Commit,
+            broker_sync: WalSync::Commit,
             accept_loss: false,
         }
     }
 }
 
-/// The open database, for reading, and the way to its one writer.
+/// The open database: key spaces for reading, and the handle to its one writer.
 pub struct Store {
     database: Database,
     spaces: Spaces,
@@ -116,11 +116,11 @@ pub struct Spaces {
     pub secrets: Keyspace,
     /// The node's own facts.
     pub meta: Keyspace,
-    /// The broker's sessions, subscriptions and retained messages.
+    /// Sessions, subscriptions and retained messages of the broker.
     pub mqtt: Keyspace,
     /// Messages that wait for MQTT sessions.
     pub mqtt_queue: Keyspace,
-    /// Durable invocations, and what else hooks of the broker record.
+    /// Durable invocations, and records of the broker's hooks.
     pub invocations: Keyspace,
 }
 
@@ -133,15 +133,15 @@ impl Spaces {
 }
 
 impl Store {
-    /// Opens or makes the database and starts its committer. Every opening is a new incarnation of the
-    /// replica: after a power cut the disk may be behind what peers have seen under the old one.
+    /// Opens or creates the database and starts its committer. Each opening is a new incarnation of the replica: after
+    /// a power cut the disk may lack changes that peers have seen under the old one.
     pub fn open(options: &StoreOptions, clock: Clock) -> Result<Self, StoreError> {
         let path = options.data_dir.join("store");
         let failed = |reason| StoreError::Open { path: path.clone(), reason };
         let aside = options.data_dir.join("damaged");
-        // Before anything is made: what is missing must stay so.
+        // The check runs before any file is created: a missing file must stay missing.
         let keeper = Arc::new(prepare(options, &path, &aside)?);
-        // Secrets are in it: its owner only, whatever the folder around it is.
+        // The database contains secrets: only its owner may read it, whatever the parent folder allows.
         let private = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         private
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)))
@@ -191,7 +191,7 @@ impl Store {
         match unflushed::undo(&database, &spaces.meta, &spaces.mqtt_queue).map_err(failed)? {
             0 => {}
             entries => {
-                tracing::info!(entries, "a group of messages that was not stored as a whole was taken back")
+                tracing::info!(entries, "an incomplete group of messages was rolled back")
             }
         }
         let (node_id, incarnation) =
@@ -204,7 +204,7 @@ impl Store {
         let committer = Committer::start(commit::CommitterOptions {
             database: database.clone(),
             fields: FieldWriter::new(objects.clone(), clock),
-            journal: JournalSpaces {
+            wal_spaces: WalSpaces {
                 state: spaces.mqtt.clone(),
                 queue: spaces.mqtt_queue.clone(),
                 hook: spaces.invocations.clone(),
@@ -222,27 +222,27 @@ impl Store {
         Ok(Self { database, spaces, committer, objects, keeper, node_id })
     }
 
-    /// The key spaces, to be read.
+    /// The key spaces, for reading.
     pub fn spaces(&self) -> &Spaces {
         &self.spaces
     }
 
-    /// The one writer.
+    /// The handle to the writer.
     pub fn committer(&self) -> &Committer {
         &self.committer
     }
 
-    /// The stateful objects. They are changed through [`committer`](Self::committer).
+    /// The stateful objects; [`committer`](Self::committer) changes them.
     pub fn objects(&self) -> &Arc<Objects> {
         &self.objects
     }
 
-    /// The node's id: drawn at the first start, the same ever after.
+    /// The node's id, drawn at the first start; it never changes.
     pub fn node_id(&self) -> String {
         format!("{:016x}", self.node_id)
     }
 
-    /// Ends the committer after all that it was given, and syncs. Blocks.
+    /// Closes the committer after it has written all queued batches, and syncs. Blocks.
     pub fn close(&self) -> Result<(), StoreError> {
         self.committer.close();
         self.database.persist(PersistMode::SyncAll).map_err(StoreError::Read)?;
@@ -251,8 +251,8 @@ impl Store {
     }
 }
 
-/// Every level has the same `compression`: by the engine's default a compaction may make a hundred times what it reads, for upper levels
-/// are not compressed, and lower ones are.
+/// All levels have the same `compression`. By the engine's default upper levels are uncompressed and lower levels
+/// compressed, so a compaction could write a hundred times the bytes that it reads.
 fn keyspace_options(compression: CompressionPolicy) -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .max_memtable_size(MEMTABLE_BYTES)
@@ -260,10 +260,10 @@ fn keyspace_options(compression: CompressionPolicy) -> KeyspaceCreateOptions {
         .data_block_compression_policy(compression)
 }
 
-/// A file of the data directory that a node writes after its first store.
+/// A file of the data directory that a node writes only after it has created its store.
 const LATER_FILE: &str = "http-token";
 
-/// Looks through the store's files before the engine does, and accepts a loss if that is wanted.
+/// Checks the store's files before the engine opens them, and repairs them if the operator accepts the loss.
 fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper, StoreError> {
     let failed =
         |reason: std::io::Error| StoreError::Open { path: store.to_owned(), reason: reason.into() };
@@ -295,7 +295,7 @@ fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper,
             return Err(StoreError::Lost { path, aside, damage: inspection.damage });
         }
         exists = accept::accept(store, aside, known, &inspection.damage).map_err(failed)?;
-        // It says what is gone now.
+        // The old manifest lists files that no longer exist.
         manifest::remove(&options.data_dir).map_err(failed)?;
         let number = known.map_or(0, |manifest| manifest.number);
         found.manifest = Some(manifest::Manifest { number, ..manifest::Manifest::default() });

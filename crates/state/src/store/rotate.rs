@@ -1,10 +1,10 @@
 //! Early rotation of the engine's journal.
 //!
-//! fjall begins a new journal, and removes the old ones, only when it flushes a memtable while the journal's position is
-//! beyond 64 MB, and this is no setting. On a disk of 64 MB that never happens. The position is the file offset of the
-//! descriptor that fjall writes by, so it is set beyond that limit while nobody writes, a memtable is flushed, and fjall
-//! rotates the journal in its own way. Nothing is written at that offset: if the process ends in between, the journal is
-//! as it was.
+//! fjall rotates its journal only when it flushes a memtable while the journal's position is beyond 64 MB; no setting
+//! changes that. A disk of 64 MB never reaches the position. The position is the file offset of the descriptor that
+//! fjall writes by. So this module sets the offset beyond that limit while no write runs, and flushes a memtable; fjall
+//! then rotates the journal as usual. No byte is written at that offset: if the process ends in between, the journal is
+//! unchanged.
 
 use std::fs::{read_dir, read_link};
 use std::io;
@@ -18,19 +18,19 @@ use super::tail;
 
 /// Beyond fjall's limit (`worker_pool.rs`, 64,000,000).
 const BEYOND_LIMIT: u64 = 64_000_001;
-/// How long the flush may take to begin. Writers wait as long.
+/// Maximum wait for the flush to begin. Writers wait as long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Has the database in `folder` begin a new journal; false if it did not. Nobody may write to the journal meanwhile.
-/// `flush` seals a memtable that is not empty.
+/// Makes the database in `folder` start a new journal; false if it did not. No write may run meanwhile. `flush` seals a
+/// non-empty memtable.
 pub(super) fn rotate(folder: &Path, flush: impl FnOnce() -> bool) -> io::Result<bool> {
     let Some(journal) = tail::newest(folder)? else { return Ok(false) };
     let Some(descriptor) = descriptor_of(&journal.canonicalize()?)? else { return Ok(false) };
-    // SAFETY: fjall has the journal open until it rotates it, which it does beyond the limit only, and nobody writes. So
-    // the descriptor is open, and that of the journal, until the position is set.
+    // SAFETY: fjall keeps the journal open until it rotates it, and rotates it only beyond the limit; no write runs. So
+    // the descriptor is open and refers to the journal until the position is set.
     #[expect(unsafe_code, reason = "the engine has no other way to rotate its journal early")]
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    // From here on it is this module's own.
+    // The clone belongs to this module.
     let file = file.try_clone_to_owned()?;
     let position = seek(&file, SeekFrom::Current(0))?;
     seek(&file, SeekFrom::Start(BEYOND_LIMIT))?;
@@ -48,7 +48,7 @@ pub(super) fn rotate(folder: &Path, flush: impl FnOnce() -> bool) -> io::Result<
     Ok(is_rotated)
 }
 
-/// This process's only descriptor of a file.
+/// The only descriptor of a file in this process.
 fn descriptor_of(path: &Path) -> io::Result<Option<RawFd>> {
     let mut found = Vec::new();
     for entry in read_dir("/proc/self/fd")? {

@@ -1,12 +1,13 @@
 //! Free space on the store's disk, and which writes it allows.
 //!
-//! The engine stops permanently when a write, a flush or a compaction finds the disk full. So space is counted before
-//! each write. A write that grows the store must leave room for everything that the engine has still to do: the journal,
-//! the flush of what is in memory, and the compactions that it may start, which need as much as they read. A
-//! write that releases space takes some, too, and may use the reserve for it. When the first growing write
-//! is refused, [`super::upkeep`] reclaims the space of dead data.
+//! The engine stops permanently when a write, a flush or a compaction finds the disk full. So free space is measured
+//! before each write. A write that grows the store must leave room for all pending work of the engine: its journal, the
+//! flush of its memory, and possible compactions, which need as much space as they read. A write that releases space
+//! needs some space too, and may use the reserve. When the first growing write is refused, [`super::upkeep`] reclaims
+//! the space of dead data.
 //!
-//! The disk is asked at each write: others may fill it between two writes, and asking costs a microsecond.
+//! Each write measures the free space: other programs may fill the disk between two writes, and a measurement takes a
+//! microsecond.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,40 +23,40 @@ pub const MIN_RESERVE_BYTES: u64 = 2 << 20;
 /// The default reserve is a sixteenth of the disk, within these bounds.
 const DEFAULT_RESERVE_BYTES: std::ops::RangeInclusive<u64> = (4 << 20)..=(64 << 20);
 const DEFAULT_RESERVE_SHARE: u64 = 16;
-/// Of the reserve, at most this much is kept from releasing writes.
+/// Maximum part of the reserve that releasing writes may not use.
 const MAX_FLOOR_BYTES: u64 = 16 << 20;
-/// The engine begins a new journal at this size. On a small disk that is done earlier.
+/// Size at which the engine rotates its journal. On a small disk the store rotates it earlier.
 const ENGINE_JOURNAL_BYTES: u64 = 64_000_000;
 const MIN_JOURNAL_BYTES: u64 = 4 << 20;
 const JOURNAL_SHARE: u64 = 16;
-/// A compaction of more than this is not waited for: growing writes do not keep more free for it.
+/// Growing writes keep at most this much space free for a compaction; a larger compaction is not waited for.
 const MAX_COMPACTION_BYTES: u64 = 1 << 30;
-/// The key spaces are measured again after this many bytes.
+/// Key spaces are measured again after this many written bytes.
 const MEASURE_EVERY_BYTES: u64 = 1 << 20;
-/// With less room than this share of the disk, deleted data is removed before the disk is full again.
+/// Below this share of the disk, deleted data is reclaimed before the disk is full again.
 const TIGHT_SHARE: u64 = 8;
 const MAX_TIGHT_BYTES: u64 = 64 << 20;
-/// A flush and a compaction make some files each: with fewer left to be made the disk is full.
+/// Minimum number of free files: a flush and a compaction create several each.
 const MIN_FILES: u64 = 64;
-/// The disk is full when not even this much may be written.
+/// The disk counts as full once it has no room for a write of this size.
 const SMALL_WRITE_BYTES: u64 = 64 << 10;
-/// Copies of a change that a growing write has to have room for: journal, table, and table while it is compacted.
+/// Copies of a change for which a growing write needs room: engine's journal, table, and table during a compaction.
 const GROWTH_COPIES: u64 = 3;
-/// The same for a releasing write: journal and table.
+/// Copies for a releasing write: engine's journal and table.
 const RELEASE_COPIES: u64 = 2;
 
 /// Effect of a write on the size of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It may make the store larger.
+    /// The write may make the store larger.
     Grow,
-    /// It removes at least as much as it adds.
+    /// The write removes at least as many bytes as it adds.
     Replace,
-    /// It removes several times what it adds.
+    /// The write removes several times the bytes that it adds.
     Release,
 }
 
-/// Space of the store's disk, as of the last write.
+/// Free space of the store's disk at the last write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpaceReading {
     /// Growing writes are refused.
@@ -64,13 +65,13 @@ pub struct SpaceReading {
     pub free_bytes: u64,
     /// Free bytes below which growing writes are refused.
     pub needed_bytes: u64,
-    /// Writes refused since the start, without those of the broker.
+    /// Writes refused since the start, except the broker's.
     pub refused: u64,
-    /// Times that space was reclaimed since the start.
+    /// Number of times that space was reclaimed since the start.
     pub reclaims: u64,
 }
 
-/// The part of the space's state that other threads read.
+/// Space figures shared with other threads.
 #[derive(Debug, Default)]
 pub struct SpaceState {
     full: AtomicBool,
@@ -81,7 +82,7 @@ pub struct SpaceState {
 }
 
 impl SpaceState {
-    /// The figures of now.
+    /// Current figures.
     pub fn reading(&self) -> SpaceReading {
         let figure = |value: &AtomicU64| value.load(Ordering::Relaxed);
         SpaceReading {
@@ -93,20 +94,20 @@ impl SpaceState {
         }
     }
 
-    /// Counts one pass that reclaimed space.
+    /// Counts a pass that reclaimed space.
     pub fn reclaimed(&self) {
         self.reclaims.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What the file system has left.
+/// Free space of the file system.
 struct Free {
     bytes: u64,
-    /// Files that can be made.
+    /// Number of files that can be created.
     files: u64,
 }
 
-/// Admits writes by the free space of one file system. Owned by the writer.
+/// Admission of writes by the free space of one file system. Owned by the writer.
 pub struct DiskSpace {
     path: PathBuf,
     total_bytes: u64,
@@ -116,23 +117,23 @@ pub struct DiskSpace {
     spaces: Vec<Keyspace>,
     chores: Arc<Chores>,
     state: Arc<SpaceState>,
-    /// Accepted and not written yet.
+    /// Bytes of accepted writes that are not written yet.
     planned_bytes: u64,
-    /// Changed in memory, to be written later.
+    /// Bytes changed in memory, to be written later.
     owed_bytes: u64,
-    /// Written since the last rotation of the journal.
+    /// Bytes written since the last rotation of the engine's journal.
     journal_bytes: u64,
-    /// The room that compactions may take, that of the largest of them, and the bytes until it is measured again.
+    /// Room reserved for compactions, size of the largest possible one, and bytes until the next measurement.
     compaction_bytes: u64,
     largest_bytes: u64,
     measure_in_bytes: u64,
-    /// What was not in tables when it was last looked at.
+    /// Bytes that were not in tables at the last measurement.
     unflushed_bytes: u64,
     deleted: u64,
 }
 
 impl DiskSpace {
-    /// Watches the file system of `path`, of which `reserve_bytes` (by default a share of its size) are to stay free.
+    /// Makes the admission for the file system of `path`. `reserve_bytes` stay free; by default a share of its size.
     pub fn new(
         path: &Path,
         reserve_bytes: Option<u64>,
@@ -161,7 +162,7 @@ impl DiskSpace {
             deleted: 0,
         };
         space.measure();
-        // The first figures are those of the start.
+        // Sets the figures of the start.
         space.room_bytes();
         space
     }
@@ -171,15 +172,15 @@ impl DiskSpace {
         self.total_bytes
     }
 
-    /// The state for other threads.
+    /// Figures shared with other threads.
     pub fn state(&self) -> &Arc<SpaceState> {
         &self.state
     }
 
-    /// Plans a write of `bytes`, if there is room for it and for what is planned already.
+    /// Plans a write of `bytes`; fails if the disk has no room for it and for the planned writes.
     pub fn plan(&mut self, bytes: u64, purpose: Purpose) -> Result<(), CommitError> {
         self.follow_flushes();
-        // A disk that can't be asked is left to fail by itself.
+        // If the system reports no free space, the write itself fails on a full disk.
         let Some(Free { bytes: free_bytes, files }) = self.free() else {
             self.accept(bytes);
             return Ok(());
@@ -189,9 +190,9 @@ impl DiskSpace {
         let more_bytes = copies.saturating_mul(self.due_bytes().saturating_add(bytes));
         let mut fits = free_bytes >= needed_bytes.saturating_add(more_bytes);
         if purpose == Purpose::Grow {
-            // The journal has its file: what releases space goes on without.
+            // The engine's journal already has its file, so releasing writes continue.
             fits &= files >= MIN_FILES;
-            // A large write that does not fit does not stop the small ones.
+            // A refused large write does not stop small ones.
             let has_room = free_bytes >= needed_bytes.saturating_add(GROWTH_COPIES * SMALL_WRITE_BYTES);
             let is_full = !has_room || files < MIN_FILES;
             self.report(is_full, free_bytes, needed_bytes);
@@ -205,12 +206,12 @@ impl DiskSpace {
         Ok(())
     }
 
-    /// Plans a write that is not refused.
+    /// Plans a write unconditionally.
     pub fn accept(&mut self, bytes: u64) {
         self.planned_bytes = self.planned_bytes.saturating_add(bytes);
     }
 
-    /// So many bytes are changed in memory and will be written later, whatever the disk has then.
+    /// Sets the bytes that are changed in memory; they are written later, whatever space the disk has then.
     pub fn owes(&mut self, bytes: u64) {
         self.owed_bytes = bytes;
     }
@@ -220,13 +221,13 @@ impl DiskSpace {
         self.planned_bytes.saturating_add(self.owed_bytes)
     }
 
-    /// A write was refused.
+    /// Counts a refused write.
     pub fn refused(&self) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes that the store may grow by after a write of `bytes` that is not refused; `None` if there is not even room for
-    /// that: then it waits.
+    /// Bytes by which the store may grow after an unconditional write of `bytes`; `None` if the disk has no room even
+    /// for that write, which then waits.
     pub fn room_after(&mut self, bytes: u64) -> Option<u64> {
         self.follow_flushes();
         let Some(Free { bytes: free_bytes, files }) = self.free() else { return Some(u64::MAX) };
@@ -240,31 +241,31 @@ impl DiskSpace {
         (free_bytes >= least_bytes).then_some(if is_full { 0 } else { room_bytes })
     }
 
-    /// Bytes that the store may grow by now.
+    /// Bytes by which the store may grow now.
     pub fn room_bytes(&mut self) -> u64 {
         self.room_after(0).unwrap_or(0)
     }
 
-    /// Whether everything that is in memory can be flushed to tables, and these be compacted, which the engine does by itself after
-    /// a flush. Not where others have taken the room for that: then it stays in memory.
+    /// True if the disk has room to flush all memtables and to compact the new tables, which the engine does by itself
+    /// after a flush. If other programs have filled the disk, the data stays in memory.
     pub fn can_flush_all(&self) -> bool {
         let needed_bytes = self.database.write_buffer_size().saturating_add(self.largest_bytes);
         self.can_flush() && self.free().is_none_or(|free| free.bytes >= needed_bytes)
     }
 
-    /// Whether what is in memory can be flushed to tables.
+    /// True if the disk has room to flush the memtables.
     pub fn can_flush(&self) -> bool {
         let needed_bytes = self.database.write_buffer_size() + self.floor_bytes() / 2;
         self.free().is_none_or(|free| free.bytes >= needed_bytes && free.files >= MIN_FILES / 2)
     }
 
-    /// Bytes that a compaction may take now.
+    /// Bytes that a compaction may use now.
     pub fn compaction_room_bytes(&self) -> u64 {
         let kept = self.database.write_buffer_size() + self.floor_bytes();
         self.free_bytes().map_or(u64::MAX, |free_bytes| free_bytes.saturating_sub(kept))
     }
 
-    /// What was planned has been written, or given up.
+    /// Resets the planned bytes after their write or its failure.
     pub fn written(&mut self) {
         let bytes = std::mem::take(&mut self.planned_bytes);
         self.journal_bytes += bytes;
@@ -277,48 +278,48 @@ impl DiskSpace {
         }
     }
 
-    /// Whether the journal is longer than a disk of this size should have it.
+    /// True if the engine's journal is too long for a disk of this size.
     pub fn is_journal_long(&self) -> bool {
         self.journal_budget_bytes.is_some_and(|budget| self.journal_bytes > budget)
     }
 
-    /// A new journal has begun.
+    /// Resets the length of the engine's journal after a rotation.
     pub fn journal_rotated(&mut self) {
         self.journal_bytes = 0;
     }
 
-    /// Entries were deleted.
+    /// Counts deleted entries.
     pub fn deleted(&mut self, entries: u64) {
         self.deleted += entries;
     }
 
-    /// Entries deleted since they were forgotten.
+    /// Deleted entries since the last reset.
     pub fn deleted_entries(&self) -> u64 {
         self.deleted
     }
 
-    /// A pass looks at everything that is deleted so far.
+    /// Resets the count: the next pass covers all entries deleted so far.
     pub fn forget_deleted(&mut self) {
         self.deleted = 0;
     }
 
-    /// Whether there is little room left for growth.
+    /// True if the disk has little room for growth.
     pub fn is_tight(&mut self) -> bool {
         self.room_bytes() < self.much_bytes()
     }
 
-    /// Bytes that are missed on a disk of this size.
+    /// Bytes that matter on a disk of this size.
     pub fn much_bytes(&self) -> u64 {
         (self.total_bytes / TIGHT_SHARE).min(MAX_TIGHT_BYTES)
     }
 
-    /// Looks again, after space was reclaimed; true if growing writes are still refused.
+    /// Measures again after space was reclaimed; true if growing writes are still refused.
     pub fn look_again(&mut self) -> bool {
         self.measure();
         self.room_bytes() == 0
     }
 
-    /// What was flushed is in tables now, which compactions read.
+    /// Adds flushed bytes to the bytes that compactions read.
     fn follow_flushes(&mut self) {
         let unflushed_bytes = self.database.write_buffer_size();
         if unflushed_bytes < self.unflushed_bytes {
@@ -328,7 +329,7 @@ impl DiskSpace {
     }
 
     fn measure(&mut self) {
-        // One after another, before the engine lets go of what the first of them has replaced.
+        // One key space after another, before the engine releases the tables that the first flush replaced.
         let sizes: Vec<u64> = self.spaces.iter().map(Keyspace::disk_space).collect();
         self.compaction_bytes = sizes.iter().sum::<u64>().min(MAX_COMPACTION_BYTES);
         self.largest_bytes = sizes.into_iter().max().unwrap_or(0).min(MAX_COMPACTION_BYTES);
@@ -343,7 +344,7 @@ impl DiskSpace {
         let stat = rustix::fs::statvfs(&self.path).ok()?;
         Some(Free {
             bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
-            // File systems without a fixed number of files say 0 of 0.
+            // File systems without a fixed number of files report 0 of 0.
             files: if stat.f_files == 0 { u64::MAX } else { stat.f_favail },
         })
     }
@@ -354,15 +355,15 @@ impl DiskSpace {
 
     fn needed_bytes(&self, purpose: Purpose) -> u64 {
         let unflushed_bytes = self.database.write_buffer_size();
-        // What is flushed is compacted later: once more as much.
+        // Flushed data is compacted later, which needs the same space again.
         let engine_bytes = (2 * unflushed_bytes).saturating_add(self.compaction_bytes);
         match purpose {
-            // It takes as much as it gives back later.
+            // The write needs as much space now as it releases later.
             Purpose::Replace => self.floor_bytes().saturating_add(engine_bytes),
-            // It takes a little, and without it there is nothing for a compaction to give back.
+            // The write needs little space, and without it a compaction has nothing to release.
             Purpose::Release => self.floor_bytes().saturating_add(unflushed_bytes),
             Purpose::Grow => {
-                // Room has to be clear before it is offered again.
+                // Growing writes resume only with a margin.
                 let again = if self.state.full.load(Ordering::Relaxed) { self.floor_bytes() } else { 0 };
                 self.reserve_bytes.saturating_add(engine_bytes).saturating_add(again)
             }
@@ -394,7 +395,7 @@ fn default_reserve_bytes(total_bytes: u64) -> u64 {
     (total_bytes / DEFAULT_RESERVE_SHARE).clamp(least, most)
 }
 
-/// `None` where the engine's own limit is small enough.
+/// `None` if the engine's own limit is small enough.
 fn journal_budget_bytes(total_bytes: u64, journal_bytes: u64) -> Option<u64> {
     let budget = (total_bytes / JOURNAL_SHARE).min(journal_bytes).max(MIN_JOURNAL_BYTES);
     (budget < ENGINE_JOURNAL_BYTES).then_some(budget)
@@ -426,7 +427,7 @@ mod tests {
         space.major_compact().unwrap();
         let before_bytes = space.disk_space();
         assert!(before_bytes < 1 << 20, "10 MB of the same take {before_bytes} bytes");
-        // So many tables in the first level that the engine compacts them by itself.
+        // Enough tables in the first level for the engine to compact them by itself.
         for number in [0, 999, 1, 998, 2, 997u32] {
             space.insert(number.to_be_bytes(), b"changed").unwrap();
             space.insert((1000 - number).to_be_bytes(), b"changed").unwrap();

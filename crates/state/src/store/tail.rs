@@ -1,9 +1,9 @@
-//! The end of the database's journal after a power cut.
+//! Repair of the end of the engine's journal after a power cut.
 //!
-//! What was not synced may be on the disk in part: the start of a batch, or its end without its middle, because pages
-//! are written in any order. The engine cuts a batch that ends too early, and says nothing; one that is whole but wrong it
-//! refuses, and with it the whole store. So the newest journal is looked through before, as far as its batches are
-//! good, and cut there. Older ones are synced before a newer one is begun.
+//! Unsynced bytes may be on the disk in part: the start of a batch, or its end without its middle, since pages are
+//! written in any order. The engine silently cuts an incomplete batch, but refuses the whole store for a damaged one.
+//! So this module reads the newest file of the journal first, and cuts it after its last valid batch. Older files are
+//! synced before a newer one is started.
 //!
 //! The format is that of fjall 3 (`journal/entry.rs`): a batch is `1`, its number of entries (u32) and a sequence number
 //! (u64), the entries, and `3`, the XXH3 of the entries' bytes (u64) and `FJL\3`. An entry is `2`, type, compression,
@@ -18,34 +18,34 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a batch begins with.
+/// First byte of a batch.
 const START: u8 = 1;
 
-/// What was cut off.
+/// A cut of the engine's journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// The journal.
+    /// The file.
     pub journal: PathBuf,
-    /// Its good part.
+    /// Bytes of its valid part.
     pub kept_bytes: u64,
-    /// Up to the last byte that was written.
+    /// Bytes cut off, up to the last written byte.
     pub lost_bytes: u64,
-    /// There are whole batches in it: it may be that the disk has changed what was synced.
+    /// The cut part contains complete batches: the disk may have changed synced bytes.
     pub is_in_the_middle: bool,
-    /// Where it was put then, if there was room.
+    /// Copy of the cut part, if the disk had room for it.
     pub put_aside: Option<PathBuf>,
 }
 
-/// A journal as it is.
+/// Result of examining a file of the engine's journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Examined {
-    /// Bytes of its whole batches.
+    /// Bytes of its complete batches.
     pub kept_bytes: u64,
-    /// Bytes up to the last one that is not padding.
+    /// Bytes up to the last non-zero byte.
     pub written_bytes: u64,
 }
 
-/// Looks through a journal.
+/// Reads a file of the engine's journal.
 pub(super) fn examine(journal: &Path) -> io::Result<Examined> {
     let file = File::open(journal)?;
     let kept_bytes = good_bytes(BufReader::with_capacity(1 << 16, &file))?;
@@ -53,8 +53,8 @@ pub(super) fn examine(journal: &Path) -> io::Result<Examined> {
     Ok(Examined { kept_bytes, written_bytes })
 }
 
-/// Cuts the newest journal of the database in `folder` after its last good batch; `None` if nothing else is there. What
-/// has whole batches behind the damage is put into the folder `aside` first, in place of what is there.
+/// Cuts the newest file of the journal in `folder` after its last valid batch; `None` if no byte follows it. A part
+/// with complete batches behind the damage is saved in the folder `aside` first, and replaces older files there.
 pub(super) fn cut_damaged(folder: &Path, aside: &Path) -> io::Result<Option<Cut>> {
     match newest(folder)? {
         Some(journal) => cut_journal(&journal, aside),
@@ -62,7 +62,7 @@ pub(super) fn cut_damaged(folder: &Path, aside: &Path) -> io::Result<Option<Cut>
     }
 }
 
-/// As [`cut_damaged`], for any journal.
+/// As [`cut_damaged`], for any file of the journal.
 pub(super) fn cut_journal(journal: &Path, aside: &Path) -> io::Result<Option<Cut>> {
     let Examined { kept_bytes, written_bytes } = examine(journal)?;
     if written_bytes == kept_bytes {
@@ -89,13 +89,13 @@ fn read_part(mut file: &File, from: u64, count: u64) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Whether a whole batch begins anywhere behind the damage, which is at the start.
+/// True if a complete batch begins behind the damage, which is at the start of `rest`.
 fn has_whole_batch(rest: &[u8]) -> bool {
     let starts = rest.iter().enumerate().skip(1).filter(|(_, byte)| **byte == START);
     starts.into_iter().any(|(at, _)| matches!(Reader::new(&rest[at..]).batch(), Ok(true)))
 }
 
-/// Writes what is cut off into a file whose name says where it was.
+/// Writes the cut part to a file whose name gives its position.
 fn put_aside(rest: &[u8], journal: &Path, from: u64, aside: &Path) -> io::Result<PathBuf> {
     match std::fs::DirBuilder::new().mode(0o700).create(aside) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -109,7 +109,7 @@ fn put_aside(rest: &[u8], journal: &Path, from: u64, aside: &Path) -> io::Result
     Ok(path)
 }
 
-/// The journal that is written to: the one with the highest number.
+/// The file that the engine writes to: the one with the highest number.
 pub(super) fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
     let mut newest = None;
     for entry in std::fs::read_dir(folder)? {
@@ -122,7 +122,7 @@ pub(super) fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(newest.map(|(_, path)| path))
 }
 
-/// How long the journal is with its good batches alone.
+/// Length of the valid batches at the start of the file.
 fn good_bytes(journal: impl Read) -> io::Result<u64> {
     let mut reader = Reader::new(journal);
     loop {
@@ -136,7 +136,7 @@ fn good_bytes(journal: impl Read) -> io::Result<u64> {
     }
 }
 
-/// Where the last byte is that is not zero; `from`, if there is none after it. Journals are made longer than they are.
+/// Position behind the last non-zero byte; `from` if all bytes behind it are zero. The engine preallocates its files.
 fn written_bytes(mut file: &File, from: u64) -> io::Result<u64> {
     let (mut position, mut written) = (file.seek(io::SeekFrom::Start(from))?, from);
     let mut bytes = vec![0; 1 << 16];
@@ -155,7 +155,7 @@ fn written_bytes(mut file: &File, from: u64) -> io::Result<u64> {
 struct Reader<R> {
     journal: R,
     position: u64,
-    /// Of the last batch; they grow.
+    /// Sequence number of the last batch; they increase.
     sequence_number: u64,
     checksum: Xxh3,
 }
@@ -165,7 +165,7 @@ impl<R: Read> Reader<R> {
         Self { journal, position: 0, sequence_number: 0, checksum: Xxh3::new() }
     }
 
-    /// Reads a batch; false if it is none.
+    /// Reads a batch; false if it is invalid.
     fn batch(&mut self) -> io::Result<bool> {
         let [start] = self.take()?;
         let entries = u32::from_le_bytes(self.take()?);
@@ -234,7 +234,7 @@ mod tests {
 
     const BATCHES: u64 = 40;
 
-    /// A database of some batches; gives the length of its journal after each of them.
+    /// A database of some batches; returns the length of its journal after each batch.
     fn database(folder: &Path) -> Vec<u64> {
         let database = Database::builder(folder).open().unwrap();
         let space = database.keyspace("space", KeyspaceCreateOptions::default).unwrap();
@@ -256,7 +256,7 @@ mod tests {
         lengths
     }
 
-    /// How many batches are there, and that they are whole.
+    /// Number of complete batches.
     fn batches(folder: &Path) -> u64 {
         let database = Database::builder(folder).open().expect("it opens");
         let space = database.keyspace("space", KeyspaceCreateOptions::default).unwrap();
@@ -289,7 +289,7 @@ mod tests {
         let journal = newest(home.path()).unwrap().unwrap();
         let before = std::fs::read(&journal).unwrap();
         let file = File::options().write(true).open(&journal).unwrap();
-        // In the checksum of the batch in the middle.
+        // A byte of the checksum of a batch in the middle.
         file.write_all_at(b"?", lengths[20] - 6).unwrap();
         let aside = home.path().join("aside");
         let cut = cut_damaged(home.path(), &aside).unwrap().expect("it is damaged");
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(kept.len() as u64, cut.lost_bytes);
         assert_eq!(kept[from - lengths[19] as usize..], before[from..to]);
         assert_eq!(batches(home.path()), 20);
-        // The last batch alone: nothing is behind it.
+        // The last batch: no batch follows it.
         let length = good_bytes(File::open(newest(home.path()).unwrap().unwrap()).unwrap()).unwrap();
         let file = File::options().write(true).open(newest(home.path()).unwrap().unwrap()).unwrap();
         file.write_all_at(b"\x01half a batch", length).unwrap();
@@ -316,7 +316,7 @@ mod tests {
             let home = tempfile::tempdir().unwrap();
             let lengths = database(home.path());
             let journal = newest(home.path()).unwrap().unwrap();
-            // Somewhere after the key space was made, which is the first thing in the journal.
+            // A position after the creation of the key space, which is the first record of the journal.
             let (start, end) = (lengths[0], *lengths.last().unwrap());
             let from = start + ((end - start) as f64 * at) as u64;
             let file = File::options().read(true).write(true).open(&journal).unwrap();
@@ -331,7 +331,7 @@ mod tests {
             let damaged_at = if short { Some(from) } else { changed };
             let whole = lengths.iter().filter(|length| damaged_at.is_none_or(|at| **length <= at)).count() as u64;
             let kept = lengths[whole as usize - 1];
-            // Sequence numbers have no checksum: one that is only larger than it was is not noticed.
+            // Sequence numbers have no checksum: an increased one stays unnoticed.
             let in_batch = damaged_at.map_or(0, |at| at - kept);
             prop_assume!(!(5..13).contains(&in_batch));
             let cut = cut_damaged(home.path(), &home.path().join("aside")).unwrap();

@@ -1,9 +1,9 @@
-//! Bounds what is in the engine's memory and not in its tables yet.
+//! Limit of unflushed data: entries in the engine's memtables that are not in tables yet.
 //!
-//! After a kill the engine reads all of it back at the next start, entry by entry: values that many entries shared in memory are
-//! there once for each, and what the journal compressed is expanded. So it is bounded as if nothing were shared, by what a start
-//! can take. The writer waits for the engine's flushes where it is ahead of them, and a group of changes that is larger by itself,
-//! such as a large message for hundreds of sessions, is written in parts:
+//! After a kill the next start reads all unflushed data from the engine's journal, entry by entry. Values that entries
+//! shared in memory are then copied for each entry, and compressed data is expanded. So the limit counts each entry in
+//! full, and fits the memory of a start. The writer waits for the engine's flushes once the limit is exceeded. It
+//! writes a group that exceeds the limit by itself, such as a large message for hundreds of sessions, in parts:
 //!
 //! ```text
 //! meta: "unfinished" = keys of all parts   \
@@ -12,27 +12,28 @@
 //! the last part, all other changes, and "unfinished" is deleted
 //! ```
 //!
-//! Only entries under keys that were never used before are written ahead. A start that finds "unfinished" deletes them: the group
-//! is there as a whole or not at all.
+//! Only entries under new keys are written ahead. A start that finds "unfinished" deletes them, so a group is stored
+//! completely or not at all.
 
 use std::time::{Duration, Instant};
 
 use fjall::{AbstractTree, Database, Keyspace, PersistMode};
 
-/// The bounds of what may be unflushed, in bytes: a share of the memory within these.
+/// Bounds of the limit, in bytes; between them it is a share of the memory.
 const BUDGET_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(128 << 20);
-/// It is no more than this share of a small disk.
+/// Maximum share of a small disk.
 const DISK_SHARE: u64 = 32;
 const MIN_OF_DISK_BYTES: u64 = 2 << 20;
-/// A memtable of less than this share of the budget is not worth a table of its own.
+/// A memtable below this share of the budget is not flushed early.
 const WORTH_SHARE: u64 = 16;
-/// A flush that takes longer has failed, or the disk is stuck: the writer goes on, and sees the engine's error.
+/// Maximum wait for a flush. After that the flush has failed or the disk hangs: the writer continues, and gets the
+/// engine's error.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(2);
-/// The keys of a group that is written in parts.
+/// Keys of a group that is written in parts.
 const UNFINISHED_KEY: &str = "unfinished";
 
-/// What is not in tables yet, and how much it may be.
+/// Measures and limits the unflushed data.
 #[derive(Clone)]
 pub(super) struct Unflushed {
     database: Database,
@@ -41,8 +42,8 @@ pub(super) struct Unflushed {
 }
 
 impl Unflushed {
-    /// For all key spaces of a database. `share_bytes`: the store's share of the memory; `disk_bytes`: the size of its disk, on which it is
-    /// to be written twice.
+    /// Covers all key spaces of a database. `share_bytes` is the store's share of the memory; `disk_bytes` the size of
+    /// its disk, which must have room for the unflushed data twice.
     pub(super) fn new(
         database: Database,
         spaces: Vec<Keyspace>,
@@ -54,17 +55,17 @@ impl Unflushed {
         Self { database, spaces, budget_bytes: share_bytes.clamp(least, most).min(of_disk) }
     }
 
-    /// The most that one part of a group may have, in bytes.
+    /// Maximum size of one part of a group, in bytes.
     pub(super) fn part_bytes(&self) -> u64 {
         self.budget_bytes / 2
     }
 
-    /// Whether more is not to be written before some of it is flushed.
+    /// True if the limit is exceeded, so the writer has to wait.
     pub(super) fn is_over(&self) -> bool {
         self.database.write_buffer_size() > self.budget_bytes
     }
 
-    /// Waits until it is within its bound, but not for ever, nor if `is_stopped`. Blocks.
+    /// Waits until unflushed data is within its limit; ends after a timeout or once `is_stopped` is true. Blocks.
     pub(super) fn settle(&self, is_stopped: impl Fn() -> bool) {
         let until = Instant::now() + PATIENCE;
         while self.is_over() && !is_stopped() && Instant::now() < until {
@@ -73,7 +74,7 @@ impl Unflushed {
         }
     }
 
-    /// Has the engine flush memtables that it would keep until they are full, if nothing is being flushed.
+    /// Makes the engine flush memtables that are not full, if no flush runs.
     fn seal(&self) {
         if self.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
             return;
@@ -89,7 +90,7 @@ impl Unflushed {
     }
 }
 
-/// Says in the store that the entries under these keys are not valid before [`finish`] is committed.
+/// Records that the entries under these keys are invalid until [`finish`] is committed.
 pub(super) fn announce(database: &Database, meta: &Keyspace, keys: &[&[u8]]) -> fjall::Result<()> {
     // Serializing byte strings into memory does not fail.
     let keys = postcard::to_allocvec(keys).unwrap_or_default();
@@ -98,15 +99,15 @@ pub(super) fn announce(database: &Database, meta: &Keyspace, keys: &[&[u8]]) -> 
     batch.commit()
 }
 
-/// Makes the entries that were announced valid, with the rest of their group.
+/// Makes the announced entries valid, in the same commit as the rest of their group.
 pub(super) fn finish(batch: &mut fjall::OwnedWriteBatch, meta: &Keyspace) {
     batch.remove(meta, UNFINISHED_KEY);
 }
 
-/// Deletes what was written of a group whose end is missing; says how many entries there were.
+/// Deletes the entries of an incomplete group; returns their number.
 pub(super) fn undo(database: &Database, meta: &Keyspace, space: &Keyspace) -> fjall::Result<usize> {
     let Some(value) = meta.get(UNFINISHED_KEY)? else { return Ok(0) };
-    // The store has a checksum of it.
+    // The store verifies the value's checksum.
     let keys: Vec<&[u8]> = postcard::from_bytes(&value).unwrap_or_default();
     let mut batch = database.batch().durability(Some(PersistMode::SyncData));
     for key in &keys {

@@ -1,10 +1,10 @@
-//! Background work on the store: it keeps the journal short on small disks, reclaims the space of dead data when the disk
-//! is full, and keeps the manifest up to date.
+//! Background work on the store: it rotates the engine's journal on small disks, reclaims the space of dead data on a
+//! full disk, and updates the manifest.
 //!
-//! Reclaiming goes in this order. Everything in memory is flushed, so that all journals but a new one are dead and the
-//! engine removes them. Then key spaces with dead data are compacted, the smallest first, each if there is room for its
-//! live data. Then old versions of the key spaces are released, and their tables with them. Every step looks at the free
-//! space first: a flush that finds the disk full would stop the engine.
+//! A pass first flushes all memtables, so the engine can remove all files of its journal but a new one. Then it
+//! compacts key spaces with dead data, the smallest first, each if the disk has room for its live data. Then it
+//! releases old versions of the key spaces with their tables. Each step measures the free space first: a flush that
+//! finds the disk full would stop the engine.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -19,32 +19,32 @@ use super::dead_data::{self, Size, WORTH_BYTES};
 use super::keeper::{Keeper, Moment};
 use super::writer::Writer;
 
-/// Between two looks at the free space, which other programs use as well.
+/// Interval of measuring the free space, which other programs use as well.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two passes while the disk stays full, and between two that were asked for.
+/// Minimum interval between two passes while the disk is full, and between two requested passes.
 const RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(5);
-/// After a pass that left something to do; twice as long after each further one that gained nothing.
+/// Wait after a pass that left dead data; it doubles after each further pass that gained no space.
 const SOON: Duration = Duration::from_millis(500);
-/// A compaction writes all that is live again: one that gains nothing is seldom repeated.
+/// Maximum of that wait: a compaction rewrites all live data, so useless ones must be rare.
 const MAX_SOON: Duration = Duration::from_secs(600);
-/// The engine's own work takes less mostly.
+/// Maximum wait for the engine's own work, which usually takes less.
 const IDLE_PATIENCE: Duration = Duration::from_secs(3);
-/// The key space that has no large values.
+/// A key space without large values.
 const META: &str = "meta";
-/// A flush of everything takes less, or the disk is stuck.
+/// Maximum wait for a flush of all memtables; a longer one means that the disk hangs.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
-/// Deleted entries that are worth a pass.
+/// Number of deleted entries that justifies a pass.
 const MANY_DELETED: u64 = 100;
-/// Between two passes for them while there is little room; twice as long after each one that gained nothing, for a pass reads what
-/// is live.
+/// Minimum interval between two passes for deleted entries while the disk has little room. It doubles after each pass
+/// that gained no space, since a pass reads live data.
 const CALM: Duration = Duration::from_secs(5);
 const MAX_CALM: Duration = FEW_DELETED_INTERVAL;
-/// Fewer are looked at after this time.
+/// Interval after which fewer deleted entries justify a pass.
 const FEW_DELETED_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Does the chores until it is stopped.
+/// Runs the requested work until the store closes.
 fn run(
     writer: &Weak<Mutex<Writer>>,
     chores: &Chores,
@@ -63,7 +63,7 @@ fn run(
         writer.lock().watch_disk();
         let rotates = chores.takes_rotate();
         let is_asked = chores.takes_reclaim();
-        // Each round looks at the manifest.
+        // Each round checks the manifest anyway.
         let _ = chores.takes_survey();
         let Some(pass) = Pass::new(&writer, chores) else { continue };
         let reclaims = is_asked || due.map_or(pass.is_missed(), |due| due <= Instant::now());
@@ -77,7 +77,7 @@ fn run(
             keeper.write(&pass.spaces, Moment::Running);
         }
         if is_asked || (reclaims && due.is_some()) {
-            // Refusals keep asking; the passes keep their distance.
+            // Refused writes repeat their request; passes keep their minimum interval.
             pause(chores, RETRY / 4);
         }
     }
@@ -96,23 +96,23 @@ struct Upkeep {
     soon: Duration,
     calm: Duration,
     last: Option<LastPass>,
-    /// The engine's own, when replaced tables were last removed.
+    /// Compactions of the engine at the last removal of replaced tables.
     compactions: usize,
-    /// The same, when replaced tables were last counted.
+    /// Compactions of the engine at the last count of replaced tables.
     counted: usize,
 }
 
 #[derive(Clone, Copy)]
 struct LastPass {
     ended: Instant,
-    /// Groups that were written when it began.
+    /// Number of committed groups at its beginning.
     commits: u64,
-    /// Room that it left.
+    /// Free room at its end.
     room_bytes: u64,
     left: Left,
 }
 
-/// What a pass left of what was dead when it began.
+/// Dead data that a pass left.
 #[derive(Clone, Copy)]
 enum Left {
     Nothing,
@@ -124,7 +124,7 @@ impl Upkeep {
         Self { folder, retry: RETRY, soon: SOON, calm: CALM, last: None, compactions: 0, counted: 0 }
     }
 
-    /// Gives the time until the next pass, if there has to be one. `is_asked`: a write was refused.
+    /// Runs a pass if one is due; returns the time until the next one. `is_asked`: a write was refused.
     fn reclaim(&mut self, pass: &Pass<'_>, is_asked: bool) -> Option<Duration> {
         let is_full = pass.look_again();
         let before_bytes = pass.compaction_room_bytes();
@@ -135,14 +135,14 @@ impl Upkeep {
             self.last = None;
             return Some(RETRY);
         }
-        // What is deleted while the pass goes on is for the next one.
+        // Entries deleted during the pass are left to the next one.
         let commits = pass.commits();
         pass.forget_deleted();
         let mut is_whole = pass.empty_journals(&self.folder, true);
         let compacted = pass.compact();
         is_whole &= compacted.is_whole;
         if !compacted.spaces.is_empty() {
-            // Tables are removed with the last version that has them, at the next flush.
+            // The engine removes tables with the last version that lists them, at the next flush.
             is_whole &= pass.empty_journals(&self.folder, false);
         }
         is_whole = is_whole && !pass.is_kept(&compacted.spaces);
@@ -160,7 +160,7 @@ impl Upkeep {
         let left = if is_whole {
             Left::Nothing
         } else {
-            // Whoever waits for a write to be taken does not wait for ten minutes.
+            // A refused write is not blocked for ten minutes.
             let again_at = ended + if is_full { self.soon.min(MAX_RETRY) } else { self.soon };
             self.soon = (self.soon * 2).min(MAX_SOON);
             Left::Something { again_at }
@@ -172,12 +172,12 @@ impl Upkeep {
     /// `is_wanted`: the disk is full, or a write was refused.
     fn is_due(&self, pass: &Pass<'_>, is_wanted: bool, room_bytes: u64) -> bool {
         let Some(last) = self.last else { return true };
-        // Nothing can have died where nothing was written; but others may have made room on the disk.
+        // Without new writes no new dead data exists, but other programs may have released space.
         let is_other = last.commits != pass.commits() || room_bytes >= last.room_bytes + WORTH_BYTES;
         let since = last.ended.elapsed();
         let is_again = match last.left {
             Left::Nothing => false,
-            // Passes that gained nothing had no need of the room: others may have filled the disk since.
+            // Earlier passes gained no space but had room to run; other programs may have filled the disk since.
             Left::Something { again_at } => again_at <= Instant::now() || (is_wanted && since >= MAX_RETRY),
         };
         let is_time = match pass.deleted() {
@@ -187,7 +187,7 @@ impl Upkeep {
         is_again || (is_other && is_time)
     }
 
-    /// The time until something may be to be done.
+    /// Time until the next possible work.
     fn wait(&mut self, pass: &Pass<'_>, is_full: bool) -> Option<Duration> {
         let until = |at: Instant| at.saturating_duration_since(Instant::now());
         let again = self.last.and_then(|last| match last.left {
@@ -197,24 +197,24 @@ impl Upkeep {
         if !is_full && !pass.is_tight() {
             return again;
         }
-        // What was deleted while the pass went on is there to be done now.
+        // Entries deleted during the pass are worth another one now.
         let deleted = if is_full && pass.deleted() >= MANY_DELETED { SOON } else { self.next_retry() };
         Some(again.map_or(deleted, |again| again.min(deleted)))
     }
 
-    /// Has the engine remove the tables that its compactions have replaced, where their room is missed: now, or before the
-    /// next look on a disk that is filled within a second.
+    /// Makes the engine remove replaced tables if their space is needed: immediately, or before the next measurement on
+    /// a disk that fills within a second.
     fn release_old_tables(&mut self, pass: &Pass<'_>) {
         let compactions = pass.database.compactions_completed();
         if compactions == self.compactions || !pass.is_idle() || !pass.can_flush() {
             return;
         }
-        // What they replaced is only counted once.
+        // The space of replaced tables is counted once per compaction.
         let is_new = std::mem::replace(&mut self.counted, compactions) != compactions;
         let is_much = || is_new && dead_data::replaced_bytes(&pass.spaces) >= pass.much_bytes();
         if pass.is_tight() || is_much() {
             pass.release_old_tables();
-            // The flush is followed by a look for something to compact, which counts.
+            // The flush may start another compaction, which counts.
             self.compactions = compactions + 1;
         }
     }
@@ -226,7 +226,7 @@ impl Upkeep {
     }
 }
 
-/// One look at the store.
+/// One round of upkeep.
 struct Pass<'a> {
     writer: &'a Arc<Mutex<Writer>>,
     chores: &'a Chores,
@@ -262,7 +262,7 @@ impl<'a> Pass<'a> {
     fn look_again(&self) -> bool {
         let mut writer = self.writer.lock();
         let is_full = writer.disk().look_again();
-        // What the broker waits to store may fit now.
+        // Waiting changes of the broker may fit now.
         writer.wake_broker();
         is_full
     }
@@ -275,7 +275,7 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().much_bytes()
     }
 
-    /// Whether there is something to remove before the disk is full.
+    /// True if space should be reclaimed before the disk is full.
     fn is_missed(&self) -> bool {
         self.deleted() > 0 && self.is_tight()
     }
@@ -292,8 +292,8 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().state().reclaimed();
     }
 
-    /// Begins a new journal and flushes all memtables, so that the engine removes the old journals. `always`: even if
-    /// the journal is short. False if that could not be done now.
+    /// Rotates the engine's journal and flushes all memtables, so that the engine removes the old files of its journal.
+    /// `always`: even if the journal is short. False if this is impossible now.
     fn empty_journals(&self, folder: &std::path::Path, always: bool) -> bool {
         if !self.can_flush_all() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
             return false;
@@ -307,7 +307,7 @@ impl<'a> Pass<'a> {
                     is_done = false;
                     tracing::debug!("the journal could not be rotated now");
                 }
-                // It is not tried again at once: what is wrong with it stays so.
+                // No immediate retry: the cause remains.
                 Err(error) => tracing::warn!(%error, "the store's journal cannot be shortened"),
             }
         } else {
@@ -323,7 +323,7 @@ impl<'a> Pass<'a> {
         self.wait(flushed, FLUSH_PATIENCE) && is_done
     }
 
-    /// The engine removes them for all key spaces when it seals a memtable of any.
+    /// The engine removes the replaced tables of all key spaces when it seals a memtable of any.
     fn release_old_tables(&self) {
         let Some(meta) = self.spaces.iter().find(|space| **space.name() == *META) else { return };
         self.writer.lock().mark();
@@ -336,7 +336,7 @@ impl<'a> Pass<'a> {
         self.database.active_compactions() == 0 && self.database.outstanding_flushes() == 0
     }
 
-    /// False if it took too long, or the node stops, or the store failed.
+    /// False after a timeout, or once the node stops or the store fails.
     fn wait(&self, is_done: impl Fn() -> bool, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while !is_done() {
@@ -349,7 +349,7 @@ impl<'a> Pass<'a> {
         true
     }
 
-    /// Compacts key spaces with dead data, as far as there is room.
+    /// Compacts key spaces with dead data, if the disk has room.
     fn compact(&self) -> Compacted {
         let mut compacted = Compacted { spaces: Vec::new(), is_whole: true };
         for space in dead_data::candidates(&self.spaces) {
@@ -357,7 +357,7 @@ impl<'a> Pass<'a> {
             if !size.is_worth_it() {
                 continue;
             }
-            // Measuring takes long: meanwhile the engine may have begun one, whose room is not there for another.
+            // Measuring takes time: the engine may have started a compaction that uses the same room.
             if self.chores.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
                 compacted.is_whole = false;
                 break;
@@ -368,7 +368,7 @@ impl<'a> Pass<'a> {
                 compacted.is_whole = false;
                 continue;
             }
-            // It runs on this thread: an error is not the engine's.
+            // The compaction runs on this thread, so its error does not stop the engine.
             match space.major_compact() {
                 Ok(()) => compacted.spaces.push(space),
                 Err(error) => {
@@ -380,21 +380,21 @@ impl<'a> Pass<'a> {
         compacted
     }
 
-    /// Whether something is still there that compactions should have removed: a snapshot that was open meanwhile has kept it.
+    /// True if replaced data is still on the disk, since a snapshot that was open during the compactions needs it.
     fn is_kept(&self, compacted: &[Keyspace]) -> bool {
         dead_data::replaced_bytes(&self.spaces) >= WORTH_BYTES
             || compacted.iter().any(|space| Size::of(space).is_left())
     }
 }
 
-/// What compactions did.
+/// Result of the compactions.
 struct Compacted {
     spaces: Vec<Keyspace>,
-    /// None was left out.
+    /// No key space was skipped.
     is_whole: bool,
 }
 
-/// Starts the thread.
+/// Starts the upkeep thread.
 pub(super) fn start(
     writer: &Arc<Mutex<Writer>>,
     chores: Arc<Chores>,

@@ -1,6 +1,6 @@
-//! The store's one writer: it writes a group of batches with what the broker has to store, and syncs.
+//! The store's one writer: it writes groups of batches together with the broker's write-ahead log, and syncs.
 //!
-//! A thread of its own waits for jobs and for the time of the next sync; [`super::commit`] writes small batches through it as well.
+//! Its own thread waits for jobs and for the next sync; [`super::commit`] uses it for small batches as well.
 
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edgefaas_broker::{Change, Group as JournalGroup, Space, Wal};
+use edgefaas_broker::{Change, Group as WalGroup, Space, Wal};
 use fjall::{Database, Keyspace, PersistMode, UserValue};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -25,15 +25,15 @@ use super::unflushed::{self, Unflushed};
 use crate::error::{CommitError, MAX_KEY_BYTES, StoreFailure};
 use crate::objects::{FieldWriter, Footprint};
 
-/// Batches that are written as one.
+/// Maximum number of batches in a group.
 pub(super) const GROUP_BATCHES: usize = 512;
-/// What small batches that wait may take in all; others are for the writer's thread.
+/// Maximum total size of waiting small batches; others go to the writer's thread.
 const SMALL_BYTES: u64 = 1 << 20;
-/// A batch releases space that adds no more than one in so many bytes that it removes.
+/// A batch releases space if it removes at least this many times the bytes that it adds.
 const RELEASE_SHARE: u64 = 4;
-/// Until fields are tried again that found no room on the disk.
+/// Wait before fields that found no room on the disk are written again.
 const POSTPONED: Duration = Duration::from_secs(1);
-/// Counts the rounds of upkeep; written so that there is something to flush.
+/// Key of the counter of upkeep rounds; a write to it makes a memtable non-empty.
 const UPKEEP_KEY: &str = "upkeep";
 
 pub(super) type Answer = Result<(), CommitError>;
@@ -43,26 +43,26 @@ pub(super) enum Job {
     Close,
 }
 
-/// Why the store takes no writes any more, once that is so.
+/// The failure that ended all writing, once one has happened.
 #[derive(Default)]
 pub(super) struct Failure {
     pub(super) reason: Mutex<Option<StoreFailure>>,
     pub(super) happened: CancellationToken,
 }
 
-/// Small batches that wait for whoever writes next.
+/// Small batches that wait for the next write.
 #[derive(Default)]
 pub(super) struct Small {
-    /// With what they take in all, in bytes.
+    /// The batches, and their total size in bytes.
     jobs: Mutex<(Vec<Job>, u64)>,
-    /// The writer's thread writes, which may take as long as the disk does.
+    /// The writer's thread is writing, which may take as long as the disk needs.
     pub(super) thread_writes: AtomicBool,
-    /// The writer's thread takes them once more after this, and then ends.
+    /// Closed: the writer's thread takes the batches once more, and then ends.
     closed: AtomicBool,
 }
 
 impl Small {
-    /// Gives the job back if as much as may be waits already.
+    /// Returns the job if the list is full.
     pub(super) fn add(&self, job: Job, bytes: u64) -> Result<(), Job> {
         let mut waiting = self.jobs.lock();
         if waiting.0.len() >= GROUP_BATCHES || waiting.1 + bytes > SMALL_BYTES {
@@ -82,33 +82,34 @@ impl Small {
     }
 }
 
-/// The broker's journal, from which the writer takes a group whenever it writes.
+/// The broker's write-ahead log; the writer takes a group from it at each write.
 #[derive(Default)]
-pub(super) struct JournalSlot {
-    // The broker has it, and it has the store: a strong one here would keep all of them for ever.
-    pub(super) journal: OnceLock<Weak<Wal>>,
+pub(super) struct WalSlot {
+    // The broker owns the log and the store: a strong reference here would make a cycle.
+    pub(super) wal: OnceLock<Weak<Wal>>,
     pub(super) wake: Notify,
 }
 
-/// Where what the broker hands over is kept, and how soon it is on the disk.
+/// Key spaces of the broker's write-ahead log, and its sync mode.
 #[derive(Clone)]
-pub(super) struct JournalSpaces {
+pub(super) struct WalSpaces {
     pub state: Keyspace,
     pub queue: Keyspace,
     pub hook: Keyspace,
-    pub sync: JournalSync,
+    pub sync: WalSync,
 }
 
-/// When a message is on the disk that somebody waits for.
+/// When a message that the broker acknowledges is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum JournalSync {
-    /// Before it is acknowledged: survives a power cut.
+pub enum WalSync {
+    /// Before the acknowledgement: it survives a power cut.
     #[default]
     Commit,
-    /// Within the store's `sync_interval`: a power cut may cost what was acknowledged since, `kill -9` nothing.
+    /// Within the store's `sync_interval`: a power cut may lose messages acknowledged since the last sync, `kill -9`
+    /// none.
     Interval,
-    /// When the operating system likes, commonly within 30 s.
+    /// When the operating system writes it, usually within 30 s.
     Never,
 }
 
@@ -124,14 +125,14 @@ pub(super) struct Writer {
     pub(super) all: Vec<Keyspace>,
     pub(super) meta: Keyspace,
     pub(super) chores: Arc<Chores>,
-    /// Of upkeep.
+    /// Rounds of upkeep.
     pub(super) rounds: u64,
-    pub(super) journal: Arc<JournalSlot>,
-    pub(super) spaces: JournalSpaces,
+    pub(super) wal_slot: Arc<WalSlot>,
+    pub(super) spaces: WalSpaces,
     pub(super) sync_interval: Duration,
     pub(super) disk: DiskSpace,
     pub(super) unflushed: Unflushed,
-    /// When the oldest change was written that is not on the disk yet.
+    /// Time of the oldest unsynced change.
     pub(super) unsynced_since: Option<Instant>,
     pub(super) failure: Arc<Failure>,
     pub(super) counters: Arc<Counters>,
@@ -148,12 +149,12 @@ impl Writer {
         let mut group = Vec::with_capacity(GROUP_BATCHES);
         let mut open = true;
         while open {
-            let (wait, journal) = {
+            let (wait, wal_slot) = {
                 let writer = shared.lock();
                 let since = writer.unsynced_since;
                 let wait = since.map(|since| writer.sync_interval.saturating_sub(since.elapsed()));
                 let lazy = writer.fields.due().map(|due| due.saturating_duration_since(Instant::now()));
-                ([wait, lazy].into_iter().flatten().min(), writer.journal.clone())
+                ([wait, lazy].into_iter().flatten().min(), writer.wal_slot.clone())
             };
             let closed = runtime.block_on(async {
                 let due = async {
@@ -164,11 +165,11 @@ impl Writer {
                 };
                 tokio::select! {
                     received = inbox.recv_many(&mut group, GROUP_BATCHES) => received == 0,
-                    () = journal.wake.notified() => false,
+                    () = wal_slot.wake.notified() => false,
                     () = due => false,
                 }
             });
-            // What came in meanwhile goes with it.
+            // Batches that have arrived meanwhile join the group.
             while group.len() < GROUP_BATCHES
                 && let Ok(job) = inbox.try_recv()
             {
@@ -181,7 +182,7 @@ impl Writer {
             if closes {
                 small.closed.store(true, Ordering::SeqCst);
             }
-            // They have waited for longer than what has just come in.
+            // Small batches have waited longer than the new jobs.
             let mut jobs = small.take();
             jobs.append(&mut group);
             open = writer.write_guarded(jobs, true) && !closes;
@@ -201,26 +202,27 @@ impl Writer {
         }
     }
 
-    /// As [`write`](Self::write), whatever happens in it.
-    pub(super) fn write_guarded(&mut self, jobs: Vec<Job>, with_journal: bool) -> bool {
-        match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter(), with_journal))) {
+    /// As [`write`](Self::write), but catches panics.
+    pub(super) fn write_guarded(&mut self, jobs: Vec<Job>, with_wal: bool) -> bool {
+        match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter(), with_wal))) {
             Ok(open) => open,
-            // Whoever waited learns it by its answer being dropped, the broker by the group that is never stored.
+            // The callers learn of the panic from their dropped channels, the broker from a group that is never stored.
             Err(_) => {
                 self.fail(StoreFailure::Panicked);
-                if let Some(journal) = self.journal.journal.get().and_then(Weak::upgrade) {
-                    journal.fail();
+                if let Some(wal) = self.wal_slot.wal.get().and_then(Weak::upgrade) {
+                    wal.fail();
                 }
                 true
             }
         }
     }
 
-    /// Writes a group, with what the broker has to store if `with_journal`; false if it held the order to close.
-    fn write(&mut self, group: impl Iterator<Item = Job>, with_journal: bool) -> bool {
+    /// Writes a group, together with the broker's write-ahead log if `with_wal`; false if the group contained the order
+    /// to close.
+    fn write(&mut self, group: impl Iterator<Item = Job>, with_wal: bool) -> bool {
         let (mut writes, mut fresh) = (Vec::new(), Vec::new());
         let mut answers = Vec::new();
-        // Held until the bytes are written, or refused.
+        // Released once the bytes are written or refused.
         let mut charges = Vec::new();
         let mut durability = Durability::Written;
         let mut open = true;
@@ -239,7 +241,7 @@ impl Writer {
                 (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
                 (None, _) => self.admit(&batch),
             };
-            // What belongs to something that is written cannot wait for its turn.
+            // Fields of a batch with other writes cannot wait for a lazy flush.
             let lazy = wanted == Durability::Written && batch.writes.is_empty();
             match room.and_then(|()| self.fields.apply(batch.fields, batch.depth, lazy)) {
                 Ok(needed) => {
@@ -253,14 +255,14 @@ impl Writer {
             }
         }
         self.fields.record_share_requests();
-        let taken = if with_journal { self.take_journal(&mut writes, &mut fresh, open) } else { None };
+        let taken = if with_wal { self.take_wal(&mut writes, &mut fresh, open) } else { None };
         if let Some(taken) = &taken
             && taken.awaited
-            && self.spaces.sync == JournalSync::Commit
+            && self.spaces.sync == WalSync::Commit
         {
             durability = Durability::Synced;
         }
-        // A group may have been taken back by the time it is its turn; whoever asked for a sync gets one.
+        // An earlier batch may have been rolled back by now, but a requested sync is done.
         let now = Instant::now();
         let all_fields = self.finds_room_for_fields(open, now) && !open;
         let has_writes = !writes.is_empty() || !fresh.is_empty() || !open || self.fields.has_writes(now);
@@ -274,10 +276,10 @@ impl Writer {
         }
         self.disk.written();
         self.disk.owes(self.fields.unwritten_bytes());
-        if let (Some(journal), Some(taken)) = (self.journal.journal.get().and_then(Weak::upgrade), &taken) {
-            journal.committed(taken, outcome.is_ok());
+        if let (Some(wal), Some(taken)) = (self.wal_slot.wal.get().and_then(Weak::upgrade), &taken) {
+            wal.committed(taken, outcome.is_ok());
         }
-        let never = answers.is_empty() && self.spaces.sync == JournalSync::Never;
+        let never = answers.is_empty() && self.spaces.sync == WalSync::Never;
         match (&outcome, durability) {
             (Err(failure), _) => self.fail(failure.clone()),
             (Ok(()), Durability::Synced) => self.unsynced_since = None,
@@ -292,8 +294,8 @@ impl Writer {
         open
     }
 
-    /// Whether the disk has room for the fields that nobody waits for. They were changed when there was room, but others use the
-    /// disk as well: what is due stays in memory then, and is lost where the node ends.
+    /// True if the disk has room for unwritten fields. The room existed when the fields changed, but other programs use
+    /// the disk as well. Due fields then stay in memory; they are lost if the node ends.
     fn finds_room_for_fields(&mut self, open: bool, now: Instant) -> bool {
         let wants = self.fields.is_due(now) || !open && self.fields.unwritten() > 0;
         if !wants || self.disk.room_after(0).is_some() {
@@ -309,7 +311,7 @@ impl Writer {
         false
     }
 
-    /// Admits a batch if there is room for it, or if it makes room.
+    /// Admits a batch if the disk has room for it, or if it releases space.
     fn admit(&mut self, batch: &Batch) -> Answer {
         let footprint = self.fields.footprint(&batch.fields);
         let bytes = batch.size_bytes() + footprint.rewritten_bytes;
@@ -324,8 +326,8 @@ impl Writer {
         Err(full)
     }
 
-    /// What a batch is that removes at least as much as it adds. Reads the entries that it replaces: only where the disk is
-    /// full.
+    /// Purpose of a batch that removes at least as many bytes as it adds. Reads the entries that the batch replaces, so
+    /// it is called only on a full disk.
     fn releases(&self, batch: &Batch, fields: Footprint) -> Option<Purpose> {
         let stored_bytes = |space: &Keyspace, key: &[u8]| -> u64 {
             space.size_of(key).ok().flatten().map_or(0, |value| key.len() as u64 + u64::from(value))
@@ -346,45 +348,46 @@ impl Writer {
         Some(if added <= removed / RELEASE_SHARE { Purpose::Release } else { Purpose::Replace })
     }
 
-    /// Measures the free space, for other programs use the disk as well, and looks whether the engine still works: its own threads
-    /// may have met an error.
+    /// Measures the free space, which other programs use as well, and checks the engine, whose own threads may have
+    /// failed.
     pub(super) fn watch_disk(&mut self) {
         if let Err(error) = self.database.persist(PersistMode::Buffer)
             && !self.failure.happened.is_cancelled()
         {
             self.fail(StoreFailure::write(&error));
         }
-        match self.journal.journal.get().and_then(Weak::upgrade) {
-            Some(journal) => drop(self.offer_room(&journal)),
+        match self.wal_slot.wal.get().and_then(Weak::upgrade) {
+            Some(wal) => drop(self.offer_room(&wal)),
             None => drop(self.disk.room_bytes()),
         }
     }
 
-    /// Tells the broker how many bytes more it may store; `None` if there is no room for what waits already.
-    fn offer_room(&mut self, journal: &Wal) -> Option<u64> {
-        if journal.takes_refusal() {
+    /// Tells the broker how many more bytes it may store; `None` if the disk has no room for the waiting ones.
+    fn offer_room(&mut self, wal: &Wal) -> Option<u64> {
+        if wal.takes_refusal() {
             self.chores.reclaim();
         }
-        let room = self.disk.room_after(journal.waiting_bytes() as u64);
-        journal.set_stalled(room.is_none());
-        journal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        let room = self.disk.room_after(wal.waiting_bytes() as u64);
+        wal.set_stalled(room.is_none());
+        wal.set_room(room.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
         room
     }
 
-    /// Adds what the broker has to store to `writes`. It is not refused for want of space: the broker knows how much more
-    /// it may take. If the disk has not even room for it as it is, it waits. Entries under new keys are added to `fresh`.
-    fn take_journal(
+    /// Adds a group of the broker's write-ahead log to `writes`. The group is not refused for want of space, since the
+    /// broker knows its remaining room; if the disk has no room even for the current group, the group waits. Entries
+    /// under new keys go to `fresh`.
+    fn take_wal(
         &mut self,
         writes: &mut Vec<Write>,
         fresh: &mut Vec<Write>,
         open: bool,
-    ) -> Option<JournalGroup> {
-        let journal = self.journal.journal.get()?.upgrade()?;
-        let room = self.offer_room(&journal);
+    ) -> Option<WalGroup> {
+        let wal = self.wal_slot.wal.get()?.upgrade()?;
+        let room = self.offer_room(&wal);
         if open && room.is_none() {
             return None;
         }
-        let mut group = journal.take();
+        let mut group = wal.take();
         let (new, changes) = group
             .as_mut()
             .map(|group| (std::mem::take(&mut group.fresh), std::mem::take(&mut group.changes)))
@@ -422,7 +425,7 @@ impl Writer {
         group
     }
 
-    /// Writes all of it, and of the fields what cannot wait, or all that has changed. `fresh`: under keys that were never used.
+    /// Writes `writes`, and the due fields, or all changed fields. `fresh` contains the entries under new keys.
     fn commit(
         &mut self,
         mut fresh: Vec<Write>,
@@ -453,7 +456,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes all parts but the last of what is too large for one; false if it is not.
+    /// Writes all parts but the last of a group that is too large for one write; false if the group is small enough.
     fn write_ahead(&self, fresh: &mut Vec<Write>) -> fjall::Result<bool> {
         let part_bytes = self.unflushed.part_bytes();
         if fresh.iter().map(Write::size_bytes).sum::<u64>() <= part_bytes {
@@ -481,7 +484,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// The database and its key spaces, for upkeep; `None` when there is nothing more to do for them.
+    /// Database and key spaces, for upkeep; `None` once the store has failed or is closed.
     pub(super) fn engine(&self) -> Option<(Database, Vec<Keyspace>)> {
         let works = !self.closed && !self.failure.happened.is_cancelled();
         works.then(|| (self.database.clone(), self.all.clone()))
@@ -491,17 +494,17 @@ impl Writer {
         &mut self.disk
     }
 
-    /// Groups written since the start.
+    /// Number of groups written since the start.
     pub(super) fn commits(&self) -> u64 {
         self.counters.commits.load(Ordering::Relaxed)
     }
 
-    /// Has the writer's thread look at what the broker has to store.
+    /// Wakes the writer's thread to write the broker's write-ahead log.
     pub(super) fn wake_broker(&self) {
-        self.journal.wake.notify_one();
+        self.wal_slot.wake.notify_one();
     }
 
-    /// Writes a small entry, so that there is something to flush.
+    /// Writes a small entry, so that a memtable is not empty.
     pub(super) fn mark(&mut self) {
         self.rounds += 1;
         let mut batch = self.database.batch().durability(Some(PersistMode::Buffer));
@@ -511,10 +514,10 @@ impl Writer {
         }
     }
 
-    /// Begins a new journal; false if the engine did not.
+    /// Rotates the engine's journal; false if the engine did not.
     pub(super) fn rotate_journal(&mut self, folder: &Path) -> std::io::Result<bool> {
         self.mark();
-        // If it did not work it is tried again when as much has been written.
+        // A failed rotation is tried again after the same number of written bytes.
         self.disk.journal_rotated();
         rotate::rotate(folder, || self.meta.rotate_memtable().unwrap_or(false))
     }
@@ -528,7 +531,8 @@ impl Writer {
         self.unsynced_since = None;
     }
 
-    /// The engine takes no writes any more after one has failed: the node ends, and the supervisor starts it again.
+    /// Ends all writing after a failure, as the engine accepts no further writes: the node ends, and its supervisor
+    /// restarts it.
     fn fail(&self, failure: StoreFailure) {
         {
             let mut known = self.failure.reason.lock();

@@ -11,18 +11,18 @@ use super::{FieldWriter, LARGE_FIELD_BYTES};
 use crate::objects::FieldKey;
 use crate::objects::change::FieldChange;
 
-/// Bytes that changes of fields write and replace, rather too many than too few.
+/// Upper estimate of the bytes that changes of fields write and replace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Footprint {
-    /// Of records that are written again, without [`FieldChange::size_bytes`] of the changes themselves.
+    /// Rewritten records, without [`FieldChange::size_bytes`] of the changes themselves.
     pub rewritten_bytes: u64,
-    /// Of records that are replaced.
+    /// Replaced records.
     pub replaced_bytes: u64,
 }
 
 impl FieldWriter {
-    /// The footprint of the changes of one batch, beside what the group has changed already and what is not written yet.
-    /// A field that cannot be read counts nothing: applying the change reports it.
+    /// The footprint of the changes of one batch, beside earlier changes of the group and unwritten fields. A field
+    /// that cannot be read counts 0: applying the change reports the error.
     pub fn footprint(&self, changes: &[(FieldKey, FieldChange)]) -> Footprint {
         let mut all = Footprint::default();
         let mut seen = HashSet::new();
@@ -30,7 +30,7 @@ impl FieldWriter {
             if changes.len() > 1 && !seen.insert(key) {
                 continue;
             }
-            // Its record is counted with the change before this one, or with what is not written.
+            // The record is counted with an earlier change of the group, or as an unwritten field.
             let is_counted = self.working.get(key).is_some_and(|working| working.is_changed())
                 || self.unwritten.get(key).is_some();
             if is_counted {
@@ -64,7 +64,7 @@ impl FieldWriter {
 /// The part of a field's record that is still in the record after a change.
 enum Remainder {
     Nothing,
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Value(u64),
     Everything,
 }

@@ -6,20 +6,20 @@ use super::working::Working;
 use crate::objects::FieldKey;
 use crate::objects::change::FIELD_BYTES;
 
-/// Fields beyond which all are written immediately, and bytes.
+/// Maximum number of unwritten fields, and of their bytes; beyond either, all fields are written immediately.
 const MAX_FIELDS: usize = 20_000;
 const MAX_BYTES: u64 = 4 << 20;
 
 /// A field that is newer than the disk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unwritten {
-    /// What it counts for its quota beyond what is on the disk.
+    /// Bytes that count for the quota beyond the record on the disk.
     pub counted_bytes: u64,
-    /// What its record will take, about.
+    /// Approximate size of the record to be written.
     record_bytes: u64,
 }
 
-/// All of them, with the bytes that writing them takes.
+/// All unwritten fields, with the bytes of their records.
 #[derive(Debug, Default)]
 pub(super) struct UnwrittenFields {
     fields: HashMap<FieldKey, Unwritten>,
@@ -27,7 +27,7 @@ pub(super) struct UnwrittenFields {
 }
 
 impl UnwrittenFields {
-    /// Adds a field that was changed and is not written, in the place of what was known of it.
+    /// Adds a changed field that is not written, or replaces its entry.
     pub fn add(&mut self, key: FieldKey, working: &Working) {
         self.remove(&key);
         let value_bytes = working.slot.0.read().field.size_bytes() as u64;
@@ -36,7 +36,7 @@ impl UnwrittenFields {
         self.fields.insert(key, Unwritten { counted_bytes: working.size.counted_bytes, record_bytes });
     }
 
-    /// A field has been written, if it was one of them.
+    /// Removes a field that was written.
     pub fn remove(&mut self, key: &FieldKey) {
         if let Some(unwritten) = self.fields.remove(key) {
             self.bytes -= unwritten.record_bytes;
@@ -59,12 +59,12 @@ impl UnwrittenFields {
         self.fields.len()
     }
 
-    /// Whether they are as many as may wait.
+    /// True if the maximum is reached.
     pub fn is_full(&self) -> bool {
         self.fields.len() > MAX_FIELDS || self.bytes > MAX_BYTES
     }
 
-    /// Bytes that writing all of them takes.
+    /// Bytes of all records to be written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

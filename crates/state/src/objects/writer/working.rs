@@ -25,11 +25,11 @@ pub(super) struct Working {
     /// The value before the group, if a subscription covers the field; the inner `None` stands for a field that did not exist.
     pub previous: Option<Option<Value>>,
     pub origin: Origin,
-    /// Of the function that changed it, the greatest.
+    /// Greatest depth of the call chains that changed the field.
     pub depth: u8,
 }
 
-/// Where the group's changes are.
+/// Location of the group's changes.
 enum Content {
     /// In a copy, which readers see after the commit.
     Copy(Field),
@@ -44,10 +44,10 @@ pub(super) struct Deltas {
     pub others: Option<FieldDelta>,
 }
 
-/// How far the group is with the field.
+/// Progress of the group with the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It was read.
+    /// The field was read.
     Untouched,
     /// Operations were applied, and none changed it.
     Unchanged(Due),
@@ -59,29 +59,29 @@ enum Stage {
 pub(super) enum Due {
     /// With the group.
     Now,
-    /// It may stay in memory for so long.
+    /// The change may stay in memory for this duration.
     Within(Duration),
 }
 
 /// The record of the field on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnDisk {
-    /// There is none.
+    /// No record exists.
     Nothing,
-    /// It lacks more than the deltas of the group say.
+    /// The record lacks more than the deltas of the group.
     Outdated,
-    /// It lacks the deltas of the group only.
+    /// The record lacks only the deltas of the group.
     Current,
 }
 
-/// What the field counts for its object's quota, in bytes.
+/// Bytes that the field counts for its object's quota.
 #[derive(Debug, Default)]
 pub(super) struct SizeCount {
-    /// By how much its record grew when it was written.
+    /// Growth of its record by the last write.
     pub grown_bytes: i64,
-    /// What it counts for until that is known: what it counted before the group, and its growth in memory.
+    /// Counted bytes until the growth is known: the bytes before the group, and the growth in memory.
     pub counted_bytes: u64,
-    /// What it counted before the group.
+    /// Counted bytes before the group.
     pub carried_bytes: u64,
     /// Its size in memory before the group.
     start_bytes: u64,
@@ -92,15 +92,15 @@ pub(super) enum Before {
     /// The group had not touched it.
     Untouched,
     Copy(Box<Field>, Option<FieldDelta>),
-    /// Too large to be kept twice: the disk has it, and the changes of the group are here.
+    /// The field is too large for a second copy: it is reloaded from the disk, and the changes of the group are here.
     Reload(Deltas),
 }
 
 impl Working {
-    /// A field that exists. `unwritten` if the disk lacks changes of earlier groups.
+    /// An existing field. `unwritten` if the disk lacks changes of earlier groups.
     pub fn stored(slot: Arc<Slot>, unwritten: Option<&Unwritten>, is_watched: bool) -> Self {
         let stored = slot.0.read();
-        // Changes that the disk lacks could not be read back if a batch fails.
+        // Changes that the disk lacks could not be reloaded if a batch fails.
         let is_small = unwritten.is_some() || stored.field.size_bytes() < LARGE_FIELD_BYTES;
         let content = if is_small { Content::Copy(stored.field.clone()) } else { Content::InPlace };
         let previous = is_watched.then(|| Some(stored.field.value()));
@@ -121,7 +121,7 @@ impl Working {
         Self::new(slot, Content::Copy(field), OnDisk::Nothing, previous)
     }
 
-    /// A field that earlier groups have changed and that is written with this one.
+    /// A field that earlier groups changed and this group writes.
     pub fn unwritten(slot: Arc<Slot>, counted_bytes: u64) -> Self {
         let size = SizeCount { counted_bytes, ..SizeCount::default() };
         let stage = Stage::Changed(Due::Now);
@@ -152,12 +152,12 @@ impl Working {
         matches!(self.stage, Stage::Changed(_))
     }
 
-    /// True if the group makes it.
+    /// True if the group creates the field.
     pub fn is_new_field(&self) -> bool {
         self.on_disk == OnDisk::Nothing && self.is_touched()
     }
 
-    /// An operation was applied. Once one of the group is due now, all are.
+    /// Notes an applied operation. If one operation of the group is due now, all are.
     pub fn touch(&mut self, due: Due, changes: bool) {
         let due = match (self.stage, due) {
             (Stage::Untouched, due) => due,
@@ -167,7 +167,7 @@ impl Working {
         self.stage = if changes || self.is_changed() { Stage::Changed(due) } else { Stage::Unchanged(due) };
     }
 
-    /// When it has to be on the disk; [`Due::Now`] once it was written.
+    /// Time at which the change must be on the disk; [`Due::Now`] once it was written.
     pub fn due(&self) -> Due {
         match self.stage {
             Stage::Untouched => Due::Now,
@@ -175,12 +175,12 @@ impl Working {
         }
     }
 
-    /// True if the group has to write it; `all`: also if it may wait.
+    /// True if the group has to write the field; with `all`, also if the field may wait.
     pub fn has_to_be_written(&self, all: bool) -> bool {
         matches!(self.stage, Stage::Changed(due) if all || due == Due::Now)
     }
 
-    /// Changes the field as the group sees it.
+    /// Applies `change` to the field as the group sees it.
     pub fn field<R>(&mut self, change: impl FnOnce(&mut Field) -> R) -> R {
         match &mut self.content {
             Content::Copy(field) => change(field),
@@ -188,7 +188,7 @@ impl Working {
         }
     }
 
-    /// Makes the copy what readers see, and returns the field before the group; `None` if it was changed in place.
+    /// Publishes the copy to readers and returns the field before the group; `None` if it was changed in place.
     pub fn publish(&mut self) -> Option<Field> {
         match std::mem::replace(&mut self.content, Content::InPlace) {
             Content::Copy(field) => Some(std::mem::replace(&mut self.slot.0.write().field, field)),
@@ -196,7 +196,7 @@ impl Working {
         }
     }
 
-    /// The slot, if it is changed in place.
+    /// The slot, if the field is changed in place.
     pub fn in_place(&self) -> Option<Arc<Slot>> {
         matches!(self.content, Content::InPlace).then(|| self.slot.clone())
     }
@@ -208,13 +208,13 @@ impl Working {
         }
     }
 
-    /// Makes the copy what it was before a batch.
+    /// Rolls the copy back to its state before a batch.
     pub fn restore(&mut self, field: Field, own: Option<FieldDelta>) {
         self.content = Content::Copy(field);
         self.deltas.own = own;
     }
 
-    /// Adds the record of the field to `batch`: the deltas of a large field, else the whole of it.
+    /// Adds the record of the field to `batch`: the deltas of a large field, else the whole field.
     pub fn write(&mut self, objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey) {
         if self.is_changed() {
             self.stage = Stage::Changed(Due::Now);
@@ -266,7 +266,7 @@ impl Deltas {
         merge_into(&mut self.others, delta);
     }
 
-    /// Both as one.
+    /// Both deltas merged.
     fn merged(&self) -> Option<FieldDelta> {
         let mut merged = self.own.clone();
         if let Some(others) = self.others.clone() {
@@ -277,7 +277,7 @@ impl Deltas {
 }
 
 impl SizeCount {
-    /// The field has so many bytes in memory; returns what it counts for now.
+    /// Updates the counted bytes for a new size in memory; returns them.
     pub fn count(&mut self, bytes: u64) -> u64 {
         self.counted_bytes = self.carried_bytes + bytes.saturating_sub(self.start_bytes);
         self.counted_bytes
