@@ -50,56 +50,73 @@ struct Decoder {
 impl Decoder {
     /// Takes the next step off the start of `input`; of payload only the mask, in place.
     fn next(&mut self, input: &mut BytesMut) -> Step {
-        if self.left > 0 {
-            let bytes = input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-            if bytes == 0 {
-                return Step::Starved;
+        // A loop: a client may send any number of frames without payload.
+        loop {
+            if self.left > 0 {
+                return self.payload(input);
             }
-            unmask(&mut input[..bytes], self.mask);
-            self.mask.rotate_left(bytes % 4);
-            self.left -= bytes as u64;
-            return Step::Payload(bytes);
+            if let Some(step) = self.header(input) {
+                return step;
+            }
         }
+    }
+
+    /// The part of the frame's payload that has come.
+    fn payload(&mut self, input: &mut BytesMut) -> Step {
+        let bytes = input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if bytes == 0 {
+            return Step::Starved;
+        }
+        unmask(&mut input[..bytes], self.mask);
+        self.mask.rotate_left(bytes % 4);
+        self.left -= bytes as u64;
+        Step::Payload(bytes)
+    }
+
+    /// Reads the header of the next frame; `None` if a frame of data begins, which may be empty.
+    fn header(&mut self, input: &mut BytesMut) -> Option<Step> {
         let mut cursor = Cursor::new(&input[..]);
         let (header, length) = match FrameHeader::parse(&mut cursor) {
             Ok(Some(parsed)) => parsed,
-            Ok(None) => return Step::Starved,
-            Err(_) => return Step::Wrong(CloseCode::Protocol, "there is no such frame"),
+            Ok(None) => return Some(Step::Starved),
+            Err(_) => return Some(Step::Wrong(CloseCode::Protocol, "there is no such frame")),
         };
         let header_bytes = cursor.position() as usize;
         if header.rsv1 || header.rsv2 || header.rsv3 {
-            return Step::Wrong(CloseCode::Protocol, "reserved bits are set");
+            return Some(Step::Wrong(CloseCode::Protocol, "reserved bits are set"));
         }
         let Some(mask) = header.mask else {
-            return Step::Wrong(CloseCode::Protocol, "a client masks its frames");
+            return Some(Step::Wrong(CloseCode::Protocol, "a client masks its frames"));
         };
         match (header.opcode, self.in_message) {
             (OpCode::Control(control), _) => {
                 if !header.is_final || length > MAX_CONTROL_BYTES {
-                    return Step::Wrong(CloseCode::Protocol, "control frames are short and whole");
+                    return Some(Step::Wrong(CloseCode::Protocol, "control frames are short and whole"));
                 }
                 let length = length as usize;
                 if input.len() < header_bytes + length {
-                    return Step::Starved;
+                    return Some(Step::Starved);
                 }
                 input.advance(header_bytes);
                 let mut payload = input.split_to(length);
                 unmask(&mut payload, mask);
-                return control_step(control, payload.freeze());
+                return Some(control_step(control, payload.freeze()));
             }
             (OpCode::Data(Data::Text), false) => {
-                return Step::Wrong(CloseCode::Unsupported, "MQTT comes in binary messages");
+                return Some(Step::Wrong(CloseCode::Unsupported, "MQTT comes in binary messages"));
             }
             (OpCode::Data(Data::Binary), false) | (OpCode::Data(Data::Continue), true) => {}
-            _ => return Step::Wrong(CloseCode::Protocol, "this frame does not follow the one before"),
+            _ => {
+                return Some(Step::Wrong(CloseCode::Protocol, "this frame does not follow the one before"));
+            }
         }
         if length >> 63 != 0 {
-            return Step::Wrong(CloseCode::Protocol, "the length is none");
+            return Some(Step::Wrong(CloseCode::Protocol, "the length is none"));
         }
         input.advance(header_bytes);
         self.in_message = !header.is_final;
         (self.left, self.mask) = (length, mask);
-        self.next(input)
+        None
     }
 }
 

@@ -125,3 +125,19 @@ fn what_is_against_the_protocol_is_told_apart() {
         assert!(matches!(found, Step::Wrong(found, _) if found == status), "{bytes:?}: {found:?}");
     }
 }
+
+/// A stack of 64 KiB is enough for any number of frames, whole messages or pieces of one.
+#[test]
+fn frames_without_payload_take_no_stack() {
+    let messages = frame(FINAL | BINARY, [1, 2, 3, 4], b"").repeat(100_000);
+    let pieces =
+        [frame(BINARY, [1, 2, 3, 4], b""), frame(CONTINUATION, [1, 2, 3, 4], b"").repeat(100_000)].concat();
+    for sent in [messages, pieces] {
+        let run = move || {
+            let (mut decoder, mut input) = (Decoder::default(), BytesMut::from(&sent[..]));
+            assert_eq!(decoder.next(&mut input), Step::Starved);
+            assert!(input.is_empty());
+        };
+        std::thread::Builder::new().stack_size(64 << 10).spawn(run).unwrap().join().unwrap();
+    }
+}
