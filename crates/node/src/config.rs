@@ -1,4 +1,4 @@
-//! A node's settings: a TOML file, and above it the command line.
+//! Configuration of a node: a TOML file, overridden by the command line.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,29 +18,29 @@ use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::memory_plan::{MemoryPlan, MemoryWishes};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
-/// Settings of a node. Every one has a default, so that an empty file is a good one.
+/// Configuration of a node. Every setting has a default, so an empty file is valid.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Where the node keeps everything. Only one node may use it at a time.
+    /// Folder of all data of the node. Only one node may use it at a time.
     pub data_dir: PathBuf,
-    /// Where compiled code is kept; `cache` in the data directory if it is not set. It can be made again, so
-    /// that it need not be on the SD card.
+    /// Folder of compiled code; by default `cache` in the data directory. Its content can be restored, so it need not
+    /// be on the SD card.
     pub cache_dir: Option<PathBuf>,
     /// The HTTP gateway.
     pub http: SocketAddr,
     /// The MQTT listener.
     pub mqtt: SocketAddr,
-    /// The listener for MQTT over TLS; there is none if it is not set.
+    /// The listener for MQTT over TLS; by default disabled.
     pub mqtts: Option<SocketAddr>,
     /// The control API, metrics and health.
     pub control: SocketAddr,
-    /// Threads that serve connections and run isolates; 0 means one a core.
+    /// Threads that serve connections and run isolates; 0 means one per core.
     pub workers: usize,
-    /// How long a stopping node waits for what runs.
+    /// Grace period for running invocations when the node stops.
     #[serde(with = "humantime_serde")]
     pub drain_grace: Duration,
-    /// Who may do what.
+    /// Access control.
     pub access: AccessSection,
     /// Certificates.
     pub tls: TlsSection,
@@ -97,16 +97,15 @@ impl Default for NodeConfig {
     }
 }
 
-/// `[cluster]`: how the node finds the others of its cluster, once it is in one.
+/// `[cluster]`: addresses and discovery of the other members of its cluster.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterSection {
-    /// Where it listens for them, by TCP and by QUIC (UDP). Nothing is listened on before the node is a member.
+    /// Listen address for members, by TCP and by QUIC (UDP). The node opens the port once it is a member.
     pub listen: SocketAddr,
     /// Addresses of members, such as `pi-2.local:7071`, beside those that the node has learnt.
     pub bootstrap: Vec<String>,
-    /// Whether members are looked for on the local network by multicast DNS; where it listens on loopback alone they are
-    /// not.
+    /// Discovers members on the local network by multicast DNS; disabled if the node listens on loopback alone.
     pub mdns: bool,
 }
 
@@ -121,23 +120,25 @@ impl Default for ClusterSection {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObjectsSection {
-    /// Memory for fields, so that they need not be read from the disk; see [`MemoryPlan`] without.
+    /// Memory for cached fields; by default [`MemoryPlan`] sets it.
     pub cache: Option<ByteSize>,
 }
 
-/// `[workflows]`: how many instances there may be.
+/// `[workflows]`: limits on instances.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkflowsSection {
-    /// Instances that run something at the same time; whoever would start another is told to come back.
+    /// Maximum number of instances that run a step at the same time; further starts are refused, and the caller may try
+    /// again.
     pub running: usize,
-    /// Instances, those that wait included.
+    /// Maximum number of instances, including waiting ones.
     pub instances: usize,
-    /// Memory of all instances and of the events that wait for them; by the memory plan without.
+    /// Memory of all instances and of the events that wait for them; by default [`MemoryPlan`] sets it.
     pub memory: Option<ByteSize>,
-    /// Live descendants of a root instance: sub-workflows at any depth, also those that functions call.
+    /// Maximum number of live descendants of a root instance: sub-workflows at any depth, including those that
+    /// functions call.
     pub descendants: usize,
-    /// Memory of a root instance with its descendants; half of `memory` without, at most 64 MiB.
+    /// Memory of a root instance with its descendants; by default half of `memory`, at most 64 MiB.
     pub root_memory: Option<ByteSize>,
 }
 
@@ -155,7 +156,7 @@ impl Default for WorkflowsSection {
 }
 
 impl WorkflowsSection {
-    /// The limits, where the memory plan has given so many bytes to workflows.
+    /// The limits, with `bytes` of memory for workflows in the memory plan.
     pub fn limits(&self, bytes: u64) -> WorkflowLimits {
         let mut limits = WorkflowLimits::within(bytes);
         if let Some(memory) = self.root_memory {
@@ -167,16 +168,15 @@ impl WorkflowsSection {
     }
 }
 
-/// `[traces]`: what is remembered of where the time went.
+/// `[traces]`: recording of spans.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesSection {
-    /// Spans that are kept in memory, in 512 bytes each on average; 0 records none.
+    /// Maximum number of spans in memory, 512 bytes each on average; 0 disables recording.
     pub spans: usize,
-    /// Traces that begin in a second, at most; others are not recorded.
+    /// Maximum number of traces that begin in a second; further ones are not recorded.
     pub per_second: u64,
-    /// Where they are sent as well: the URL of an OpenTelemetry collector (OTLP over HTTP), such as
-    /// `http://127.0.0.1:4318`.
+    /// URL of an OpenTelemetry collector (OTLP over HTTP) that gets all spans, such as `http://127.0.0.1:4318`.
     pub otlp: Option<String>,
 }
 
@@ -191,19 +191,19 @@ impl Default for TracesSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IsolatesSection {
-    /// How many isolates may exist at once, over all functions; as many as the machine has room for without.
+    /// Maximum number of isolates over all functions; by default the number that the machine has room for.
     pub max: Option<u32>,
-    /// The most memory an isolate may have; functions' own limits are at most this. A quarter of the machine's without, at
-    /// most 256 MiB.
+    /// Maximum memory of an isolate; it bounds the functions' own limits. By default a quarter of the machine's memory,
+    /// at most 256 MiB.
     pub max_memory: Option<ByteSize>,
-    /// Address space that each isolate reserves: 4 GiB where there is so much, and then its code needs no bounds checks.
+    /// Address space that each isolate reserves: by default 4 GiB if available, which makes bounds checks unnecessary.
     pub reservation: Option<ByteSize>,
-    /// The most memory that parsing, evaluating and compiling a function may take, in a process of its own. Three quarters
-    /// of the machine's without, at least 512 MiB where the machine has so much.
+    /// Maximum memory of the process that parses, evaluates and compiles a function. By default three quarters of the
+    /// machine's memory, at least 512 MiB if the machine has it.
     pub compile_memory: Option<ByteSize>,
-    /// Files of compiled code that are kept, together; those not used for longest go first.
+    /// Maximum total size of the files of compiled code; the least recently used are removed first.
     pub code_cache: ByteSize,
-    /// Functions that stay ready to run though nobody has called them lately; others are loaded when they are called.
+    /// Maximum number of functions that stay loaded without recent calls; others are loaded at their next call.
     pub programs: usize,
 }
 
@@ -221,7 +221,7 @@ impl Default for IsolatesSection {
 }
 
 impl IsolatesSection {
-    /// The pool that fits a machine and these settings, with the plan's memory.
+    /// Size of the pool for a machine, these settings and the memory of the plan.
     pub fn pool(&self, machine: &Machine, plan: &MemoryPlan) -> PoolConfig {
         let machine = Machine { memory_bytes: plan.limit.bytes, ..*machine };
         machine.pool(PoolOverrides {
@@ -232,7 +232,7 @@ impl IsolatesSection {
         })
     }
 
-    /// The memory that the process may use in which a function is compiled, in bytes.
+    /// Memory limit of the process that compiles a function, in bytes.
     pub fn compile_memory_bytes(&self, machine: &Machine) -> u64 {
         self.compile_memory.map_or_else(|| machine.compile_memory_bytes(), |size| size.as_u64())
     }
@@ -242,16 +242,16 @@ impl IsolatesSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSection {
-    /// What a power cut may cost: changes are synced to the disk at least this often. They reach the
-    /// operating system before anyone is answered, whatever this is.
+    /// Maximum interval between syncs to the disk: a power cut loses at most the changes of this interval. The
+    /// operating system has every change before it is acknowledged.
     #[serde(with = "humantime_serde")]
     pub sync_interval: Duration,
-    /// Free space that only deletions and deliveries may use, at least 2 MiB. By default a sixteenth of the disk, from 4
-    /// to 64 MiB.
+    /// Free space reserved for deletions and deliveries, at least 2 MiB. By default a sixteenth of the disk, from 4 to
+    /// 64 MiB.
     pub reserve: Option<ByteSize>,
-    /// Memory for the store's block cache; see [`MemoryPlan`] without.
+    /// Memory of the store's block cache; by default [`MemoryPlan`] sets it.
     pub cache: Option<ByteSize>,
-    /// Goes on without what is missing or damaged; only ever for one start, by `--accept-loss`.
+    /// Continues without missing or damaged files; set for one start only, by `--accept-loss`.
     #[serde(skip)]
     pub accept_loss: bool,
 }
@@ -266,56 +266,56 @@ impl Default for StoreSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BrokerSection {
-    /// The largest MQTT packet that is taken or sent.
+    /// Maximum size of an MQTT packet, received or sent.
     pub max_packet: ByteSize,
-    /// Connections at once; see [`MemoryPlan`] without.
+    /// Maximum number of connections; by default [`MemoryPlan`] sets it.
     pub max_connections: Option<usize>,
-    /// How soon a message is on the disk that is acknowledged: `commit`, `interval` or `never`.
+    /// When an acknowledged message is on the disk: `commit`, `interval` or `never`.
     pub sync: WalSync,
-    /// Sessions, with and without a connection.
+    /// Maximum number of sessions, with and without a connection.
     pub max_sessions: usize,
-    /// The longest Session Expiry Interval that clients get; without it as long as they like.
+    /// Maximum Session Expiry Interval; by default unlimited.
     #[serde(with = "humantime_serde")]
     pub max_session_expiry: Option<Duration>,
-    /// The longest keepalive; without it as long as clients like.
+    /// Maximum keepalive; by default unlimited.
     #[serde(with = "humantime_serde")]
     pub max_keepalive: Option<Duration>,
-    /// QoS 1 and 2 messages that may wait on the disk for one session.
+    /// Maximum number of QoS 1 and 2 messages on the disk for one session.
     pub queue_messages: usize,
-    /// Bytes of them.
+    /// Maximum size of them, in bytes.
     pub queue_size: ByteSize,
-    /// Bytes that may wait on the disk for all sessions.
+    /// Maximum size of the messages on the disk for all sessions, in bytes.
     pub max_queue_size: ByteSize,
-    /// What happens to a message for a session with a full queue: `drop-oldest` or `reject`.
+    /// Policy for a message to a session with a full queue: `drop-oldest` or `reject`.
     pub when_queue_full: WhenQueueFull,
-    /// Bytes that may wait in memory for all clients; see [`MemoryPlan`] without.
+    /// Maximum size of the messages in memory for all clients, in bytes; by default [`MemoryPlan`] sets it.
     pub max_buffered: Option<ByteSize>,
-    /// Retained messages.
+    /// Maximum number of retained messages.
     pub max_retained_messages: usize,
-    /// Bytes of them; see [`MemoryPlan`] without.
+    /// Maximum size of them, in bytes; by default [`MemoryPlan`] sets it.
     pub max_retained: Option<ByteSize>,
-    /// Connections from one address; 0 for no limit.
+    /// Maximum number of connections from one address; 0 for no limit.
     pub max_connections_per_address: usize,
-    /// New connections a second from one address; 0 for no limit.
+    /// Maximum number of new connections per second from one address; 0 for no limit.
     pub max_connects_per_second_per_address: u32,
-    /// Messages a second from one client, which is read slower when it sends more; 0 for no limit.
+    /// Maximum number of messages per second from one client, which is throttled beyond it; 0 for no limit.
     pub max_messages_per_second: u32,
-    /// Client identifiers of bridges of other nodes, `*` for any characters: only these clients may set the user property
-    /// `edgefaas-via`.
+    /// Patterns of client identifiers of bridges of other nodes, `*` for any characters: only these clients may set the
+    /// user property `edgefaas-via`.
     pub bridge_clients: Vec<String>,
-    /// Time between two rounds of `$SYS/broker/` figures; `0s` for none.
+    /// Interval of publishing `$SYS/broker/` figures; `0s` disables them.
     #[serde(with = "humantime_serde")]
     pub sys_interval: Duration,
 }
 
-/// What happens to a message for a session whose queue is full.
+/// Policy for a message to a session with a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenQueueFull {
-    /// The oldest one makes room and is lost.
+    /// The oldest message is dropped.
     #[default]
     DropOldest,
-    /// The publisher is told, or waits.
+    /// The publisher gets an error, or waits.
     Reject,
 }
 
@@ -345,16 +345,16 @@ impl Default for BrokerSection {
     }
 }
 
-/// `[invocations]`: for how long the outcomes of durable invocations may be asked for. The oldest are forgotten first.
+/// `[invocations]`: retention of the outcomes of durable invocations. The oldest are removed first.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InvocationsSection {
-    /// The longest time. As long as an outcome is kept, so is its idempotency key.
+    /// Maximum age. An idempotency key is kept while its outcome is kept.
     #[serde(with = "humantime_serde")]
     pub keep: Duration,
-    /// Outcomes.
+    /// Maximum number of outcomes.
     pub max_kept: u64,
-    /// Bytes of them.
+    /// Maximum size of them, in bytes.
     pub max_kept_size: ByteSize,
 }
 
@@ -368,9 +368,9 @@ impl Default for InvocationsSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogsSection {
-    /// Lines kept for each function.
+    /// Maximum number of lines of each function.
     pub lines_per_function: usize,
-    /// Bytes kept for each function.
+    /// Maximum size of the lines of each function, in bytes.
     pub bytes_per_function: ByteSize,
 }
 
@@ -380,57 +380,57 @@ impl Default for LogsSection {
     }
 }
 
-/// A configuration that can't be used.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("the configuration {path} cannot be read: {reason}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is invalid.
     #[error("the configuration {path} is not valid:\n{reason}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Place and reason.
+        /// Position and reason.
         reason: Box<toml::de::Error>,
     },
-    /// MQTT clients elsewhere can't prove who they are.
+    /// MQTT clients on other machines have no means to authenticate.
     #[error(
         "{listener} = {address} can be reached from other machines, and clients there have no way to prove who \
          they are: add a user while the node listens on loopback (`edgefaas users add NAME`), configure \
          [access.jwt], or let anyone in with `allow_anonymous = true` under [access]"
     )]
     NoCredentials {
-        /// Which listener.
+        /// Name of the listener.
         listener: &'static str,
         /// Its address.
         address: SocketAddr,
     },
-    /// The certificates' settings do not fit.
+    /// The settings of certificates are inconsistent.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A bridge's settings make no sense.
+    /// A bridge's settings are invalid.
     #[error(transparent)]
     Bridge(#[from] BridgeConfigError),
-    /// A number that makes no sense.
+    /// A number is out of range.
     #[error("{key} = {value} is out of range: {allowed}")]
     OutOfRange {
         /// The key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The allowed range.
         allowed: &'static str,
     },
 }
 
 impl NodeConfig {
-    /// Reads `file`, or gives the defaults without one.
+    /// Reads `file`; without a file, returns the defaults.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = file else { return Ok(Self::default()) };
         let text = std::fs::read_to_string(path)
@@ -443,7 +443,7 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// The files that others are named by, which are relative to the configuration's own folder.
+    /// Paths of other files, which are relative to the configuration's own folder.
     fn files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let Self { access, tls, bridges, .. } = self;
         let (secret, public_key) = match &mut access.jwt {
@@ -460,8 +460,8 @@ impl NodeConfig {
         files.chain(of_bridges).flatten()
     }
 
-    /// The addresses that MQTT clients elsewhere can reach, each with its listener and whether such clients
-    /// show certificates there.
+    /// MQTT addresses that other machines can reach, each with its listener and true if clients show certificates
+    /// there.
     pub(crate) fn wide_mqtt(&self) -> impl Iterator<Item = (&'static str, SocketAddr, bool)> {
         let certified = self.tls.client_certificates != ClientCertificates::Off;
         [("mqtt", Some(self.mqtt), false), ("mqtts", self.mqtts, certified)]
@@ -470,13 +470,13 @@ impl NodeConfig {
             .filter(|(_, address, _)| !is_loopback(address.ip()))
     }
 
-    /// The addresses that are served by TLS: MQTT over TLS, and control port and gateway off loopback.
+    /// Addresses served by TLS: MQTT over TLS, and control port and gateway off loopback.
     pub(crate) fn tls_addresses(&self) -> Vec<SocketAddr> {
         let wide = [self.http, self.control].into_iter().filter(|address| !is_loopback(address.ip()));
         wide.chain(self.mqtts).collect()
     }
 
-    /// Holds the settings against what a node can do.
+    /// Validates the settings.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.tls.check()?;
         bridge::check(&self.bridges)?;
@@ -513,7 +513,7 @@ impl NodeConfig {
         Ok(())
     }
 
-    /// Shares the memory out, with the sizes that are set here.
+    /// The memory plan, with the sizes that are configured here.
     pub fn memory_plan(&self, limit: MemoryLimit) -> MemoryPlan {
         let bytes = |size: Option<ByteSize>| size.map(|size| size.as_u64());
         let wishes = MemoryWishes {
@@ -527,7 +527,7 @@ impl NodeConfig {
         MemoryPlan::new(limit, wishes)
     }
 
-    /// How many workers there are: as set, or one a core.
+    /// Number of workers: as configured, or one per core.
     pub fn worker_count(&self) -> usize {
         match self.workers {
             0 => std::thread::available_parallelism().map_or(1, Into::into),
@@ -555,7 +555,7 @@ pub fn default_data_dir() -> PathBuf {
 #[derive(Debug, Clone, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebSocketSection {
-    /// Origins whose pages may connect beside the gateway's own, such as `https://example.org`; `*` for all.
+    /// Origins whose pages may connect, beside the gateway's own, such as `https://example.org`; `*` for all.
     pub allowed_origins: Vec<String>,
 }
 

@@ -19,7 +19,7 @@ pub struct Effects {
     publish_bytes: usize,
     /// What the messages and fields take of the budget for those of all invocations, and how many bytes one may take.
     taken: Taken,
-    most_bytes: usize,
+    max_bytes: usize,
     fields: PendingFields,
     depth: u8,
 }
@@ -46,9 +46,9 @@ pub enum EffectsFull {
 impl Effects {
     /// Nothing yet, of an invocation that so many others led to. `budget`: of all invocations, of which one has half.
     pub fn of(depth: u8, budget: &Budget) -> Self {
-        let most_bytes = (budget.max_bytes() / 2).min(MAX_BYTES);
+        let max_bytes = (budget.max_bytes() / 2).min(MAX_BYTES);
         let (publishes, fields) = (Vec::new(), PendingFields::default());
-        Self { publishes, publish_bytes: 0, taken: budget.take_none(), most_bytes, fields, depth }
+        Self { publishes, publish_bytes: 0, taken: budget.take_none(), max_bytes, fields, depth }
     }
 
     /// Holds a message back.
@@ -57,7 +57,7 @@ impl Effects {
             return Err(EffectsFull::Publishes);
         }
         let bytes = message.weight();
-        if self.publish_bytes + bytes + self.fields.bytes() > self.most_bytes {
+        if self.publish_bytes + bytes + self.fields.bytes() > self.max_bytes {
             return Err(self.too_many_bytes());
         }
         if !self.taken.grow(bytes) {
@@ -69,12 +69,12 @@ impl Effects {
     }
 
     fn too_many_bytes(&self) -> EffectsFull {
-        EffectsFull::Bytes { max_bytes: self.most_bytes }
+        EffectsFull::Bytes { max_bytes: self.max_bytes }
     }
 
     /// Why there is no room for a write.
     pub fn no_room(&self) -> EffectsFull {
-        match self.most_bytes - self.publish_bytes - self.fields.bytes() > self.taken.free() {
+        match self.max_bytes - self.publish_bytes - self.fields.bytes() > self.taken.free() {
             true => EffectsFull::Memory,
             false => self.too_many_bytes(),
         }
@@ -98,9 +98,8 @@ impl Effects {
     ) -> Result<(), PendingError> {
         // What is shown of it before the commit needs no better time: the writer gives it its own.
         let now = Hlc { wall_ms: now_ms, logical: 0 };
-        let most_bytes =
-            (self.most_bytes - self.publish_bytes).min(self.fields.bytes() + self.taken.free());
-        let done = self.fields.operate(objects, key, operation, now, (MAX_FIELDS, most_bytes));
+        let max_bytes = (self.max_bytes - self.publish_bytes).min(self.fields.bytes() + self.taken.free());
+        let done = self.fields.operate(objects, key, operation, now, (MAX_FIELDS, max_bytes));
         self.taken.resize(self.publish_bytes + self.fields.bytes());
         done
     }

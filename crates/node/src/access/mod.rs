@@ -3,9 +3,9 @@
 //! A [`Policy`] is an immutable snapshot. A reload makes a new one and swaps it; if a file is invalid the old one stays
 //! in force. `hook` checks the policy at every CONNECT, SUBSCRIBE and PUBLISH.
 
+mod admin;
 mod bearer;
 mod certificate;
-mod control;
 mod failed_logins;
 mod filter;
 mod hook;
@@ -25,8 +25,8 @@ use passwords::Passwords;
 use serde::Deserialize;
 use sessions::Sessions;
 
+pub use admin::{AccessControl, ReloadError, Reloaded};
 pub use bearer::{TokenError, bearer, token_in};
-pub use control::{AccessControl, ReloadError, Reloaded};
 pub use failed_logins::FailedLogins;
 pub use filter::Who;
 pub use hook::AccessHook;

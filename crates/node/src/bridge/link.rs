@@ -33,9 +33,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Buffer between this node's broker and the bridge, in bytes.
 const LOCAL_BUFFER: usize = 64 * 1024;
 /// Maximum number of unsent bytes; beyond it, the bridge stops reading packets that cause more.
-const MOST_UNSENT: usize = 256 * 1024;
+const MAX_UNSENT: usize = 256 * 1024;
 /// Maximum number of acknowledgements that wait for the store; beyond it, the bridge stops reading.
-const MOST_UNSTORED: usize = 4096;
+const MAX_UNSTORED: usize = 4096;
 /// Maximum number of messages in flight to a broker without a Receive Maximum.
 const INFLIGHT: u16 = 1000;
 /// The same for MQTT 3.1.1, which has no Receive Maximum.
@@ -364,8 +364,8 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
     let keepalive = offered
         .and_then(|offer| offer.server_keep_alive)
         .map_or(section.keepalive, |seconds| Duration::from_secs(u64::from(seconds).max(1)));
-    let most_inflight = if section.version == BridgeVersion::V5 { INFLIGHT } else { INFLIGHT_V311 };
-    let inflight = offered.and_then(|offer| offer.receive_max).unwrap_or(most_inflight).min(most_inflight);
+    let max_inflight = if section.version == BridgeVersion::V5 { INFLIGHT } else { INFLIGHT_V311 };
+    let inflight = offered.and_then(|offer| offer.receive_max).unwrap_or(max_inflight).min(max_inflight);
     let prefixes = section.topics.iter().map(|topic| topic.remote_prefix.len());
     let overhead = (OVERHEAD_BYTES + prefixes.max().unwrap_or(0)) as u32;
     let max_packet = offered.and_then(|offer| offer.max_packet_size);
@@ -470,15 +470,15 @@ impl Link<'_> {
         let mut ticks = interval_at(Instant::now() + keepalive, keepalive);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let remote_has_room = self.to_remote.len() < MOST_UNSENT;
+            let remote_has_room = self.to_remote.len() < MAX_UNSENT;
             while remote_has_room && let Some(packet) = self.local_wire.decode(&mut from_local)? {
                 for effect in self.relay.on_local(packet) {
                     self.apply(effect)?;
                 }
             }
             let takes = |link: &Self| {
-                let unstored = link.acks.len() < MOST_UNSTORED;
-                link.stalled.is_none() && unstored && link.to_local.len() < MOST_UNSENT
+                let unstored = link.acks.len() < MAX_UNSTORED;
+                link.stalled.is_none() && unstored && link.to_local.len() < MAX_UNSENT
             };
             while takes(self)
                 && self.skip_too_large(&mut from_remote)?

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::PUT_OUT;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
-use super::pace::{Pace, Rest};
 use super::replica::LocalReplica;
+use super::throttle::{Cooldown, Throttle};
 
 /// Maximum number of frames handled before their changes are committed.
 const GROUP_FRAMES: usize = 64;
@@ -71,15 +71,15 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     running.set_interests(interests(&registry.routes())).await;
     let begun = Instant::now();
     let mut next_reading = begun;
-    let mut pace = Pace::new(begun);
-    pace.set_others(others);
-    let (mut after_tick, mut after_collect) = (Rest::none(begun), Rest::none(begun));
+    let mut throttle = Throttle::new(begun);
+    throttle.set_others(others);
+    let (mut after_tick, mut after_collect) = (Cooldown::none(begun), Cooldown::none(begun));
     let mut collected = begun;
     loop {
         let now = Instant::now();
-        let look = pace.look(pace.end(&after_tick).max(pace.end(&after_collect)), now);
-        let next_tick = pace.end(&after_tick);
-        let next_collect = pace.end(&after_collect).max(collected + COLLECT).max(next_tick);
+        let look = throttle.look(throttle.end(&after_tick).max(throttle.end(&after_collect)), now);
+        let next_tick = throttle.end(&after_tick);
+        let next_collect = throttle.end(&after_collect).max(collected + COLLECT).max(next_tick);
         let deadline = running.machine.next_deadline().map(|due| (running.started + due).max(next_tick));
         let tick = async {
             match deadline {
@@ -110,14 +110,14 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                         cancel.cancel();
                         break;
                     }
-                    pace.set_others(running.set_members(&membership).await);
+                    throttle.set_others(running.set_members(&membership).await);
                 }
             }
             deltas = collect => {
                 // Changes that have waited for their whole interval are sent now.
                 running.changed(deltas).await;
                 collected = Instant::now();
-                after_collect = Rest::after(running.take_busy(), Duration::ZERO, collected);
+                after_collect = Cooldown::after(running.take_busy(), Duration::ZERO, collected);
             }
             _ = changes.changed() => {
                 changes.borrow_and_update();
@@ -131,7 +131,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
                 running.handle([Event::Tick]).await;
-                after_tick = Rest::after(running.take_busy(), late, Instant::now());
+                after_tick = Cooldown::after(running.take_busy(), late, Instant::now());
             }
         }
         if Instant::now() >= next_reading {

@@ -7,9 +7,9 @@
 mod delta;
 mod driver;
 mod files;
-mod pace;
 mod replica;
 mod service;
+mod throttle;
 
 /// Message on a node whose certificate was revoked.
 const PUT_OUT: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";

@@ -1,4 +1,4 @@
-//! Who may use the control port: whoever can read the token file.
+//! Authentication at the control port by the token file.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::connections::Visitor;
 use crate::access::{TokenError, bearer, token_in};
 
-/// The token's file in the data directory.
+/// Name of the token's file in the data directory.
 pub const TOKEN_FILE: &str = "token";
-/// Paths that need no token.
+/// Paths without authentication.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
-/// The node's admin token: read from the data directory, or drawn and written there at the first start,
-/// readable only by its owner.
+/// The node's admin token, read from the data directory. The first start draws it and writes the file, readable only by
+/// its owner.
 pub fn admin_token(data_dir: &Path) -> Result<String, TokenError> {
     token_in(&data_dir.join(TOKEN_FILE))
 }
 
-/// Knows the token, but not by heart.
+/// Hash of the token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guard(blake3::Hash);
 
@@ -30,9 +30,9 @@ impl Guard {
         Self(blake3::hash(token.as_bytes()))
     }
 
-    /// Refuses every request without the token, but those for health, by the answer it gives.
+    /// Refuses a request without the token, unless its path needs none. The error is the response.
     pub fn check<B>(&self, request: &http::Request<B>, visitor: &Visitor) -> Result<(), Box<Response>> {
-        // Hashes are compared, which takes the same time wherever a guess goes wrong.
+        // Comparing hashes takes the same time wherever a guess differs.
         let bears = bearer(request.headers()).is_some_and(|token| blake3::hash(token.as_bytes()) == self.0);
         if bears {
             visitor.is_known();
@@ -44,7 +44,7 @@ impl Guard {
     }
 }
 
-/// The answer to a request that breaks the rules of HTTP/1, after which the connection is closed.
+/// The response to a request that violates HTTP/1; the connection is closed after it.
 pub(super) fn bad_request(problem: &Problem) -> Response {
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),

@@ -1,4 +1,4 @@
-//! The control port's connections: few at a time, and few seconds for whoever does not show the token.
+//! Connections of the control port: limits on their number, and a time limit for unauthenticated ones.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -20,29 +20,29 @@ use crate::gateway::request_head::{RequestHeads, Scanned};
 use crate::shares::{Share, Shares, network_of};
 use crate::tls::{self, Service, Tls};
 
-/// Connections at a time. They take from what other listeners leave of the process's files.
+/// Maximum number of connections. They use file descriptors that other listeners leave free.
 pub const MAX_CONNECTIONS: usize = 128;
-/// Those of them that have not shown the token.
+/// Maximum number of unauthenticated connections.
 const MAX_STRANGERS: usize = 32;
 const STRANGERS_PER_ADDRESS: usize = 16;
-/// How long a connection may last without the token.
+/// Maximum time of a connection without the token.
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest time for a request's head to come in, and for an idle connection of HTTP/1 to be kept.
+/// Maximum time for receiving a request's head, and for an idle HTTP/1 connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Connections of HTTP/2 are asked so often whether they are still there, and have so long to answer.
+/// Keepalive of HTTP/2 connections: interval of pings, and maximum time for their answers.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What waits for a client of HTTP/2 on each of its streams.
+/// Maximum number of unsent bytes on each HTTP/2 stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// How long to leave a listener alone that can't accept.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whose connection a request came by.
+/// The connection of a request.
 pub(super) struct Visitor {
     known: CancellationToken,
-    /// Where it comes from.
+    /// Address of the client.
     pub(super) address: IpAddr,
-    /// Where it was accepted, if it does not speak TLS.
+    /// Local address, if the connection is not TLS.
     pub(super) plain_at: Option<SocketAddr>,
 }
 
@@ -51,26 +51,26 @@ impl Visitor {
         Self { known: CancellationToken::new(), address, plain_at }
     }
 
-    /// The connection has shown the token.
+    /// True if the connection has shown the token.
     pub(super) fn is_known(&self) {
         self.known.cancel();
     }
 }
 
-/// A connection that has not shown the token.
+/// An unauthenticated connection.
 struct Stranger {
-    /// Notified when it is to leave for another one.
+    /// Notified when the connection has to be closed in favour of another one.
     leaves: Arc<Notify>,
     _share: Share,
 }
 
-/// Those that have not shown the token, the oldest first, until they have or are gone.
+/// Unauthenticated connections, oldest first, until they show the token or are closed.
 #[derive(Default)]
 struct Strangers(Vec<(IpAddr, Weak<Notify>)>);
 
 impl Strangers {
-    /// One more, from there. It is let in at once; where there are too many, one of the address leaves that has most of
-    /// them: whoever fills the places is not the one who gets them.
+    /// Adds a connection from `address`, which is always accepted. If the maximum is exceeded, a connection of the
+    /// address with most unauthenticated connections is closed, so one address cannot keep others out.
     fn enter(&mut self, address: IpAddr, share: Share) -> Stranger {
         self.0.retain(|(_, leaves)| leaves.strong_count() > 0);
         let address = network_of(address);
@@ -78,7 +78,7 @@ impl Strangers {
         self.0.push((address, Arc::downgrade(&leaves)));
         if self.0.len() > MAX_STRANGERS {
             let count = |address| self.0.iter().filter(|(other, _)| *other == address).count();
-            // Of several addresses with as many the first.
+            // The first address, if several have the same number.
             let most = self.0.iter().map(|(address, _)| count(*address)).max();
             let oldest = self.0.iter().position(|(address, _)| Some(count(*address)) == most);
             let leaving = oldest.map(|at| self.0.remove(at).1);
@@ -90,7 +90,7 @@ impl Strangers {
     }
 }
 
-/// Serves connections until `cancel` fires; those that are still open then are cut after `grace`.
+/// Serves connections until `cancel` fires; connections that are open then are cut off after `grace`.
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -113,7 +113,7 @@ pub(super) async fn serve(
             Some(_) = connections.join_next() => {}
             accepted = next => match accepted {
                 Ok((stream, peer, slot)) => {
-                    // Its others are closed within seconds, if it is somebody who has no token.
+                    // Unauthenticated connections of the address are closed within seconds.
                     let Some(share) = shares.take(peer.ip()) else { continue };
                     let stranger = strangers.enter(peer.ip(), share);
                     let (tls, services, cancel) = (tls.clone(), services.clone(), cancel.clone());

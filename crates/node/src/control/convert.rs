@@ -1,4 +1,4 @@
-//! Between the node's types and the messages of the control API.
+//! Conversion between the node's types and the messages of the control API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,14 +52,14 @@ pub fn assets(assets: Vec<proto::Asset>) -> Result<BTreeMap<String, Bytes>, Stri
 fn module_graph(graph: proto::ModuleGraph) -> ModuleGraph {
     let module = |module: proto::Module| {
         let mut imports: Vec<_> = module.imports.into_iter().collect();
-        // The revision's digest must not depend on the order of a map.
+        // Sorted, since the revision's digest must not depend on the order of a map.
         imports.sort();
         Module { path: module.path, source: module.source, imports }
     };
     ModuleGraph { entry: graph.entry, modules: graph.modules.into_iter().map(module).collect() }
 }
 
-/// An app as it is listed; `pending` says how many durable invocations a function has.
+/// An app in a list; `pending` returns the number of durable invocations of a function.
 pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
     proto::App {
         name: app.name.to_string(),
@@ -122,7 +122,7 @@ fn function(live: &LiveFunction, pending: u64) -> proto::Function {
     }
 }
 
-/// How an invocation ended.
+/// Outcome of an invocation.
 pub fn outcome(outcome: Outcome) -> proto::InvokeResponse {
     let Outcome { id, result, timing } = outcome;
     let result = match result {
@@ -174,7 +174,7 @@ pub fn log_line(line: LogLine, lost_before: u64) -> proto::LogLine {
     }
 }
 
-/// A bridge as it is now.
+/// Status of a bridge.
 pub fn bridge(status: &BridgeStatus) -> proto::Bridge {
     proto::Bridge {
         name: status.name.clone(),
@@ -188,7 +188,7 @@ pub fn bridge(status: &BridgeStatus) -> proto::Bridge {
     }
 }
 
-/// The pool of isolates with the machine it fits.
+/// The pool of isolates, with the machine it is sized for.
 pub fn pool(pool: &PoolConfig, machine: &Machine) -> proto::Pool {
     proto::Pool {
         max_memory_bytes: pool.max_memory_bytes as u64,
@@ -238,7 +238,7 @@ pub fn instance(view: InstanceView) -> proto::Instance {
     }
 }
 
-/// A stretch of time.
+/// A span of a trace.
 pub fn span(span: TraceSpan) -> proto::Span {
     let [queue_us, start_us, execution_us, state_us] = span.parts_us;
     proto::Span {

@@ -11,7 +11,7 @@ use http::header::CONTENT_TYPE;
 
 use super::parts::ControlParts;
 
-/// Prometheus' text format, as its OpenMetrics successor calls it.
+/// Content type of Prometheus' text format, in its OpenMetrics version.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The routes over plain HTTP.

@@ -38,13 +38,13 @@ pub use parts::{ControlParts, NodeFacts};
 use crate::access::FailedLogins;
 use crate::tls::Tls;
 
-/// What the paths of the calls of objects begin with.
+/// Path prefix of the object calls.
 const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
-/// The call that carries an app.
+/// Path of the call that carries an app.
 const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
 
-/// Serves the control port, by TLS if there is any, until `cancel` fires. Streams that are still open then are cut after `grace`;
-/// changes that go on without their client, a deploy for example, have as long again.
+/// Serves the control port, by TLS if configured, until `cancel` fires. Streams that are open then are cut off after
+/// `grace`; changes that continue without their client, such as a deploy, get the same time again.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -69,16 +69,16 @@ pub async fn serve(
     }
 }
 
-/// Everything that answers on the port, for whoever has the token.
+/// All services of the port, for authenticated clients.
 struct Services {
     guard: Guard,
-    /// To prove it to a client that holds it too.
+    /// The token, to prove its possession to a client that holds it too.
     token: String,
     failed: FailedLogins,
-    /// Beside the routes, which cost as much as a small change of an object.
+    /// Separate from the routes, whose routing costs as much as a small change of an object.
     objects: ObjectsServer<ObjectsService>,
     routes: Router,
-    /// The one deploy that is read and carried out at a time.
+    /// Permit of the one deploy that is received and carried out at a time.
     deploying: Arc<tokio::sync::Semaphore>,
 }
 
@@ -89,7 +89,7 @@ impl Services {
         visitor: &Visitor,
     ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
     {
-        // A wrong token is answered late, none immediately.
+        // Only the answer to an invalid token is delayed.
         let mut delay = None;
         let checked = match request {
             Ok(request) => match self.guard.check(&request, visitor) {
@@ -113,7 +113,7 @@ impl Services {
             Ok(request) if request.uri().path() == DEPLOY_PATH => {
                 let (mut routes, deploying) = (self.routes.clone(), self.deploying.clone());
                 Answer::Routes(Box::pin(async move {
-                    // Its body is not read before.
+                    // The body is not read before the permit is taken.
                     let _turn = deploying.acquire_owned().await;
                     routes.call(request).await
                 }))
@@ -134,7 +134,7 @@ impl Services {
         }
     }
 
-    /// The answer to the question of a client that has not shown the token.
+    /// The response to a proof request of an unauthenticated client.
     fn prove<B>(&self, request: &Request<B>, visitor: &Visitor) -> Option<Response<Body>> {
         let asks = request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);
         let at = visitor.plain_at.filter(|_| asks)?;
@@ -144,9 +144,9 @@ impl Services {
     }
 }
 
-/// Who answers a request.
+/// Source of the response to a request.
 enum Answer {
-    /// A refusal, or a proof.
+    /// A refusal or a proof.
     Ready(Box<Response<Body>>),
     Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
     Routes(Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>),

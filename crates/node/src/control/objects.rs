@@ -26,19 +26,19 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::parts::ControlParts;
 
-/// Objects of a list unless asked otherwise, and at most.
+/// Default and maximum number of objects in a list.
 const LIST_OBJECTS: usize = 1000;
-/// Updates that are carried out as one.
+/// Maximum number of updates in one commit.
 const MAX_UPDATES: usize = 10_000;
-/// What an answer with all fields of an object may hold, about.
+/// Approximate maximum size of a response with all fields of an object.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
-/// Changes on their way to one watch.
+/// Maximum number of buffered changes of a watch.
 const STREAM_CHANGES: usize = 16;
-/// Bytes of an archive that travel together.
+/// Size of a chunk of an archive, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks on their way.
+/// Maximum number of buffered chunks.
 const STREAM_CHUNKS: usize = 4;
-/// Fields of an archive that are taken in as one.
+/// Number of imported fields in one commit.
 const IMPORT_FIELDS: usize = 256;
 
 pub(super) fn service(
@@ -55,7 +55,7 @@ pub(super) fn service(
 pub(super) struct ObjectsService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
-    /// Owns the tasks that fill streams.
+    /// Owner of the tasks that fill streams.
     tasks: TaskTracker,
 }
 
@@ -323,7 +323,7 @@ fn add(batch: &mut Batch, update: proto::UpdateRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// Of a request that is about one app or, without a name, all.
+/// Checks the app's name of a request; an empty name stands for all apps.
 fn check_app(app: &str) -> Result<(), Status> {
     if app.is_empty() || is_name(app) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What the control port shows and steers.
+//! Parts of the node that the control port reads and changes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,69 +24,69 @@ use crate::listeners::Addresses;
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
 
-/// What the control port shows and steers.
+/// Parts of the node that the control port reads and changes.
 pub struct ControlParts {
     /// Users, rules and certificates.
     pub access: Arc<AccessControl>,
-    /// Runs functions.
+    /// Invocations of functions.
     pub invoker: Arc<Invoker>,
     /// Durable invocations.
     pub durable: Arc<DurableQueue>,
-    /// Runs workflows.
+    /// Workflow instances.
     pub coordinator: Arc<Coordinator>,
     /// The store, with the objects.
     pub store: Arc<Store>,
-    /// Where functions run.
+    /// The pool of isolates.
     pub isolates: Arc<Isolates>,
     /// Spans of invocations and workflows.
     pub traces: Arc<Traces>,
-    /// Says whether the node stops.
+    /// State of the node's shutdown.
     pub drain: Arc<Drain>,
-    /// Holds functions.
+    /// Deployed functions.
     pub registry: Arc<Registry>,
-    /// Where functions run.
+    /// The worker threads.
     pub workers: Arc<Workers>,
-    /// What they logged.
+    /// Logs of functions.
     pub logs: Arc<Logs>,
-    /// What they may be told.
+    /// Secrets of functions.
     pub secrets: Arc<Secrets>,
-    /// The figures.
+    /// The node's metrics.
     pub metrics: Arc<Metrics>,
     /// The broker.
     pub broker: Broker,
-    /// The cluster, if the node is in one.
+    /// The cluster membership.
     pub cluster: Arc<Cluster>,
-    /// To other brokers.
+    /// Bridges to other brokers.
     pub bridges: Arc<Bridges>,
-    /// The memory that the process may use.
+    /// Memory of the process.
     pub memory: ProcessMemory,
     /// The node's facts.
     pub facts: NodeFacts,
-    /// The token that every call needs.
+    /// The token that every call requires.
     pub token: String,
 }
 
-/// What does not change while a node runs.
+/// Facts that do not change while the node runs.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
     /// The node's id.
     pub node_id: String,
-    /// Where it keeps everything.
+    /// The data directory.
     pub data_dir: String,
-    /// Where it listens.
+    /// Listen addresses.
     pub addresses: Addresses,
-    /// When it started.
+    /// Time of the start.
     pub started: Instant,
     /// The pool of isolates.
     pub pool: PoolConfig,
-    /// What it was sized to.
+    /// The machine that the pool is sized for.
     pub machine: Machine,
-    /// How its memory is shared out.
+    /// The memory plan.
     pub plan: Arc<MemoryPlan>,
 }
 
 impl ControlParts {
-    /// The node's figures of now.
+    /// Current figures of the node.
     pub(super) fn reading(&self) -> NodeReading {
         NodeReading {
             uptime: self.facts.started.elapsed(),
@@ -107,7 +107,7 @@ impl ControlParts {
     }
 }
 
-/// Resident memory of this process, in bytes; 0 where the system does not say.
+/// Resident memory of this process, in bytes; 0 if the system does not report it.
 pub fn rss_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);

@@ -29,14 +29,14 @@ use super::parts::ControlParts;
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 
-/// Lines on their way to one follower; when it is full the follower is behind, and loses lines in the log
-/// itself, which says so.
+/// Buffered log lines of one follower. A follower that is too slow loses lines in the log itself, which reports the
+/// loss.
 const STREAM_LINES: usize = 64;
 
-/// Filters of the queue monitor that are listed unless asked otherwise.
+/// Default number of filters that the queue monitor lists.
 const DEFAULT_QUEUES: usize = 1000;
 
-/// The gRPC routes but those of objects: control, health and reflection.
+/// The gRPC routes except those of objects: control, health and reflection.
 pub(super) async fn routes(
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
@@ -63,7 +63,7 @@ pub(super) async fn routes(
 struct ControlService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
-    /// Owns the tasks that go on when their client goes away.
+    /// Owner of the tasks that continue after their client has disconnected.
     tasks: TaskTracker,
 }
 
@@ -84,7 +84,7 @@ impl Control for ControlService {
         let request = request.into_inner();
         let sources = convert::sources(request.artifacts).map_err(Status::invalid_argument)?;
         let assets = convert::assets(request.assets).map_err(Status::invalid_argument)?;
-        // On a task of its own: a client that goes away must not leave a deploy half-way.
+        // On a separate task: a client that disconnects must not interrupt a deploy.
         let registry = self.parts.registry.clone();
         let workflows =
             request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
@@ -147,7 +147,7 @@ impl Control for ControlService {
                 return Err(invoke_status(&error));
             }
         }
-        // Subscribed first, so that no line falls between the kept ones and the live ones.
+        // Subscribed first, so no line is missed between the stored and the live ones.
         let live = follow.then(|| self.parts.logs.follow());
         let kept = self.parts.logs.kept(function.as_deref(), (tail > 0).then_some(tail as usize));
         let (lines, stream) = mpsc::channel(STREAM_LINES);
@@ -269,7 +269,7 @@ impl Control for ControlService {
     async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {
         let name = node_name(request.into_inner().name);
         let cluster = self.parts.cluster.clone();
-        // On a task of its own: a client that goes away must not leave half a cluster.
+        // On a separate task: a client that disconnects must not interrupt the creation of a cluster.
         let made = self.tasks.spawn(async move { cluster.init(&name).await }).await;
         let made = made.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(convert::cluster(made.map_err(cluster_status)?)))
@@ -417,7 +417,7 @@ impl Control for ControlService {
     }
 }
 
-/// Sends the kept lines, then the live ones until the client goes or the node stops.
+/// Sends the stored lines, then live lines until the client disconnects or the node stops.
 async fn send_lines(
     kept: Vec<LogLine>,
     live: Option<broadcast::Receiver<LogLine>>,
@@ -454,7 +454,7 @@ async fn send_lines(
     }
 }
 
-/// What a deploy should make one look at: functions that are named and not there.
+/// Warnings of a deploy: functions that are named and do not exist.
 fn warnings(app: &edgefaas_functions::registry::LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut warnings = Vec::new();
     for function in &app.functions {
@@ -529,7 +529,7 @@ fn secret_status(error: SecretError) -> Status {
     }
 }
 
-/// The name of the machine where none is given, as far as a member may be called so.
+/// The default name of a member: the machine's name, reduced to valid characters.
 fn node_name(given: String) -> String {
     if !given.is_empty() {
         return given;

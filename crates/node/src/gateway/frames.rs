@@ -212,8 +212,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
     }
 
     /// Sends what is to be sent, down to so many bytes.
-    fn poll_drain(&mut self, context: &mut Context<'_>, most_left: usize) -> Poll<io::Result<()>> {
-        while self.output.len() > most_left {
+    fn poll_drain(&mut self, context: &mut Context<'_>, max_left: usize) -> Poll<io::Result<()>> {
+        while self.output.len() > max_left {
             let written = ready!(Pin::new(&mut self.stream).poll_write(context, &self.output))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));

@@ -20,9 +20,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+use super::connection_slots::ConnectionSlot;
 use super::outflow::Outflow;
 use super::parts::Gateway;
-use super::places::Place;
 use super::replies::Reservation;
 use super::reply::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
 use super::request_head::{MAX_HEAD_BYTES, RequestHeads, Scanned};
@@ -45,7 +45,7 @@ const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 pub async fn serve<S>(
     stream: S,
     socket: GatewaySocket,
-    place: Place,
+    place: ConnectionSlot,
     gateway: Arc<Gateway>,
     upgrading: Upgrading,
     cancel: CancellationToken,

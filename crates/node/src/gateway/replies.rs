@@ -129,8 +129,8 @@ impl ReplyBudget {
                 None => Ok(self.unreserved(outflow)),
                 probe => {
                     // Not all of it: several functions may be called for the first time, and not end.
-                    let most_bytes = self.0.max_bytes / PROBE_SHARE;
-                    let mut reservation = self.reserve_now(outflow, bytes.min(most_bytes))?;
+                    let max_bytes = self.0.max_bytes / PROBE_SHARE;
+                    let mut reservation = self.reserve_now(outflow, bytes.min(max_bytes))?;
                     reservation._probe = probe;
                     Ok(reservation)
                 }

@@ -1,7 +1,7 @@
 //! The composition root: everything a node is made of is put together here, and taken apart in order.
 
 mod background;
-mod code_cache;
+mod cache_folder;
 mod error;
 mod serving;
 mod startup_checks;
@@ -29,7 +29,7 @@ use edgefaas_state::store::{BrokerStorage, DirLock, Store};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::code_cache::code_cache;
+use self::cache_folder::cache_folder;
 pub use self::error::{BuildError, RunError};
 use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
@@ -114,7 +114,7 @@ impl Node {
         let clock = platform.clock.clone();
         let plan = Arc::new(config.memory_plan(platform.memory.limit()));
         log_plan(&plan);
-        let code_cache = code_cache(&config)?;
+        let code_cache = cache_folder(&config)?;
         let store = Arc::new(Store::open(&store_options(&config, &plan), clock.clone())?);
         let pool = config.isolates.pool(&platform.machine, &plan);
         let isolates = Arc::new(Isolates::new(&IsolatesConfig {

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CLOSE_GRACE, Parts};
 use crate::control;
+use crate::gateway::connection_slots::ConnectionSlots;
 use crate::gateway::http;
-use crate::gateway::places::Places;
 use crate::gateway::socket::GatewaySocket;
 use crate::gateway::websocket::Upgrading;
 use crate::listeners::{ClientListeners, Slot, accept, connection_slots, handshake, on_this_runtime};
@@ -37,7 +37,7 @@ impl Parts {
         listeners: ClientListeners,
     ) {
         let slots = Arc::new(Semaphore::new(connection_slots(control::MAX_CONNECTIONS)));
-        // One address does not take the places of all others, MQTT's included.
+        // One address does not take the slots of all others, MQTT's included.
         let shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 4).max(8));
         // Many devices may have one address: theirs are more, and leave the gateway its own.
         let mqtt_shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 2).max(8));
@@ -60,16 +60,16 @@ impl Parts {
         let (workers, gateway) = (self.workers.clone(), self.gateway.clone());
         let (websocket, open) = (self.websocket.clone(), stages.connected.clone());
         let secure = self.tls.clone().filter(|_| self.addresses.http_tls);
-        let places = Places::new(self.gateway_connections);
+        let admission = ConnectionSlots::new(self.gateway_connections);
         move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (gateway, open) = (gateway.clone(), open.clone());
                 let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
-                let places = places.clone();
+                let admission = admission.clone();
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
                     let place = tokio::select! {
-                        place = places.admit(peer.ip()) => place,
+                        place = admission.admit(peer.ip()) => place,
                         () = open.cancelled() => return,
                     };
                     let Ok(place) = place else {

@@ -8,7 +8,7 @@ use crate::config::{ConfigError, NodeConfig};
 use crate::gateway::auth::HTTP_TOKEN_FILE;
 use crate::{control, tls};
 
-use super::code_cache::CACHE_KEY_FILE;
+use super::cache_folder::CACHE_KEY_FILE;
 
 /// Checks that clients from other machines need credentials, unless anonymous access is configured.
 pub(super) fn check_credentials(config: &NodeConfig, policy: &Policy) -> Result<(), ConfigError> {

@@ -32,7 +32,7 @@ use ulid::Ulid;
 /// Who publishes replies for functions that can't be named, in hooks and logs.
 const NODE: &str = "$node";
 /// Calls that were made again and wait for the answer of the first.
-const MOST_REPEATED: usize = 1024;
+const MAX_REPEATED: usize = 1024;
 
 /// What messages start, and where their answers go.
 pub struct Targets {
@@ -213,8 +213,8 @@ impl CoordinationHook {
             answer.correlation_data.as_deref().unwrap_or_default(),
         ]);
         let mut repeated = self.repeated.lock();
-        if repeated.len() >= MOST_REPEATED {
-            let detail = format!("{MOST_REPEATED} calls that were made again wait for their answers");
+        if repeated.len() >= MAX_REPEATED {
+            let detail = format!("{MAX_REPEATED} calls that were made again wait for their answers");
             let problem = Problem::new(429, "Too many repeated calls", detail);
             drop(repeated);
             send(targets, &function.name, &answer, Err(problem));

@@ -12,7 +12,7 @@ const LEAST_REST: f64 = 8.0;
 /// many that send: so what all send together does not grow with their number, up to the longest rest.
 const REST_A_MEMBER: f64 = 1.5;
 /// Where somebody always waits for a processor, they wait so many times longer.
-const MOST_PRESSURE: f64 = 0.95;
+const MAX_PRESSURE: f64 = 0.95;
 /// They wait no longer than that.
 const LONGEST: Duration = Duration::from_millis(250);
 /// What a turn of a task costs beyond its own time: waking it, and the system's part of the message that it is for.
@@ -28,7 +28,7 @@ const PRESSURE: &str = "/proc/pressure/cpu";
 
 /// Says when to send next.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Throttle {
     /// How many times as long as work it is rested.
     rest: f64,
     /// The share of the last moments in which some task of the machine waited for a processor; 0 where the kernel does not
@@ -38,7 +38,7 @@ pub(super) struct Pace {
     waited_us: Option<u64>,
 }
 
-impl Pace {
+impl Throttle {
     pub fn new(now: Instant) -> Self {
         Self { rest: LEAST_REST, pressure: 0.0, looked: now, waited_us: read() }
     }
@@ -62,7 +62,7 @@ impl Pace {
     }
 
     /// When a rest is over as things stand: what the pressure adds to it ends with the pressure.
-    pub fn end(&self, rest: &Rest) -> Instant {
+    pub fn end(&self, rest: &Cooldown) -> Instant {
         let Work { processor, clock, turns } = rest.work;
         let cost = match self.waited_us {
             Some(_) => processor + TURN.mul_f64(turns as f64),
@@ -74,7 +74,7 @@ impl Pace {
     fn take(&mut self, waited_us: Option<u64>, now: Instant) {
         let waited = waited_us.zip(self.waited_us).map_or(0, |(now, before)| now.saturating_sub(before));
         let since = now.duration_since(self.looked);
-        self.pressure = (Duration::from_micros(waited).div_duration_f64(since)).min(MOST_PRESSURE);
+        self.pressure = (Duration::from_micros(waited).div_duration_f64(since)).min(MAX_PRESSURE);
         self.waited_us = waited_us;
         self.looked = now;
     }
@@ -82,13 +82,13 @@ impl Pace {
 
 /// What is rested from.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(super) struct Cooldown {
     from: Instant,
     work: Work,
     late: Duration,
 }
 
-impl Rest {
+impl Cooldown {
     /// From `work` that was done until now, and whose timer was `late`.
     pub fn after(work: Work, late: Duration, now: Instant) -> Self {
         // What made it late itself counts once.
@@ -122,8 +122,8 @@ mod tests {
     }
 
     /// Of a machine whose kernel says how busy it is.
-    fn pace(pressure: f64, now: Instant) -> Pace {
-        Pace { rest: LEAST_REST, pressure, looked: now, waited_us: Some(0) }
+    fn throttle(pressure: f64, now: Instant) -> Throttle {
+        Throttle { rest: LEAST_REST, pressure, looked: now, waited_us: Some(0) }
     }
 
     #[test]
@@ -139,23 +139,23 @@ mod tests {
     fn it_rests_longer_the_more_it_costs_and_the_more_others_wait() {
         let now = Instant::now();
         let wait = |pressure: f64, work: Work| {
-            pace(pressure, now).end(&Rest::after(work, 4 * MS, now)).duration_since(now)
+            throttle(pressure, now).end(&Cooldown::after(work, 4 * MS, now)).duration_since(now)
         };
         assert_eq!(wait(0.0, work(MS, 0)), 8 * MS, "late timers tell nothing that the kernel does not");
         assert_eq!(wait(0.5, work(MS, 0)), 16 * MS);
         assert_eq!(wait(0.5, work(MS, 100)), 32 * MS, "waking tasks costs as much again");
-        assert_eq!(wait(MOST_PRESSURE, work(10 * MS, 0)), LONGEST);
+        assert_eq!(wait(MAX_PRESSURE, work(10 * MS, 0)), LONGEST);
         assert_eq!(wait(0.9, Work::default()), Duration::ZERO);
-        assert_eq!(pace(0.9, now).end(&Rest::none(now)), now);
+        assert_eq!(throttle(0.9, now).end(&Cooldown::none(now)), now);
     }
 
     #[test]
     fn the_more_members_the_less_often_each_of_them_sends() {
         let now = Instant::now();
         let wait = |others: usize, work: Work| {
-            let mut pace = pace(0.0, now);
-            pace.set_others(others);
-            pace.end(&Rest::after(work, Duration::ZERO, now)).duration_since(now)
+            let mut throttle = throttle(0.0, now);
+            throttle.set_others(others);
+            throttle.end(&Cooldown::after(work, Duration::ZERO, now)).duration_since(now)
         };
         assert_eq!(wait(1, work(MS, 0)), 8 * MS);
         assert_eq!(wait(4, work(MS, 0)), 8 * MS);
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn without_the_kernels_word_clocks_tell_who_else_wants_the_processor() {
         let now = Instant::now();
-        let untold = Pace { waited_us: None, ..pace(0.0, now) };
+        let untold = Throttle { waited_us: None, ..throttle(0.0, now) };
         let disturbed = Work { clock: 2 * MS, ..work(MS, 100) };
-        let rest = Rest::after(disturbed, 5 * MS, now);
+        let rest = Cooldown::after(disturbed, 5 * MS, now);
         assert_eq!(
             untold.end(&rest).duration_since(now),
             32 * MS,
@@ -180,23 +180,23 @@ mod tests {
     #[test]
     fn pressure_is_of_the_time_since_the_last_look() {
         let begun = Instant::now();
-        let mut pace = pace(0.0, begun);
-        pace.waited_us = Some(1_000_000);
-        pace.take(Some(1_050_000), begun + 250 * MS);
-        assert!((pace.pressure - 0.2).abs() < 1e-9);
-        pace.take(Some(1_300_000), begun + 500 * MS);
-        assert!((pace.pressure - MOST_PRESSURE).abs() < 1e-9);
-        pace.take(None, begun + 750 * MS);
-        assert!(pace.pressure.abs() < 1e-9);
+        let mut throttle = throttle(0.0, begun);
+        throttle.waited_us = Some(1_000_000);
+        throttle.take(Some(1_050_000), begun + 250 * MS);
+        assert!((throttle.pressure - 0.2).abs() < 1e-9);
+        throttle.take(Some(1_300_000), begun + 500 * MS);
+        assert!((throttle.pressure - MAX_PRESSURE).abs() < 1e-9);
+        throttle.take(None, begun + 750 * MS);
+        assert!(throttle.pressure.abs() < 1e-9);
     }
 
     #[test]
     fn the_kernel_is_asked_more_often_in_short_rests() {
         let begun = Instant::now();
-        let mut pace = pace(0.0, begun);
+        let mut throttle = throttle(0.0, begun);
         let mut next = |rest: Duration, after: Duration| {
             let now = begun + after;
-            pace.look(now + rest, now).duration_since(begun)
+            throttle.look(now + rest, now).duration_since(begun)
         };
         assert_eq!(next(Duration::ZERO, MS), 50 * MS);
         assert_eq!(next(5 * MS, MS), 10 * MS);
@@ -209,10 +209,10 @@ mod tests {
     #[test]
     fn what_pressure_adds_ends_with_it() {
         let begun = Instant::now();
-        let mut pace = pace(MOST_PRESSURE, begun);
-        let rest = Rest::after(work(MS, 0), Duration::ZERO, begun);
-        assert_eq!(pace.end(&rest).duration_since(begun), 160 * MS);
-        pace.take(Some(0), begun + LONGEST_LOOK);
-        assert_eq!(pace.end(&rest).duration_since(begun), 8 * MS);
+        let mut throttle = throttle(MAX_PRESSURE, begun);
+        let rest = Cooldown::after(work(MS, 0), Duration::ZERO, begun);
+        assert_eq!(throttle.end(&rest).duration_since(begun), 160 * MS);
+        throttle.take(Some(0), begun + LONGEST_LOOK);
+        assert_eq!(throttle.end(&rest).duration_since(begun), 8 * MS);
     }
 }

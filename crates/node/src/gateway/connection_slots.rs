@@ -3,7 +3,7 @@
 //!
 //! One address has at most [`SHARE`] times as many as are free, so that the next one always finds some: the threshold follows
 //! what is left (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). Beyond that, and
-//! where none is free, a new connection takes the place of one of its own address.
+//! where none is free, a new connection takes the slot of one of its own address.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -25,16 +25,16 @@ const SHARE: usize = 8;
 
 /// Of all connections of the gateway.
 #[derive(Debug)]
-pub struct Places {
-    most: usize,
+pub struct ConnectionSlots {
+    max: usize,
     state: Mutex<State>,
     /// A connection that made way is closed.
     closed: Notify,
 }
 
-/// Why there is no place for a connection.
+/// Why there is no slot for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoPlace {
+pub enum NoSlot {
     /// As many connections make way as there may be, and are not closed yet.
     Closing,
     /// Requests are served on all connections, or on all that the address may have.
@@ -53,10 +53,10 @@ struct State {
     next: u64,
 }
 
-/// The place of one connection, until it is dropped.
+/// The slot of one connection, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     address: IpAddr,
     given_up: Arc<Notify>,
     /// Its key in [`State::idle`]; 0 while a request is served.
@@ -66,27 +66,27 @@ pub struct Place {
     has_left: AtomicBool,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// For so many connections.
-    pub fn new(most: usize) -> Arc<Self> {
+    pub fn new(max: usize) -> Arc<Self> {
         let state = Mutex::new(State { next: 1, ..State::default() });
-        Arc::new(Self { most, state, closed: Notify::new() })
+        Arc::new(Self { max, state, closed: Notify::new() })
     }
 
-    /// A place for a connection that waits for its first request. Without a free one another connection that waits is
-    /// [given up](Place::given_up).
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
+    /// A slot for a connection that waits for its first request. Without a free one another connection that waits is
+    /// [given up](ConnectionSlot::given_up).
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, NoSlot> {
         let address = network_of(address);
         let mut state = self.state.lock();
-        let free = self.most.saturating_sub(state.open - state.leaving);
+        let free = self.max.saturating_sub(state.open - state.leaving);
         let own = state.staying.get(&address).copied().unwrap_or_default();
         let is_over = own > 0 && own >= SHARE.saturating_mul(free);
         if is_over || free == 0 {
-            if state.leaving >= self.most {
-                return Err(NoPlace::Closing);
+            if state.leaving >= self.max {
+                return Err(NoSlot::Closing);
             }
-            let from = if is_over { Some(address) } else { state.most_idle() };
-            from.and_then(|from| state.give_one_up(from)).ok_or(NoPlace::Busy)?;
+            let from = if is_over { Some(address) } else { state.max_idle() };
+            from.and_then(|from| state.give_one_up(from)).ok_or(NoSlot::Busy)?;
         }
         state.open += 1;
         *state.staying.entry(address).or_default() += 1;
@@ -94,8 +94,8 @@ impl Places {
         let key = state.wait(address, &given_up);
         drop(state);
         let (is_serving, has_left) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Place {
-            places: self.clone(),
+        Ok(ConnectionSlot {
+            slots: self.clone(),
             address,
             given_up,
             idle: AtomicU64::new(key),
@@ -109,16 +109,16 @@ impl Places {
     /// # Cancellation
     ///
     /// Nothing is taken before it returns.
-    pub async fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
+    pub async fn admit(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, NoSlot> {
         let until = Instant::now() + CLOSING_PATIENCE;
         loop {
-            let no_place = match self.enter(address) {
-                Ok(place) => return Ok(place),
-                Err(no_place) => no_place,
+            let no_slot = match self.enter(address) {
+                Ok(slot) => return Ok(slot),
+                Err(no_slot) => no_slot,
             };
-            let is_patient = no_place == NoPlace::Closing;
+            let is_patient = no_slot == NoSlot::Closing;
             if !is_patient || timeout_at(until, self.closed.notified()).await.is_err() {
-                return Err(no_place);
+                return Err(no_slot);
             }
         }
     }
@@ -143,7 +143,7 @@ impl State {
     }
 
     /// The address with most connections that wait.
-    fn most_idle(&self) -> Option<IpAddr> {
+    fn max_idle(&self) -> Option<IpAddr> {
         self.idle.iter().max_by_key(|(_, idle)| idle.len()).map(|(address, _)| *address)
     }
 
@@ -167,11 +167,11 @@ impl State {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// A request came in.
     pub fn begin(&self) {
         self.is_serving.store(true, Relaxed);
-        let mut state = self.places.state.lock();
+        let mut state = self.slots.state.lock();
         let key = self.idle.swap(0, Relaxed);
         if !state.waits_no_more(self.address, key) {
             // It had been given up, and is served to its end all the same.
@@ -183,7 +183,7 @@ impl Place {
     pub fn end(&self) {
         self.is_serving.store(false, Relaxed);
         if self.idle.load(Relaxed) == 0 {
-            let key = self.places.state.lock().wait(self.address, &self.given_up);
+            let key = self.slots.state.lock().wait(self.address, &self.given_up);
             self.idle.store(key, Relaxed);
         }
     }
@@ -191,7 +191,7 @@ impl Place {
     /// The connection is no longer one of the gateway.
     pub fn leave(&self) {
         if !self.has_left.swap(true, Relaxed) {
-            let mut state = self.places.state.lock();
+            let mut state = self.slots.state.lock();
             state.open -= 1;
             let key = self.idle.load(Relaxed);
             let made_way = key != 0 && !state.waits_no_more(self.address, key);
@@ -200,7 +200,7 @@ impl Place {
                 false => state.stays_no_more(self.address),
             }
             drop(state);
-            self.places.closed.notify_one();
+            self.slots.closed.notify_one();
         }
     }
 
@@ -215,7 +215,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.leave();
     }
@@ -233,69 +233,69 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, number).into()
     }
 
-    fn is_given_up(place: &Place) -> bool {
-        place.given_up().now_or_never().is_some()
+    fn is_given_up(slot: &ConnectionSlot) -> bool {
+        slot.given_up().now_or_never().is_some()
     }
 
-    fn counts(places: &Places) -> (usize, usize) {
-        let state = places.state.lock();
+    fn counts(slots: &ConnectionSlots) -> (usize, usize) {
+        let state = slots.state.lock();
         (state.open, state.leaving)
     }
 
     #[test]
     fn the_connection_that_has_waited_longest_makes_way() {
-        let places = Places::new(2);
-        let enter = || places.enter(address(1));
+        let slots = ConnectionSlots::new(2);
+        let enter = || slots.enter(address(1));
         let [first, second] = [(); 2].map(|()| enter().expect("there is room"));
         first.begin();
         first.end();
         let third = enter().expect("the second makes way");
         assert_eq!((is_given_up(&first), is_given_up(&second), is_given_up(&third)), (false, true, false));
-        // A request had come in meanwhile: it is answered, and the place is free after it.
+        // A request had come in meanwhile: it is answered, and the slot is free after it.
         second.begin();
         second.end();
         drop(second);
         first.begin();
         third.begin();
-        assert_eq!(enter().err(), Some(NoPlace::Busy), "both serve requests");
+        assert_eq!(enter().err(), Some(NoSlot::Busy), "both serve requests");
         drop(third);
         assert!(enter().is_ok());
         drop(first);
-        assert_eq!(counts(&places), (0, 0));
+        assert_eq!(counts(&slots), (0, 0));
     }
 
     #[tokio::test]
     async fn who_has_most_connections_makes_way_for_others() {
-        let places = Places::new(10);
-        let modest = places.enter(address(1)).unwrap();
-        let mut greedy: Vec<_> = (0..18).map(|_| places.enter(address(2)).unwrap()).collect();
+        let slots = ConnectionSlots::new(10);
+        let modest = slots.enter(address(1)).unwrap();
+        let mut greedy: Vec<_> = (0..18).map(|_| slots.enter(address(2)).unwrap()).collect();
         assert!(!is_given_up(&modest));
-        assert_eq!(greedy.iter().filter(|place| is_given_up(place)).count(), 10);
+        assert_eq!(greedy.iter().filter(|slot| is_given_up(slot)).count(), 10);
         assert_eq!(
-            places.enter(address(2)).err(),
-            Some(NoPlace::Closing),
+            slots.enter(address(2)).err(),
+            Some(NoSlot::Closing),
             "as many as there may be are being closed"
         );
-        let mut next = Box::pin(places.admit(address(2)));
+        let mut next = Box::pin(slots.admit(address(2)));
         assert!((&mut next).now_or_never().is_none(), "it waits for them");
         greedy.remove(0);
         drop(next.await.expect("one is closed"));
         greedy.clear();
-        assert_eq!(counts(&places), (1, 0));
+        assert_eq!(counts(&slots), (1, 0));
     }
 
     #[test]
     fn an_address_with_requests_on_all_its_connections_takes_nobody_elses_place() {
-        let places = Places::new(100);
-        let modest = places.enter(address(1)).unwrap();
-        let enter = || places.enter(address(2)).inspect(Place::begin);
+        let slots = ConnectionSlots::new(100);
+        let modest = slots.enter(address(1)).unwrap();
+        let enter = || slots.enter(address(2)).inspect(ConnectionSlot::begin);
         let greedy: Vec<_> = std::iter::from_fn(|| enter().ok()).collect();
-        assert_eq!((greedy.len(), enter().err()), (88, Some(NoPlace::Busy)));
+        assert_eq!((greedy.len(), enter().err()), (88, Some(NoSlot::Busy)));
         assert!(!is_given_up(&modest));
-        let third: Vec<_> = std::iter::from_fn(|| places.enter(address(3)).ok()).take(20).collect();
-        assert!(third.iter().filter(|place| !is_given_up(place)).count() >= 8);
+        let third: Vec<_> = std::iter::from_fn(|| slots.enter(address(3)).ok()).take(20).collect();
+        assert!(third.iter().filter(|slot| !is_given_up(slot)).count() >= 8);
         assert!(!is_given_up(&modest), "the third makes way for itself");
         drop((modest, greedy, third));
-        assert_eq!((counts(&places), places.state.lock().staying.len()), ((0, 0), 0));
+        assert_eq!((counts(&slots), slots.state.lock().staying.len()), ((0, 0), 0));
     }
 }

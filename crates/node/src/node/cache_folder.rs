@@ -14,7 +14,7 @@ const CACHE_SHARE: u64 = 4;
 const MAX_CACHE_RESERVE_BYTES: u64 = 256 << 20;
 
 /// The folder for compiled code and the key that says it was compiled here.
-pub(super) fn code_cache(config: &NodeConfig) -> Result<CacheFolder, BuildError> {
+pub(super) fn cache_folder(config: &NodeConfig) -> Result<CacheFolder, BuildError> {
     let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
     let failed = |reason| BuildError::Cache { path: path.clone(), reason };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
