@@ -32,7 +32,7 @@ pub(super) enum Append {
 #[derive(Debug)]
 pub(super) struct OpenGroup {
     number: u64,
-    /// `None` for a change that was taken back.
+    /// `None` for a change that was rolled back.
     changes: Vec<Option<(Change, Append)>>,
     /// Bytes on the disk.
     bytes: usize,

@@ -1,4 +1,4 @@
-//! The issuer's decision about a newcomer. No clock and no socket.
+//! The issuer's decision about a joining node. No clock and no socket.
 
 use libp2p::{Multiaddr, PeerId};
 use prost::Message;
@@ -9,9 +9,9 @@ use crate::known_addresses::encode_addresses;
 use crate::membership::{Member, MemberWire};
 use crate::{Certificate, Membership, NewCertificate, Revocation, RevocationList};
 
-/// A newcomer's request and the moment of it.
+/// A joining node's request and the moment of it.
 pub(crate) struct Application<'a> {
-    /// The peer id that the newcomer has proved.
+    /// The peer id that the joining node has proved.
     pub(crate) peer: PeerId,
     /// The encoded request.
     pub(crate) body: &'a [u8],
@@ -21,7 +21,7 @@ pub(crate) struct Application<'a> {
     pub(crate) unix_ms: u64,
 }
 
-/// Admits a newcomer: uses its token up, adds it to the membership, and gives the reply with its certificate.
+/// Admits a joining node: uses its token up, adds it to the membership, and gives the reply with its certificate.
 /// `listening` are the issuer's own addresses.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub(crate) fn admit(
     Ok(reply)
 }
 
-/// The node number of the newcomer, if its name and number are free.
+/// The node number of the joining node, if its name and number are free.
 fn free_identity(membership: &Membership, peer: PeerId, request: &RequestWire) -> Result<u64, JoinRefusal> {
     let is_taken = |is_same: &dyn Fn(&Certificate) -> bool| {
         let mut others = membership.members().map(|member| &member.certificate);

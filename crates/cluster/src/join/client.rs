@@ -1,4 +1,4 @@
-//! The newcomer's side: dials the issuer, sends the token, checks the reply.
+//! The joining node's side: dials the issuer, sends the token, checks the reply.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{Certificate, CertificateError, ClusterPublicKey, Identity, Membershi
 /// Dials of the issuer if connections break before the request was sent.
 const MAX_DIALS: u32 = 3;
 
-/// The identity that a newcomer asks for.
+/// The identity that a joining node asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinRequest {
     /// The node's name; no other node may have it.
@@ -208,7 +208,7 @@ async fn open(identity: &Identity, token: &Token) -> Result<(Swarm<Channels>, St
         addresses: addresses.clone(),
         reason: Box::new(reason),
     };
-    let mut swarm = swarm(identity, Arc::default(), Arc::default(), || Ok(Channels::newcomer()))?;
+    let mut swarm = swarm(identity, Arc::default(), Arc::default(), || Ok(Channels::joining()))?;
     let options = DialOpts::peer_id(issuer).addresses(addresses.clone()).allocate_new_port().build();
     swarm.dial(options).map_err(unreachable)?;
     loop {

@@ -42,7 +42,7 @@ impl TokenIssuer {
         secret
     }
 
-    /// Until when newcomers are answered; `None` if no token is remembered.
+    /// Until when joining nodes are answered; `None` if no token is remembered.
     pub(crate) fn open_until_ms(&self) -> Option<u64> {
         self.tokens.iter().map(|token| token.expires_ms.saturating_add(REMEMBERED_MS)).max()
     }

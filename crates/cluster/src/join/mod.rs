@@ -1,7 +1,7 @@
 //! How a node becomes a member: it trades a one-time token for a certificate on `/edgefaas/join/1`.
 //!
-//! The token names the issuer's peer id, so the newcomer knows the peer that it talks to, and a secret that goes over
-//! the encrypted channel, so the issuer knows that the newcomer was invited. `client` is the newcomer's side,
+//! The token names the issuer's peer id, so the joining node knows the peer that it talks to, and a secret that goes over
+//! the encrypted channel, so the issuer knows that the joining node was invited. `client` is the joining node's side,
 //! `issuer` and `admit` are the issuer's side without I/O; `protocol` is shared by both.
 
 pub(crate) mod admit;

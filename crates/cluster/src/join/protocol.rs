@@ -7,7 +7,7 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 1_024;
 /// The largest reply. A cluster of 1,024 members with 8 addresses each fits.
 pub(crate) const MAX_REPLY_BYTES: usize = 2 * 1_024 * 1_024;
 
-/// Why a newcomer is not admitted.
+/// Why a joining node is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JoinRefusal {
     Malformed,
@@ -53,7 +53,7 @@ impl JoinRefusal {
     }
 }
 
-/// A newcomer's request.
+/// A joining node's request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RequestWire {
     #[prost(bytes = "vec", tag = "1")]

@@ -71,21 +71,21 @@ pub(crate) struct Channels {
 
 /// The side of the cluster's border that this node is on.
 enum Role {
-    /// Dials other members, serves them, and newcomers while `serves_joins` is set.
+    /// Dials other members, serves them, and joining nodes while `serves_joins` is set.
     Member { serves_joins: Arc<AtomicBool>, gate: Gate },
     /// Dials to join and serves nothing.
-    Newcomer,
+    Joining,
 }
 
 impl Channels {
-    /// A member: dials other members, serves them, and newcomers while `serves_joins` is set.
+    /// A member: dials other members, serves them, and joining nodes while `serves_joins` is set.
     pub(crate) fn member(serves_joins: Arc<AtomicBool>, gate: Gate) -> Self {
         Self { role: Role::Member { serves_joins, gate }, ready: VecDeque::new(), waker: None }
     }
 
-    /// A newcomer: dials to join and serves nothing.
-    pub(crate) fn newcomer() -> Self {
-        Self { role: Role::Newcomer, ready: VecDeque::new(), waker: None }
+    /// A joining node: dials to join and serves nothing.
+    pub(crate) fn joining() -> Self {
+        Self { role: Role::Joining, ready: VecDeque::new(), waker: None }
     }
 }
 
@@ -105,7 +105,7 @@ impl NetworkBehaviour for Channels {
                 gate(connection, peer, remote).map_err(ConnectionDenied::new)?;
                 Side::Listener { serves_joins: serves_joins.clone() }
             }
-            Role::Newcomer => Side::Idle,
+            Role::Joining => Side::Idle,
         };
         Ok(Handler { side, ready: None })
     }
@@ -120,7 +120,7 @@ impl NetworkBehaviour for Channels {
     ) -> Result<THandler<Self>, ConnectionDenied> {
         let wants = match self.role {
             Role::Member { .. } => Purpose::Cluster,
-            Role::Newcomer => Purpose::Join,
+            Role::Joining => Purpose::Join,
         };
         Ok(Handler { side: Side::Dialer { wants }, ready: None })
     }

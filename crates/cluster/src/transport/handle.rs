@@ -119,7 +119,7 @@ impl Handle {
         self.counters.read(self.admission.refused_unencrypted())
     }
 
-    /// Makes a token that admits one node within `life`, and serves newcomers until then. A token of a life of days is
+    /// Makes a token that admits one node within `life`, and serves joining nodes until then. A token of a life of days is
     /// for a node that stays on: tokens do not survive a restart.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Issues join tokens and serves newcomers.
+//! Issues join tokens and serves joining nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,10 +24,10 @@ use crate::{CertificateError, ClusterKey, Membership, Token};
 
 /// The delay of every refusal, whatever its reason.
 const REFUSAL_DELAY: Duration = Duration::from_millis(300);
-/// Limit of one newcomer's stream.
+/// Limit of one joining node's stream.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Issues join tokens and serves newcomers.
+/// Issues join tokens and serves joining nodes.
 pub(crate) struct JoinService {
     local: Arc<LocalNode>,
     membership: Arc<Mutex<Membership>>,
@@ -39,7 +39,7 @@ pub(crate) struct JoinService {
 }
 
 impl JoinService {
-    /// `is_open` is set while newcomers are served: read by every connection, so a flag and not a lock.
+    /// `is_open` is set while joining nodes are served: read by every connection, so a flag and not a lock.
     pub(crate) fn new(
         local: Arc<LocalNode>,
         membership: Arc<Mutex<Membership>>,
@@ -51,7 +51,7 @@ impl JoinService {
         Self { local, membership, admission, counters, dial_signal, issuer: Mutex::default(), is_open }
     }
 
-    /// Issues a token for one node, and serves newcomers until its expiry.
+    /// Issues a token for one node, and serves joining nodes until its expiry.
     ///
     /// # Errors
     /// `ForeignCluster` if the key is that of another cluster.
@@ -79,7 +79,7 @@ impl JoinService {
         until_ms
     }
 
-    /// Answers one newcomer, within 10 s.
+    /// Answers one joining node, within 10 s.
     pub(crate) async fn serve(&self, events: &mpsc::Sender<Event>, peer: PeerId, mut stream: Stream) {
         let served = tokio::time::timeout(SERVE_TIMEOUT, async {
             let (_, body) = frame::read(&mut stream, MAX_REQUEST_BYTES, |_| ()).await?;
@@ -108,7 +108,7 @@ impl JoinService {
             Ok::<(), ReadError>(())
         });
         if let Ok(Err(error)) = served.await {
-            tracing::debug!(%peer, %error, "a newcomer has disconnected");
+            tracing::debug!(%peer, %error, "a joining node has disconnected");
         }
     }
 

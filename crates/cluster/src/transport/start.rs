@@ -206,11 +206,11 @@ fn check_membership(options: &Options) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Refuses penalised peers before anything is read from them. While newcomers are expected, every peer reaches the
+/// Refuses penalised peers before anything is read from them. While joining nodes are expected, every peer reaches the
 /// protocol: a removed one may have a token.
-fn gate(admission: Arc<Admission>, expects_newcomers: Arc<AtomicBool>) -> Gate {
+fn gate(admission: Arc<Admission>, expects_joins: Arc<AtomicBool>) -> Gate {
     Arc::new(move |connection, peer, remote| {
-        if !expects_newcomers.load(Ordering::Relaxed) && admission.is_penalised(&peer) {
+        if !expects_joins.load(Ordering::Relaxed) && admission.is_penalised(&peer) {
             Err(GateClosed::BackingOff)
         } else if admission.may_greet(connection, &peer, remote) {
             Ok(())
