@@ -448,3 +448,38 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
         |entry: io::Result<std::fs::DirEntry>| Ok(OsStr::to_string_lossy(&entry?.file_name()).into_owned());
     entries.map(name).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_platform::Clock;
+
+    use super::*;
+    use crate::store::manifest::JournalFact;
+    use crate::store::{Store, StoreOptions};
+
+    /// After a stop in order, too: a flush that had begun ends after the manifest was written.
+    #[test]
+    fn a_file_of_the_engines_journal_may_be_missing_only_after_a_flush() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::new(|| 1_800_000_000_000);
+        Store::open(&StoreOptions::small(dir.path()), clock).unwrap().close().unwrap();
+        let store = dir.path().join("store");
+        let last = *journals(&store).unwrap().last().unwrap();
+        let kept = last + 1;
+        std::fs::rename(journal_path(&store, last), journal_path(&store, kept)).unwrap();
+        for closed in [true, false] {
+            let facts = [last, kept].map(|id| JournalFact { id, bytes: 0 });
+            let manifest = Manifest { closed, journals: facts.to_vec(), ..Manifest::default() };
+            for (grown, missing) in [(true, 0), (false, 1)] {
+                let mut found = Inspection::default();
+                found.inspect_journals(&store, &[kept], Some(&manifest), grown).unwrap();
+                assert_eq!(
+                    found.damage.len(),
+                    missing,
+                    "closed {closed}, grown {grown}: {:?}",
+                    found.damage
+                );
+            }
+        }
+    }
+}
