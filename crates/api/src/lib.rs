@@ -3,10 +3,14 @@
 //! Messages, servers and clients are generated from `proto/`. [`proof`](mod@proof) lets a client check that a port belongs
 //! to the node of its token; [`ControlEndpoint`] is the file with which local clients find a control API that speaks TLS.
 
+mod data_dir;
 mod endpoint;
+mod fingerprint;
 mod proof;
 
+pub use data_dir::default_data_dir;
 pub use endpoint::ControlEndpoint;
+pub use fingerprint::{Fingerprint, FingerprintError};
 pub use proof::{Nonce, PROOF_HEADER, is_proof, proof as proof_of_token};
 
 /// Descriptors of all services, for gRPC reflection.

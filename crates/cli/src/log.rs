@@ -6,6 +6,8 @@ mod limit;
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 
+use edgefaas_client::args::Format;
+use edgefaas_client::output;
 use serde_json::json;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -14,8 +16,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use self::limit::Limit;
-use crate::args::Format;
-use crate::output;
 
 /// Events that wait to be written; further ones are counted and dropped.
 const WAITING_EVENTS: usize = 2048;

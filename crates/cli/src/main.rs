@@ -1,28 +1,17 @@
-//! The `edgefaas` binary: a node, and the commands for nodes.
+//! The `edgefaas` binary: a node in this process, and the commands of `edgefaas-client`.
 
 mod allocator;
-mod app;
 mod args;
-mod cargo;
-mod client;
 mod commands;
-mod dev_file;
-mod exit;
 mod hints;
-mod input;
-mod known_nodes;
 mod log;
 mod node;
-mod output;
-mod progress;
-mod proof;
-mod templates;
-mod tls;
 mod watch;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use edgefaas_client::exit;
 
 // Measured against glibc's and mimalloc: only jemalloc scales fully to a second worker thread.
 #[global_allocator]

@@ -6,18 +6,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use edgefaas_client::exit::{Exit, Failure};
 use edgefaas_functions::registry::dry_run_memory_bytes;
 use edgefaas_isolates::Compiler;
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
 use edgefaas_node::{Node, Platform};
+use edgefaas_platform::this_program;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
 use crate::allocator;
 use crate::args::{self, Listen};
-use crate::exit::{Exit, Failure};
 
 /// The configuration file, with the options of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
@@ -69,7 +70,7 @@ pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
     let compiler = compiler(&config, &platform)?;
     let memory_bytes = dry_run_memory_bytes(&platform.machine);
     let arguments = vec![args::DRY_RUN.to_owned(), memory_bytes.to_string()];
-    let dry_run = Some(ChildCompiler { program: this_program()?, arguments, memory_bytes });
+    let dry_run = Some(ChildCompiler { program: own_file()?, arguments, memory_bytes });
     let platform = Platform { compiler, dry_run, ..platform };
     Node::build(config, platform).await.context("the node cannot start")
 }
@@ -86,16 +87,11 @@ fn compiler(config: &NodeConfig, platform: &Platform) -> anyhow::Result<Compiler
         pool.reservation_bytes.to_string(),
         memory_bytes.to_string(),
     ];
-    Ok(Compiler::Child(ChildCompiler { program: this_program()?, arguments, memory_bytes }))
+    Ok(Compiler::Child(ChildCompiler { program: own_file()?, arguments, memory_bytes }))
 }
 
-/// The running program, even after an upgrade has replaced its file.
-pub fn this_program() -> anyhow::Result<PathBuf> {
-    let running = PathBuf::from("/proc/self/exe");
-    match running.exists() {
-        true => Ok(running),
-        false => std::env::current_exe().context("this program's own file is unknown"),
-    }
+fn own_file() -> anyhow::Result<PathBuf> {
+    this_program().context("this program's own file is unknown")
 }
 
 /// Raises the limit of open files to its maximum: each connection is a file.

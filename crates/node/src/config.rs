@@ -72,7 +72,7 @@ impl Default for NodeConfig {
     fn default() -> Self {
         let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Self {
-            data_dir: default_data_dir(),
+            data_dir: edgefaas_api::default_data_dir(),
             cache_dir: None,
             http: loopback(8080),
             mqtt: loopback(1883),
@@ -534,21 +534,6 @@ impl NodeConfig {
             count => count,
         }
     }
-}
-
-/// `$EDGEFAAS_DATA_DIR`; else `/var/lib/edgefaas` for root; else `$XDG_DATA_HOME/edgefaas` or
-/// `~/.local/share/edgefaas`.
-pub fn default_data_dir() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(dir) = set("EDGEFAAS_DATA_DIR") {
-        return dir;
-    }
-    if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/var/lib/edgefaas");
-    }
-    set("XDG_DATA_HOME")
-        .or_else(|| set("HOME").map(|home| home.join(".local/share")))
-        .map_or_else(|| PathBuf::from(".edgefaas"), |base| base.join("edgefaas"))
 }
 
 /// `[websocket]`

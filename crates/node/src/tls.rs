@@ -3,17 +3,16 @@
 //! Without a certificate of one's own the node makes itself one at its first start. It names the machine as
 //! well as it is known, but what makes it trustworthy is its fingerprint: `edgefaas login` pins it.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use edgefaas_api::Fingerprint;
 use edgefaas_platform::private_files::{self, ExposedFiles};
 use edgefaas_platform::replace_file;
 use rustls::pki_types::pem::PemObject;
@@ -145,15 +144,6 @@ pub struct Certificates {
     control: Arc<ServerConfig>,
     fingerprint: Fingerprint,
 }
-
-/// SHA-256 of a certificate (DER). Shown as openssl does, read with or without colons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
-
-/// Not a fingerprint.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a fingerprint has 64 hexadecimal digits (SHA-256), with or without colons")]
-pub struct FingerprintError;
 
 /// A connection could not be made secure.
 #[derive(Debug, thiserror::Error)]
@@ -335,45 +325,6 @@ impl TlsSection {
     }
 }
 
-impl Fingerprint {
-    /// Of a certificate (DER).
-    pub fn of(certificate: &[u8]) -> Self {
-        let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
-        let mut bytes = [0; 32];
-        bytes.copy_from_slice(digest.as_ref());
-        Self(bytes)
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, byte) in self.0.iter().enumerate() {
-            let colon = if index == 0 { "" } else { ":" };
-            write!(out, "{colon}{byte:02X}")?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Fingerprint {
-    type Err = FingerprintError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let text = text.trim();
-        let text = text.strip_prefix("SHA256:").unwrap_or(text);
-        let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
-        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(FingerprintError);
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| FingerprintError)?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| FingerprintError)?;
-        }
-        Ok(Self(bytes))
-    }
-}
-
 /// Clients whose certificate is no good are told nothing: the operator is to know. Scanners and clients that do not know
 /// the node's own certificate are everyday life.
 pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeError) {
@@ -524,19 +475,5 @@ mod tests {
         let missing = TlsSection { cert: some(), key: some(), ..TlsSection::default() };
         let error = Tls::open(missing, folder.path(), Vec::new()).err().unwrap().to_string();
         assert!(error.contains("tls.cert x.pem"), "{error}");
-    }
-
-    #[test]
-    fn fingerprints_are_read_as_they_are_shown() {
-        let fingerprint = Fingerprint::of(b"");
-        let text = fingerprint.to_string();
-        // SHA-256 of nothing.
-        assert!(text.starts_with("E3:B0:C4:42:98:FC:1C:14:"), "{text}");
-        for form in [text.clone(), text.replace(':', "").to_lowercase(), format!(" SHA256:{text}\n")] {
-            assert_eq!(form.parse(), Ok(fingerprint));
-        }
-        for bad in ["", "E3", &text[..62], &format!("{text}:00"), &text.replace('E', "G")] {
-            assert_eq!(bad.parse::<Fingerprint>(), Err(FingerprintError), "{bad}");
-        }
     }
 }

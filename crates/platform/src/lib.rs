@@ -6,8 +6,10 @@ mod clock;
 mod files;
 mod net;
 pub mod private_files;
+mod program;
 
 pub use budget::{Budget, Taken};
 pub use clock::Clock;
 pub use files::replace as replace_file;
 pub use net::is_loopback;
+pub use program::this_program;

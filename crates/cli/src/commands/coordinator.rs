@@ -5,10 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use edgefaas_node::bridge::config::{BridgeQoS, BridgeSection, BridgeVersion, Direction, TopicSection};
 
 use super::run::serve;
-use crate::args::{Coordinator, Global};
-use crate::exit::{Exit, Failure};
+use crate::args::Coordinator;
 use crate::log;
 use crate::node;
+use edgefaas_client::args::Global;
+use edgefaas_client::exit::{Exit, Failure};
 
 /// MQTT keepalive of the connection to the broker.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -9,18 +9,19 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::app::App;
-use crate::args::{Dev, Format, Global};
-use crate::client::{self, Client, NodeUrl};
-use crate::commands::deploy;
+use crate::args::Dev;
 use crate::commands::run::announce_ready;
-use crate::dev_file::{self, DevNode};
-use crate::exit;
 use crate::hints::hints;
 use crate::log;
 use crate::node;
-use crate::output;
 use crate::watch::{RecursiveMode, Watch};
+use edgefaas_client::app::App;
+use edgefaas_client::args::{Format, Global};
+use edgefaas_client::commands::deploy;
+use edgefaas_client::connection::{self, Client, NodeUrl};
+use edgefaas_client::dev_file::{self, DevNode};
+use edgefaas_client::exit;
+use edgefaas_client::output;
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     // Log lines of functions come over the control API.
@@ -69,7 +70,7 @@ async fn session(
     let token = token.trim().to_owned();
     let mut client = {
         let pin = fingerprint.as_deref().and_then(|text| text.parse().ok());
-        client::connect_to(&NodeUrl::parse(&control)?, Some(&token), pin).await?
+        connection::connect_to(&NodeUrl::parse(&control)?, Some(&token), pin).await?
     };
     let dev_node = DevNode { control, token, fingerprint: fingerprint.clone(), pid: std::process::id() };
     let _written = dev_file::write(&root, &dev_node).with_context(|| cannot_write(&root))?;

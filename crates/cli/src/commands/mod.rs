@@ -1,28 +1,11 @@
-//! One file for each command.
+//! One file for each command that needs a node in this process, or its data directory. The others are in `edgefaas-client`.
 
-mod build;
-mod cluster;
 mod compile;
 mod coordinator;
-mod deploy;
 mod dev;
-mod invoke;
-mod list;
-mod login;
-mod logs;
-mod new;
-mod nodes;
-mod objects;
-mod queues;
-mod rm;
-mod rollback;
 mod run;
-mod secrets;
-mod status;
 mod store;
-mod trace;
 mod users;
-mod workflow;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -39,28 +22,12 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => with_node(run::run(&args, &global)),
         Command::Coordinator(args) => with_node(coordinator::run(&args, &global)),
         Command::Dev(args) => with_node(dev::run(&args, &global)),
-        Command::New(args) => new::run(&args, &global),
-        Command::Build(args) => as_client(build::run(&args, &global)),
-        Command::Deploy(args) => as_client(deploy::run(&args, &global)),
-        Command::Invoke(args) => as_client(invoke::run(&args, &global)),
-        Command::List => as_client(list::run(&global)),
-        Command::Logs(args) => as_client(logs::run(&args, &global)),
-        Command::Rm(args) => as_client(rm::run(&args, &global)),
-        Command::Rollback(args) => as_client(rollback::run(&args, &global)),
+        Command::Client(command) => edgefaas_client::commands::run(&command, &global),
         Command::Store(args) => store::run(&args, &global),
-        Command::Status => as_client(status::run(&global)),
+        Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Compile(args) => return compile::compile(&args),
         Command::DryRun(args) => return compile::dry_run(&args),
         Command::Collect(args) => return compile::collect(&args),
-        Command::Secrets(args) => as_client(secrets::run(&args, &global)),
-        Command::Queues(args) => as_client(queues::run(&args, &global)),
-        Command::Users(args) => as_client(users::run(&args, &global)),
-        Command::Login(args) => as_client(login::run(&args, &global)),
-        Command::Workflow(args) => as_client(workflow::run(&args, &global)),
-        Command::Cluster(args) => as_client(cluster::run(&args, &global)),
-        Command::Nodes => as_client(nodes::run(&global)),
-        Command::Objects(args) => as_client(objects::run(&args, &global)),
-        Command::Trace(args) => as_client(trace::run(&args, &global)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -6,10 +6,11 @@ use edgefaas_node::Addresses;
 use edgefaas_node::config::NodeConfig;
 use serde_json::json;
 
-use crate::args::{Format, Global, Run};
+use crate::args::Run;
 use crate::log;
 use crate::node;
-use crate::output;
+use edgefaas_client::args::{Format, Global};
+use edgefaas_client::output;
 
 pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     let _log = log::start("info,fjall=warn,lsm_tree=warn", global.output);

@@ -4,9 +4,10 @@ use edgefaas_node::config::NodeConfig;
 use edgefaas_state::store::{self, CheckReport, SpaceReport};
 use serde_json::json;
 
-use crate::args::{Format, Global, Store, StoreCheck};
-use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::args::{Store, StoreCheck};
+use edgefaas_client::args::{Format, Global};
+use edgefaas_client::exit::{Exit, Failure};
+use edgefaas_client::output;
 
 pub fn run(args: &Store, global: &Global) -> anyhow::Result<()> {
     match args {

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use edgefaas_api::control as proto;
-use edgefaas_node::access::{UserChange, Users, change_users, hash_password, is_user_name};
-use edgefaas_node::config::default_data_dir;
+use edgefaas_api::default_data_dir;
+use edgefaas_client::args::{Format, Global};
+use edgefaas_client::connection::{self, Client};
+use edgefaas_client::exit::{self, Exit, Failure};
+use edgefaas_client::{input, output};
+use edgefaas_node::access::{UserChange, Users, UsersError, change_users, hash_password, is_user_name};
 use edgefaas_state::store::DirLock;
 use serde_json::json;
 
-use crate::args::{self, Format, Global};
-use crate::client::{self, Client};
-use crate::exit::{self, Exit, Failure};
-use crate::input;
-use crate::output;
+use crate::args;
 
 /// Access to the users: a running node, or the file while no node runs.
 enum Keeper {
@@ -55,7 +55,7 @@ impl Keeper {
     async fn new_password(&mut self, name: &str, global: &Global) -> anyhow::Result<String> {
         let password = input::new_password(name)?;
         if let Self::Node(client) = self {
-            **client = client::connect(global).await?;
+            **client = connection::connect(global).await?;
         }
         Ok(password)
     }
@@ -64,11 +64,11 @@ impl Keeper {
         match self {
             Self::Node(client) => {
                 let request = proto::AddUserRequest { name: name.to_owned(), password };
-                client.add_user(request).await.map_err(|status| client::failure(&status))?;
+                client.add_user(request).await.map_err(|status| connection::failure(&status))?;
             }
             Self::File { dir, .. } => {
                 let hash = hash_password(password.as_bytes())?;
-                change_users(dir, name, UserChange::Add(&hash))?;
+                change_users(dir, name, UserChange::Add(&hash)).map_err(failure)?;
             }
         }
         Ok(())
@@ -78,11 +78,11 @@ impl Keeper {
         match self {
             Self::Node(client) => {
                 let request = proto::SetPasswordRequest { name: name.to_owned(), password };
-                client.set_password(request).await.map_err(|status| client::failure(&status))?;
+                client.set_password(request).await.map_err(|status| connection::failure(&status))?;
             }
             Self::File { dir, .. } => {
                 let hash = hash_password(password.as_bytes())?;
-                change_users(dir, name, UserChange::SetPassword(&hash))?;
+                change_users(dir, name, UserChange::SetPassword(&hash)).map_err(failure)?;
             }
         }
         Ok(())
@@ -92,10 +92,10 @@ impl Keeper {
         match self {
             Self::Node(client) => {
                 let request = proto::RemoveUserRequest { name: name.to_owned() };
-                client.remove_user(request).await.map_err(|status| client::failure(&status))?;
+                client.remove_user(request).await.map_err(|status| connection::failure(&status))?;
             }
             Self::File { dir, .. } => {
-                change_users(dir, name, UserChange::Remove)?;
+                change_users(dir, name, UserChange::Remove).map_err(failure)?;
             }
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Keeper {
         match self {
             Self::Node(client) => {
                 let listed = client.list_users(proto::ListUsersRequest {}).await;
-                Ok(listed.map_err(|status| client::failure(&status))?.into_inner().names)
+                Ok(listed.map_err(|status| connection::failure(&status))?.into_inner().names)
             }
             Self::File { dir, .. } => Ok(Users::load(dir)?.names().map(str::to_owned).collect()),
         }
@@ -115,7 +115,7 @@ impl Keeper {
 /// The node; or its users' file, if no node is named and none runs: a node beyond loopback does not start
 /// without users. With `first` a named data directory need not exist yet.
 async fn keeper(global: &Global, first: bool) -> anyhow::Result<Keeper> {
-    let error = match client::connect(global).await {
+    let error = match connection::connect(global).await {
         Ok(client) => return Ok(Keeper::Node(Box::new(client))),
         Err(error) => error,
     };
@@ -129,6 +129,16 @@ async fn keeper(global: &Global, first: bool) -> anyhow::Result<Keeper> {
     let lock = DirLock::take(&dir).map_err(|_| error)?;
     eprintln!("no node runs; using the users in {}", dir.display());
     Ok(Keeper::File { dir, _lock: lock })
+}
+
+/// A change of the file fails with the exit code of the same change by a node.
+fn failure(error: UsersError) -> anyhow::Error {
+    let exit = match error {
+        UsersError::Unknown { .. } => Exit::NotFound,
+        UsersError::Exists { .. } => Exit::Invalid,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error.to_string())
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {
@@ -149,9 +159,9 @@ fn list(names: Vec<String>, global: &Global) -> anyhow::Result<()> {
 }
 
 async fn reload(global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let reloaded =
-        client.reload(proto::ReloadRequest {}).await.map_err(|status| client::failure(&status))?;
+        client.reload(proto::ReloadRequest {}).await.map_err(|status| connection::failure(&status))?;
     let proto::ReloadResponse { users, rules, tls_fingerprint } = reloaded.into_inner();
     let fingerprint = (!tls_fingerprint.is_empty()).then_some(tls_fingerprint);
     if global.output == Format::Json {

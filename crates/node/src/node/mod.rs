@@ -6,6 +6,7 @@ mod error;
 mod serving;
 mod startup_checks;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -96,10 +97,18 @@ struct Parts {
     store: Arc<Store>,
 }
 
+/// A future that this crate compiles, and not its user.
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 impl Node {
     /// Puts a node together: takes the data directory, binds the listeners, opens the store, brings back
     /// what was deployed. Nothing is served before [`run`](Self::run).
-    pub async fn build(config: NodeConfig, platform: Platform) -> Result<Self, BuildError> {
+    // Boxed: the crate that polls a future compiles it, and that would be the binary.
+    pub fn build(config: NodeConfig, platform: Platform) -> Boxed<Result<Self, BuildError>> {
+        Box::pin(Self::assemble(config, platform))
+    }
+
+    async fn assemble(config: NodeConfig, platform: Platform) -> Result<Self, BuildError> {
         let started = Instant::now();
         config.check()?;
         let lock = DirLock::take(&config.data_dir)?;
@@ -346,7 +355,11 @@ impl Node {
 
     /// Serves until `shutdown` fires, then drains: closes the listeners, waits for running invocations within the grace period, closes
     /// connections, writes everything to the disk.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
+    pub fn run(self, shutdown: CancellationToken) -> Boxed<Result<(), RunError>> {
+        Box::pin(self.serve(shutdown))
+    }
+
+    async fn serve(self, shutdown: CancellationToken) -> Result<(), RunError> {
         // Dropped last.
         let Self { _lock, listeners, parts } = self;
         let stages = Stages::default();

@@ -3,17 +3,17 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
+use edgefaas_api::Fingerprint;
 use edgefaas_api::control as proto;
-use edgefaas_node::tls::Fingerprint;
 use serde_json::json;
 
 use crate::args::{Format, Global, Login};
-use crate::client::{self, CONNECT_TIMEOUT, NodeUrl};
+use crate::connection::{self, CONNECT_TIMEOUT, NodeUrl};
 use crate::exit::{Exit, Failure};
 use crate::input;
 use crate::known_nodes::{KnownNode, KnownNodes};
 use crate::output;
-use crate::tls::PinnedConnector;
+use crate::pinned_tls::PinnedConnector;
 
 pub async fn run(args: &Login, global: &Global) -> anyhow::Result<()> {
     let url = NodeUrl::parse(&args.url)?;
@@ -28,15 +28,15 @@ pub async fn run(args: &Login, global: &Global) -> anyhow::Result<()> {
     let url = NodeUrl { secure: true, ..url };
     let connector = PinnedConnector::new(&url.host, url.port, None)?;
     let fingerprint =
-        connector.probe(CONNECT_TIMEOUT).await.map_err(|error| client::unreachable(&url, &error))?;
+        connector.probe(CONNECT_TIMEOUT).await.map_err(|error| connection::unreachable(&url, &error))?;
     check(&url, fingerprint, args.fingerprint)?;
     let token = match &global.token {
         Some(token) => token.clone(),
         None => input::secret("Token (the file `token` in the node's data directory)", "the token")?,
     };
-    let mut connected = client::connect_to(&url, Some(token.trim()), Some(fingerprint)).await?;
+    let mut connected = connection::connect_to(&url, Some(token.trim()), Some(fingerprint)).await?;
     let status =
-        connected.status(proto::StatusRequest {}).await.map_err(|status| client::failure(&status))?;
+        connected.status(proto::StatusRequest {}).await.map_err(|status| connection::failure(&status))?;
     let node_id = status.into_inner().node_id;
     let known = KnownNode { fingerprint: fingerprint.to_string(), token: token.trim().to_owned() };
     let path = KnownNodes::remember(&url.to_string(), known)?;

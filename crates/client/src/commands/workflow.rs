@@ -8,7 +8,7 @@ use edgefaas_workflow::{graph, picture};
 use serde_json::{Value, json};
 
 use crate::args::{Format, Global, Workflow};
-use crate::client;
+use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -23,9 +23,9 @@ pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
 }
 
 async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::ListInstancesRequest { workflow: name.unwrap_or_default().to_owned(), limit };
-    let response = client.list_instances(request).await.map_err(|status| client::failure(&status))?;
+    let response = client.list_instances(request).await.map_err(|status| connection::failure(&status))?;
     let proto::ListInstancesResponse { instances, more } = response.into_inner();
     if global.output == Format::Json {
         let instances: Vec<_> = instances.iter().map(as_json).collect();
@@ -56,9 +56,9 @@ async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result
 }
 
 async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::GetInstanceRequest { id: id.to_owned() };
-    let response = client.get_instance(request).await.map_err(|status| client::failure(&status))?;
+    let response = client.get_instance(request).await.map_err(|status| connection::failure(&status))?;
     let instance = response.into_inner();
     if global.output == Format::Json {
         return output::json(&as_json(&instance));
@@ -81,9 +81,9 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
 }
 
 async fn change(id: &str, change: Change, what: &str, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::ChangeInstanceRequest { id: id.to_owned(), change: change.into() };
-    client.change_instance(request).await.map_err(|status| client::failure(&status))?;
+    client.change_instance(request).await.map_err(|status| connection::failure(&status))?;
     match global.output {
         Format::Json => output::json(&json!({ "id": id })),
         Format::Table => output::text(&format!("{id} {what}\n")),
@@ -107,9 +107,9 @@ async fn draw(name: &str, svg: Option<&Path>, global: &Global) -> anyhow::Result
         let compiled = edgefaas_workflow::compile(&text, name)?;
         graph::mermaid(&picture::picture(&compiled.program))
     } else {
-        let mut client = client::connect(global).await?;
+        let mut client = connection::connect(global).await?;
         let request = proto::GraphRequest { workflow: name.to_owned() };
-        let response = client.graph(request).await.map_err(|status| client::failure(&status))?;
+        let response = client.graph(request).await.map_err(|status| connection::failure(&status))?;
         response.into_inner().mermaid
     };
     match global.output {

@@ -5,17 +5,17 @@ use serde_json::json;
 
 use crate::app::{App, deploy_request};
 use crate::args::{Deploy, Format, Global};
-use crate::client::{self, Client};
+use crate::connection::{self, Client};
 use crate::output;
 use crate::progress::Step;
 
-pub async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
+pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     // Report a missing node before a build that may take minutes. The deploy uses a new connection, since the node closes an idle
     // one after some seconds.
-    drop(client::connect(global).await?);
+    drop(connection::connect(global).await?);
     let request = deploy_request(&app, app.build().await?, args.strict)?;
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let response = send(&app, request, &mut client).await?;
     let deployed = response.app.unwrap_or_default();
     if global.output == Format::Json {
@@ -54,7 +54,7 @@ async fn send(
     client: &mut Client,
 ) -> anyhow::Result<proto::DeployResponse> {
     let _step = Step::start(format!("Deploying {}", app.manifest.app));
-    let response = client.deploy(request).await.map_err(|status| client::failure(&status))?;
+    let response = client.deploy(request).await.map_err(|status| connection::failure(&status))?;
     Ok(response.into_inner())
 }
 

@@ -4,16 +4,16 @@ use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Format, Global, Trace};
-use crate::client;
+use crate::connection;
 use crate::output;
 
 /// Maximum indentation; deeper spans have the same.
 const MAX_INDENT: usize = 12;
 
 pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::TraceRequest { id: args.id.clone() };
-    let response = client.trace(request).await.map_err(|status| client::failure(&status))?;
+    let response = client.trace(request).await.map_err(|status| connection::failure(&status))?;
     let spans = response.into_inner().spans;
     if global.output == Format::Json {
         let spans: Vec<_> = spans.iter().map(as_json).collect();

@@ -15,7 +15,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::{Request, StatusCode, Uri};
 use tonic::transport::Channel;
 
-use crate::client::{CONNECT_TIMEOUT, NodeUrl};
+use crate::connection::{CONNECT_TIMEOUT, NodeUrl};
 
 /// The source of a found token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub async fn ask(
     let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
     let answer = answer
         .map_err(|_| silent(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())))?
-        .map_err(|error| silent(crate::client::root_cause(&error)))?;
+        .map_err(|error| silent(crate::connection::root_cause(&error)))?;
     match answer.headers().get(PROOF_HEADER) {
         Some(proof) if proof.to_str().is_ok_and(|proof| is_proof(proof, token, nonce, *peer)) => Ok(()),
         Some(_) => Err(Unproven::WrongProof { url: url.clone(), found_in: found_in.clone() }),

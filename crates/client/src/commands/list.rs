@@ -4,12 +4,13 @@ use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Format, Global};
-use crate::client;
+use crate::connection;
 use crate::output;
 
 pub async fn run(global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
-    let response = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
+    let mut client = connection::connect(global).await?;
+    let response =
+        client.list(proto::ListRequest {}).await.map_err(|status| connection::failure(&status))?;
     let apps = response.into_inner().apps;
     if global.output == Format::Json {
         let apps: Vec<_> = apps.iter().map(output::App::from).collect();

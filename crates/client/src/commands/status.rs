@@ -7,15 +7,15 @@ use edgefaas_platform::Clock;
 use serde_json::json;
 
 use crate::args::{Format, Global};
-use crate::client;
+use crate::connection;
 use crate::output;
 
 pub async fn run(global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let response =
-        client.status(proto::StatusRequest {}).await.map_err(|status| client::failure(&status))?;
+        client.status(proto::StatusRequest {}).await.map_err(|status| connection::failure(&status))?;
     let status = response.into_inner();
-    let list = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
+    let list = client.list(proto::ListRequest {}).await.map_err(|status| connection::failure(&status))?;
     let apps = list.into_inner().apps;
     let addresses = status.addresses.clone().unwrap_or_default();
     if global.output == Format::Json {

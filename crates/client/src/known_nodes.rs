@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use edgefaas_node::tls::Fingerprint;
+use edgefaas_api::Fingerprint;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Exit, Failure};

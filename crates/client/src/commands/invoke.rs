@@ -7,19 +7,19 @@ use edgefaas_api::control as proto;
 use edgefaas_api::control::invoke_response::Outcome;
 
 use crate::args::{Format, Global, Invoke};
-use crate::client;
+use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::progress::Step;
 
 pub async fn run(args: &Invoke, global: &Global) -> anyhow::Result<()> {
     let data = data(args.data.as_deref())?;
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::InvokeRequest { function: args.name.clone(), data };
     let response = {
         let _step = std::io::IsTerminal::is_terminal(&std::io::stderr())
             .then(|| Step::start(format!("Running {}", args.name)));
-        client.invoke(request).await.map_err(|status| client::failure(&status))?.into_inner()
+        client.invoke(request).await.map_err(|status| connection::failure(&status))?.into_inner()
     };
     if global.output == Format::Json {
         output::json(&output::invocation(&response))?;

@@ -8,14 +8,17 @@ use bytesize::ByteSize;
 use edgefaas_api::control as proto;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
 use edgefaas_manifest::{Function, Manifest, Permission, SourceKind};
+use edgefaas_platform::this_program;
 use prost::Message;
 
-use crate::args;
 use crate::cargo;
-use crate::client::MESSAGE_BYTES;
+use crate::args;
+use crate::connection::MESSAGE_BYTES;
 use crate::exit::{Exit, Failure};
-use crate::node::this_program;
 use crate::progress::Step;
+
+/// Name of the command that parses the modules of a JavaScript function in a child process.
+pub const COLLECT: &str = "collect-stdio";
 
 /// The first 8 bytes of a WebAssembly component, and of a core module.
 const COMPONENT_MAGIC: &[u8] = b"\0asm\x0d\0\x01\0";
@@ -199,10 +202,11 @@ impl App {
         let main: PathBuf = self.root.join(&function.main).components().collect();
         match function.source_kind() {
             SourceKind::Script => {
-                let (program, root) = (this_program()?, self.root.clone());
+                let program = this_program().context("this program's own file is unknown")?;
+                let root = self.root.clone();
                 let memory_bytes = Machine::probe().compile_memory_bytes();
                 let memory = memory_bytes.to_string().into();
-                let arguments = vec![args::COLLECT.into(), memory, "--".into(), main.into(), root.into()];
+                let arguments = vec![COLLECT.into(), memory, "--".into(), main.into(), root.into()];
                 let collect = move || js::collect_in_child(&program, arguments, memory_bytes);
                 let graph = tokio::task::spawn_blocking(collect).await?;
                 let graph = graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::args::{FieldName, Format, Global, Objects};
-use crate::client::{self, ObjectsClient};
+use crate::connection::{self, ObjectsClient};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::progress::Step;
@@ -21,7 +21,7 @@ use crate::progress::Step;
 const CHUNK_BYTES: usize = 256 << 10;
 
 pub async fn run(args: &Objects, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect_objects(global).await?;
+    let mut client = connection::connect_objects(global).await?;
     match args {
         Objects::List { app } => list(client, app.as_deref(), global).await,
         Objects::Get { app, object, field, path } => {
@@ -56,7 +56,7 @@ async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> 
             after_object: last.map(|object| object.object.clone()).unwrap_or_default(),
             limit: 0,
         };
-        let page = client.list(request).await.map_err(|status| client::failure(&status))?.into_inner();
+        let page = client.list(request).await.map_err(|status| connection::failure(&status))?.into_inner();
         if page.objects.is_empty() {
             break;
         }
@@ -152,8 +152,9 @@ async fn watch(
         object: object.to_owned(),
         field: field.unwrap_or_default().to_owned(),
     };
-    let mut changes = client.watch(request).await.map_err(|status| client::failure(&status))?.into_inner();
-    while let Some(change) = changes.message().await.map_err(|status| client::failure(&status))? {
+    let mut changes =
+        client.watch(request).await.map_err(|status| connection::failure(&status))?.into_inner();
+    while let Some(change) = changes.message().await.map_err(|status| connection::failure(&status))? {
         if change.lost_before > 0 {
             eprintln!("{} changes were lost: they came faster than this command reads", change.lost_before);
         }
@@ -190,7 +191,7 @@ async fn update(
         path: name.path.clone(),
         operation: Some(operation),
     };
-    client.update(request).await.map_err(|status| client::failure(&status))?;
+    client.update(request).await.map_err(|status| connection::failure(&status))?;
     let states = read(&mut client, &name.app, &name.object, &name.field, &name.path).await?;
     let state = states.first().map_or("null", |state| state.json.as_str());
     match global.output {
@@ -212,7 +213,7 @@ async fn read(
         field: field.to_owned(),
         path: path.to_vec(),
     };
-    Ok(client.get(request).await.map_err(|status| client::failure(&status))?.into_inner().fields)
+    Ok(client.get(request).await.map_err(|status| connection::failure(&status))?.into_inner().fields)
 }
 
 /// The type of the field: as given, as stored, or `default` for a new field.
@@ -309,7 +310,8 @@ async fn export(
     global: &Global,
 ) -> anyhow::Result<()> {
     let request = proto::ExportRequest { app: app.unwrap_or_default().to_owned() };
-    let mut chunks = client.export(request).await.map_err(|status| client::failure(&status))?.into_inner();
+    let mut chunks =
+        client.export(request).await.map_err(|status| connection::failure(&status))?.into_inner();
     let unwritable = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("{} cannot be written: {error}", file.display()))
     };
@@ -322,7 +324,7 @@ async fn export(
     let step = Step::start("Exporting objects");
     let mut bytes = 0;
     let written = async {
-        while let Some(chunk) = chunks.message().await.map_err(|status| client::failure(&status))? {
+        while let Some(chunk) = chunks.message().await.map_err(|status| connection::failure(&status))? {
             out.write_all(&chunk.data).map_err(unwritable)?;
             bytes += chunk.data.len() as u64;
             step.detail(output::size(bytes));
@@ -415,7 +417,7 @@ async fn import(mut client: ObjectsClient, file: &Path, global: &Global) -> anyh
     if let Ok(Err(error)) = reading.await {
         return Err(unreadable(error));
     }
-    let fields = imported.map_err(|status| client::failure(&status))?.into_inner().fields;
+    let fields = imported.map_err(|status| connection::failure(&status))?.into_inner().fields;
     match global.output {
         Format::Json => output::json(&json!({ "fields": fields })),
         Format::Table => output::text(&format!("{fields} fields\n")),

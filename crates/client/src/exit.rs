@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use edgefaas_manifest::{ManifestError, SingleFileError};
-use edgefaas_node::access::UsersError;
 use edgefaas_workflow::DefinitionError;
 
 /// Exit codes of the process. `docs/cli.md` and `--help` list them.
@@ -50,6 +49,7 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// An error with this exit code and this message for the user.
     // A failure is only used as an error.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
@@ -77,13 +77,6 @@ pub fn code(error: &anyhow::Error) -> Exit {
     } else if error.is::<ManifestError>() || error.is::<SingleFileError>() || error.is::<DefinitionError>()
     {
         Exit::Invalid
-    } else if let Some(error) = error.downcast_ref::<UsersError>() {
-        // The same codes as for answers of a node.
-        match error {
-            UsersError::Unknown { .. } => Exit::NotFound,
-            UsersError::Exists { .. } => Exit::Invalid,
-            _ => Exit::Failed,
-        }
     } else {
         Exit::Failed
     }

@@ -7,7 +7,7 @@ use edgefaas_manifest::{FILE_NAME, Manifest, is_name, is_secret_name};
 use serde_json::json;
 
 use crate::args::{Format, Global, Secrets};
-use crate::client;
+use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::input;
 use crate::output;
@@ -46,12 +46,12 @@ async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<(
     }
     let app = app_or_folder(app)?;
     // Report a missing node before the value is typed; the node closes an idle connection meanwhile.
-    drop(client::connect(global).await?);
+    drop(connection::connect(global).await?);
     let value = input::secret(&format!("Value of {name}"), &format!("the value of {name}"))?;
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::SetSecretRequest { name: name.to_owned(), value, app: app.clone() };
-    client.set_secret(request).await.map_err(|status| client::failure(&status))?;
-    let listed = client.list(proto::ListRequest {}).await.map_err(|status| client::failure(&status))?;
+    client.set_secret(request).await.map_err(|status| connection::failure(&status))?;
+    let listed = client.list(proto::ListRequest {}).await.map_err(|status| connection::failure(&status))?;
     if !listed.into_inner().apps.iter().any(|deployed| deployed.name == app) {
         eprintln!("note: no app `{app}` is deployed yet; it gets the secret with its deploy");
     }
@@ -59,10 +59,10 @@ async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<(
 }
 
 async fn list(app: Option<&str>, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::ListSecretsRequest { app: app.unwrap_or_default().to_owned() };
     let response = client.list_secrets(request).await;
-    let secrets = response.map_err(|status| client::failure(&status))?.into_inner().secrets;
+    let secrets = response.map_err(|status| connection::failure(&status))?.into_inner().secrets;
     let app = |secret: &proto::Secret| (!secret.app.is_empty()).then(|| secret.app.clone());
     match global.output {
         Format::Json => {
@@ -79,9 +79,9 @@ async fn list(app: Option<&str>, global: &Global) -> anyhow::Result<()> {
 }
 
 async fn remove(name: &str, app: String, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::RemoveSecretRequest { name: name.to_owned(), app: app.clone() };
-    client.remove_secret(request).await.map_err(|status| client::failure(&status))?;
+    client.remove_secret(request).await.map_err(|status| connection::failure(&status))?;
     let app = (!app.is_empty()).then_some(app);
     let text = match &app {
         Some(app) => format!("{name} of {app} is removed"),

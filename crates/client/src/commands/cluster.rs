@@ -6,12 +6,12 @@ use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Cluster, Format, Global};
-use crate::client::{self, Client};
+use crate::connection::{self, Client};
 use crate::output;
 use crate::progress::Step;
 
 pub async fn run(args: &Cluster, global: &Global) -> anyhow::Result<()> {
-    let client = client::connect(global).await?;
+    let client = connection::connect(global).await?;
     match args {
         Cluster::Init { name } => init(client, name.as_deref(), global).await,
         Cluster::Token { life } => token(client, *life, global).await,
@@ -23,9 +23,9 @@ pub async fn run(args: &Cluster, global: &Global) -> anyhow::Result<()> {
 async fn init(mut client: Client, name: Option<&str>, global: &Global) -> anyhow::Result<()> {
     let request = proto::InitClusterRequest { name: name.unwrap_or_default().to_owned() };
     let cluster =
-        client.init_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
+        client.init_cluster(request).await.map_err(|status| connection::failure(&status))?.into_inner();
     let request = proto::OpenClusterRequest { life_ms: 0 };
-    let opened = client.open_cluster(request).await.map_err(|status| client::failure(&status))?;
+    let opened = client.open_cluster(request).await.map_err(|status| connection::failure(&status))?;
     let token = opened.into_inner().token;
     match global.output {
         Format::Json => {
@@ -41,7 +41,7 @@ async fn init(mut client: Client, name: Option<&str>, global: &Global) -> anyhow
 async fn token(mut client: Client, life: Duration, global: &Global) -> anyhow::Result<()> {
     let request =
         proto::OpenClusterRequest { life_ms: u64::try_from(life.as_millis()).unwrap_or(u64::MAX) };
-    let opened = client.open_cluster(request).await.map_err(|status| client::failure(&status))?;
+    let opened = client.open_cluster(request).await.map_err(|status| connection::failure(&status))?;
     let token = opened.into_inner().token;
     match global.output {
         Format::Json => output::json(&json!({ "token": token })),
@@ -54,7 +54,7 @@ async fn join(mut client: Client, token: &str, name: Option<&str>, global: &Glob
     let request = proto::JoinClusterRequest { token: token.to_owned(), name };
     let cluster = {
         let _step = Step::start("Joining the cluster");
-        client.join_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner()
+        client.join_cluster(request).await.map_err(|status| connection::failure(&status))?.into_inner()
     };
     match global.output {
         Format::Json => output::json(&json!({ "cluster": cluster.id, "name": cluster.name })),
@@ -67,7 +67,7 @@ async fn join(mut client: Client, token: &str, name: Option<&str>, global: &Glob
 
 async fn revoke(mut client: Client, name: &str, global: &Global) -> anyhow::Result<()> {
     let request = proto::RevokeMemberRequest { name: name.to_owned() };
-    client.revoke_member(request).await.map_err(|status| client::failure(&status))?;
+    client.revoke_member(request).await.map_err(|status| connection::failure(&status))?;
     match global.output {
         Format::Json => output::json(&json!({ "name": name })),
         Format::Table => output::text(&format!("{name} is revoked\n")),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::client::is_loopback;
+use crate::connection::is_loopback;
 
 /// The folder inside an app with the node's data of `dev`.
 pub const FOLDER: &str = ".edgefaas";

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edgefaas_api::ControlEndpoint;
+use edgefaas_api::Fingerprint;
 use edgefaas_api::control::control_client::ControlClient;
-use edgefaas_node::config::default_data_dir;
-use edgefaas_node::tls::Fingerprint;
+use edgefaas_api::default_data_dir;
 use tonic::codegen::InterceptedService;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -21,8 +21,8 @@ use crate::dev_file;
 use crate::exit::{Exit, Failure};
 use crate::known_nodes::KnownNodes;
 use crate::output;
+use crate::pinned_tls::PinnedConnector;
 use crate::proof::{self, FoundIn, OnceConnector};
-use crate::tls::PinnedConnector;
 
 /// The largest message in either direction.
 pub const MESSAGE_BYTES: usize = 64 << 20;

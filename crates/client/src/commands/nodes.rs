@@ -6,17 +6,17 @@ use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Format, Global};
-use crate::client;
+use crate::connection;
 use crate::output;
 
 /// Smaller clock differences are not shown.
 const SKEW_SHOWN_MS: u64 = 1000;
 
 pub async fn run(global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::GetClusterRequest {};
     let cluster =
-        client.get_cluster(request).await.map_err(|status| client::failure(&status))?.into_inner();
+        client.get_cluster(request).await.map_err(|status| connection::failure(&status))?.into_inner();
     if global.output == Format::Json {
         return output::json(&as_json(&cluster));
     }

@@ -4,13 +4,13 @@ use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::args::{Format, Global, Queues};
-use crate::client;
+use crate::connection;
 use crate::output;
 
 pub async fn run(args: &Queues, global: &Global) -> anyhow::Result<()> {
-    let mut client = client::connect(global).await?;
+    let mut client = connection::connect(global).await?;
     let request = proto::ListQueuesRequest { filter: args.filter.clone(), limit: args.limit };
-    let response = client.list_queues(request).await.map_err(|status| client::failure(&status))?;
+    let response = client.list_queues(request).await.map_err(|status| connection::failure(&status))?;
     let proto::ListQueuesResponse { queues, total } = response.into_inner();
     if global.output == Format::Json {
         let queues: Vec<_> = queues

@@ -1,0 +1,396 @@
+//! Options and commands that call a node.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use edgefaas_api::Fingerprint;
+use edgefaas_manifest::Permission;
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// The node's control API [default: the node of `edgefaas dev` in this folder, else http://127.0.0.1:7070]
+    #[arg(long, global = true, value_name = "URL", env = "EDGEFAAS_NODE")]
+    pub node: Option<String>,
+    /// The node's admin token [default: `token` in the data directory of a node on this machine]
+    #[arg(long, global = true, value_name = "TOKEN", env = "EDGEFAAS_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// The node's data directory; other commands read its token there
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The format of results
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub output: Format,
+}
+
+/// The format of results.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one JSON document, or one a line.
+    Json,
+}
+
+/// The commands that call a node, or that only need an app's folder.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a new app from a template
+    New(New),
+    /// Check an app and build its functions without deploying
+    Build(Build),
+    /// Build an app and make it live
+    Deploy(Deploy),
+    /// Run a function once and print its reply
+    Invoke(Invoke),
+    /// List live apps and functions
+    List,
+    /// Show the log of a function, or of all functions
+    Logs(Logs),
+    /// Remove an app and its functions; its objects stay
+    Rm(Rm),
+    /// Make an earlier revision of an app live again
+    Rollback(Rollback),
+    /// Show addresses, memory, counts and functions of the node
+    Status,
+    /// Show the messages in, out, waiting and lost of each topic filter with subscribers
+    Queues(Queues),
+    /// List, show, cancel and retry instances of workflows; draw a workflow
+    #[command(subcommand)]
+    Workflow(Workflow),
+    /// Create a cluster, admit nodes and revoke members
+    #[command(subcommand)]
+    Cluster(Cluster),
+    /// List the members of the cluster and their connections
+    Nodes,
+    /// Read, change, watch and back up stateful objects
+    #[command(subcommand)]
+    Objects(Objects),
+    /// Show the times of an invocation or of an instance of a workflow
+    Trace(Trace),
+    /// Set, list and remove secrets
+    #[command(subcommand)]
+    Secrets(Secrets),
+    /// Trust a node on another machine: check its certificate, give its token, store both
+    Login(Login),
+}
+
+/// An app on disk.
+#[derive(Debug, Clone, Args)]
+pub struct App {
+    /// A folder with edgefaas.toml, or a single .js, .mjs, .ts, .wasm or workflow .yaml file
+    pub path: PathBuf,
+    /// A permission of a single file, such as publish=alerts/#, call=average or objects=room-* (repeatable)
+    #[arg(long, value_name = "KIND=PATTERN")]
+    pub allow: Vec<Permission>,
+}
+
+/// Options of `edgefaas new`.
+#[derive(Debug, Args)]
+pub struct New {
+    /// The app's name and its folder
+    pub name: String,
+    /// The language of its first function
+    #[arg(long, value_enum)]
+    pub lang: Language,
+}
+
+/// The language of a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Language {
+    /// Rust, compiled to a WebAssembly component.
+    Rust,
+    /// JavaScript or TypeScript; needs no toolchain.
+    Js,
+}
+
+/// Options of `edgefaas build`.
+#[derive(Debug, Args)]
+pub struct Build {
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub app: App,
+}
+
+/// Options of `edgefaas deploy`.
+#[derive(Debug, Args)]
+pub struct Deploy {
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub app: App,
+    /// Refuse workflows that call unknown functions, in place of a warning
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Options of `edgefaas invoke`.
+#[derive(Debug, Args)]
+pub struct Invoke {
+    /// The function
+    pub name: String,
+    /// The event's body: text, @FILE, or - for stdin
+    #[arg(short, long, value_name = "DATA|@FILE|-", allow_hyphen_values = true)]
+    pub data: Option<String>,
+}
+
+/// Options of `edgefaas logs`.
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// The function [default: all functions]
+    pub name: Option<String>,
+    /// Follow new lines
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Show at most N of the kept lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tail: Option<u32>,
+}
+
+/// Options of `edgefaas rm`.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// The app
+    pub name: String,
+}
+
+/// Options of `edgefaas rollback`.
+#[derive(Debug, Args)]
+pub struct Rollback {
+    /// The app
+    pub name: String,
+    /// The revision, or an unambiguous start of it [default: the one before the live one]
+    #[arg(long, value_name = "REVISION")]
+    pub to: Option<String>,
+}
+
+/// Commands below `edgefaas workflow`.
+#[derive(Debug, Subcommand)]
+pub enum Workflow {
+    /// List instances that have not ended, or that failed and can be retried
+    List {
+        /// Only instances of this workflow
+        name: Option<String>,
+        /// The maximum number of instances, the newest first
+        #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+    },
+    /// Show an instance with its data
+    Show {
+        /// The instance's id
+        id: String,
+    },
+    /// End an instance
+    Cancel {
+        /// The instance's id
+        id: String,
+    },
+    /// Retry the failed task of a durable instance
+    Retry {
+        /// The instance's id
+        id: String,
+    },
+    /// Print a workflow as a Mermaid flowchart
+    Graph {
+        /// A workflow of the node, or the file of a definition
+        name: String,
+        /// Removed: Mermaid is the only format
+        #[arg(long, value_name = "FILE", hide = true)]
+        svg: Option<PathBuf>,
+    },
+}
+
+/// Options of `edgefaas trace`.
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The id of an invocation (the header Invocation-Id), of an instance, or a W3C trace id
+    pub id: String,
+}
+
+/// Commands below `edgefaas cluster`.
+#[derive(Debug, Subcommand)]
+pub enum Cluster {
+    /// Create a cluster with this node as its first member, and print a join token for a second one
+    Init {
+        /// The node's name in the cluster [default: the machine's]
+        #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        name: Option<String>,
+    },
+    /// Print a join token, which admits one node once
+    Token {
+        /// The life of the token, such as 10m or 2h
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token_life)]
+        life: std::time::Duration,
+    },
+    /// Make this node a member of a cluster
+    Join {
+        /// The join token that `cluster init` or `cluster token` printed on another node
+        // Not `token`: that is an option of every command.
+        #[arg(value_name = "TOKEN")]
+        invitation: String,
+        /// The node's name in the cluster [default: the machine's]
+        #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        name: Option<String>,
+    },
+    /// Revoke a member, permanently
+    Revoke {
+        /// The member's name or id
+        name: String,
+    },
+}
+
+/// A field of an object.
+#[derive(Debug, Clone, Args)]
+pub struct FieldName {
+    /// The app that the object belongs to
+    pub app: String,
+    /// The object's name
+    pub object: String,
+    /// The field's name
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub field: String,
+    /// A key of a map in the field; repeat it for maps in maps
+    #[arg(long = "key", value_name = "KEY")]
+    pub path: Vec<String>,
+}
+
+/// Commands below `edgefaas objects`.
+#[derive(Debug, Subcommand)]
+pub enum Objects {
+    /// List objects with their fields
+    List {
+        /// Only objects of this app
+        app: Option<String>,
+    },
+    /// Show the value of a field, or of all fields of an object
+    Get {
+        /// The app that the object belongs to
+        app: String,
+        /// The object's name
+        object: String,
+        /// The field's name
+        field: Option<String>,
+        /// A key of a map in the field; repeat it for maps in maps
+        #[arg(long = "key", value_name = "KEY", requires = "field")]
+        path: Vec<String>,
+    },
+    /// Show changes as they happen
+    Watch {
+        /// The app that the objects belong to
+        app: String,
+        /// A pattern of object names, in which `*` stands for any characters
+        object: String,
+        /// A pattern of field names
+        field: Option<String>,
+    },
+    /// Set a register, a flag, a text, an element of a list or a part of a JSON document
+    Set {
+        #[allow(missing_docs)]
+        #[command(flatten)]
+        name: FieldName,
+        /// The value as JSON; text that is not JSON is a string
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        /// The type of a new field: register, mv-register, ew-flag, dw-flag, list, text, json
+        #[arg(long = "type", value_name = "TYPE")]
+        field_type: Option<String>,
+        /// An index of a list, or a JSON Pointer (RFC 6901) into a document
+        #[arg(long, value_name = "INDEX|POINTER")]
+        at: Option<String>,
+    },
+    /// Add to a counter, a set or the end of a list
+    Add {
+        #[allow(missing_docs)]
+        #[command(flatten)]
+        name: FieldName,
+        /// A number for counters, negative to subtract; otherwise a value as JSON
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        /// The type of a new field: counter, g-counter, bounded-counter, g-set, set, list
+        #[arg(long = "type", value_name = "TYPE")]
+        field_type: Option<String>,
+    },
+    /// Remove an element of a set or list, a key of a map, or a part of a JSON document
+    Remove {
+        #[allow(missing_docs)]
+        #[command(flatten)]
+        name: FieldName,
+        /// An element of a set as JSON, an index of a list, a key of a map or a JSON Pointer into a document
+        value: String,
+    },
+    /// Write objects to a file, while the node runs
+    Export {
+        /// The file, or `-` for stdout
+        file: PathBuf,
+        /// Only objects of this app
+        #[arg(long, value_name = "APP")]
+        app: Option<String>,
+    },
+    /// Read the file of an `export` and merge it with existing objects
+    Import {
+        /// The file, or `-` for stdin
+        file: PathBuf,
+    },
+}
+
+/// Commands below `edgefaas secrets`.
+#[derive(Debug, Subcommand)]
+pub enum Secrets {
+    /// Set a secret of an app; reads the value from stdin, or asks for it without echo
+    Set {
+        /// The secret's name
+        name: String,
+        /// The app [default: the app in this folder]
+        #[arg(long)]
+        app: Option<String>,
+    },
+    /// List the names of the secrets that are set
+    List {
+        /// Only secrets of this app
+        #[arg(long)]
+        app: Option<String>,
+    },
+    /// Remove a secret of an app
+    Rm {
+        /// The secret's name
+        name: String,
+        /// The app [default: the app in this folder]
+        #[arg(long)]
+        app: Option<String>,
+        /// A secret that an earlier version set for the whole node and that no app names
+        #[arg(long, conflicts_with = "app")]
+        unassigned: bool,
+    },
+}
+
+/// Options of `edgefaas queues`.
+#[derive(Debug, Args)]
+pub struct Queues {
+    /// Only this topic filter
+    pub filter: Option<String>,
+    /// The maximum number of filters, those with the most waiting messages first
+    #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+/// Options of `edgefaas login`.
+#[derive(Debug, Args)]
+pub struct Login {
+    /// The node's control API, such as https://pi.local:7070
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// The SHA-256 fingerprint of its certificate [default: shows it and asks for confirmation]
+    #[arg(long, value_name = "SHA256")]
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// The life of a join token, at least 1 s.
+fn token_life(text: &str) -> Result<std::time::Duration, String> {
+    let life = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match life.as_secs() {
+        0 => Err("the life of a token is at least 1 s; give a longer one, such as 10m".to_owned()),
+        _ => Ok(life),
+    }
+}

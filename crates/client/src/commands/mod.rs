@@ -1,0 +1,53 @@
+//! One file for each command.
+
+mod build;
+mod cluster;
+pub mod deploy;
+mod invoke;
+mod list;
+mod login;
+mod logs;
+mod new;
+mod nodes;
+mod objects;
+mod queues;
+mod rm;
+mod rollback;
+mod secrets;
+mod status;
+mod trace;
+mod workflow;
+
+use anyhow::Context;
+use tokio::runtime::Builder;
+
+use crate::args::{Command, Global};
+
+/// Runs a command to its end, in a runtime of its own.
+///
+/// # Errors
+/// The command failed; [`exit::code`](crate::exit::code) gives the exit code of the error.
+pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    runtime.block_on(async {
+        match command {
+            Command::New(args) => new::run(args, global),
+            Command::Build(args) => build::run(args, global).await,
+            Command::Deploy(args) => deploy::run(args, global).await,
+            Command::Invoke(args) => invoke::run(args, global).await,
+            Command::List => list::run(global).await,
+            Command::Logs(args) => logs::run(args, global).await,
+            Command::Rm(args) => rm::run(args, global).await,
+            Command::Rollback(args) => rollback::run(args, global).await,
+            Command::Status => status::run(global).await,
+            Command::Queues(args) => queues::run(args, global).await,
+            Command::Workflow(args) => workflow::run(args, global).await,
+            Command::Cluster(args) => cluster::run(args, global).await,
+            Command::Nodes => nodes::run(global).await,
+            Command::Objects(args) => objects::run(args, global).await,
+            Command::Trace(args) => trace::run(args, global).await,
+            Command::Secrets(args) => secrets::run(args, global).await,
+            Command::Login(args) => login::run(args, global).await,
+        }
+    })
+}
