@@ -11,8 +11,8 @@ use edgefaas_manifest::{Function, Manifest, Permission, SourceKind};
 use edgefaas_platform::this_program;
 use prost::Message;
 
-use crate::cargo;
 use crate::args;
+use crate::cargo;
 use crate::connection::MESSAGE_BYTES;
 use crate::exit::{Exit, Failure};
 use crate::progress::Step;

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::time::Duration;
 
 use edgefaas_api::ControlEndpoint;
@@ -107,10 +108,15 @@ impl fmt::Display for NodeUrl {
 pub type ObjectsClient =
     edgefaas_api::objects::objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
+/// A future that this crate compiles, and not its user: it contains HTTP/2.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'a>>;
+
 /// Connects to the node that the options, the environment or the current folder name.
-pub async fn connect(global: &Global) -> anyhow::Result<Client> {
-    let (channel, bearer) = find(global).await?;
-    Ok(client(channel, bearer))
+pub fn connect(global: &Global) -> Boxed<'_, Client> {
+    Box::pin(async move {
+        let (channel, bearer) = find(global).await?;
+        Ok(client(channel, bearer))
+    })
 }
 
 /// Connects to the objects service of the same node.
@@ -189,14 +195,16 @@ async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
 }
 
 /// Connects to the control API at `url`; with TLS only to the node whose certificate has the fingerprint `pin`.
-pub async fn connect_to(
-    url: &NodeUrl,
+pub fn connect_to<'a>(
+    url: &'a NodeUrl,
     token: Option<&str>,
     pin: Option<Fingerprint>,
-) -> anyhow::Result<Client> {
+) -> Boxed<'a, Client> {
     let token = token.map_or(Token::None, |token| Token::Given(token.to_owned()));
-    let (channel, bearer) = open(url, &token, pin).await?;
-    Ok(client(channel, bearer))
+    Box::pin(async move {
+        let (channel, bearer) = open(url, &token, pin).await?;
+        Ok(client(channel, bearer))
+    })
 }
 
 async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow::Result<(Channel, Bearer)> {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::app::{App, deploy_request};
 use crate::args::{Deploy, Format, Global};
-use crate::connection::{self, Client};
+use crate::connection::{self, Boxed, Client};
 use crate::output;
 use crate::progress::Step;
 
@@ -43,9 +43,11 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
 }
 
 /// Builds an app and makes it live.
-pub async fn deploy(app: &App, strict: bool, client: &mut Client) -> anyhow::Result<proto::DeployResponse> {
-    let request = deploy_request(app, app.build().await?, strict)?;
-    send(app, request, client).await
+pub fn deploy<'a>(app: &'a App, strict: bool, client: &'a mut Client) -> Boxed<'a, proto::DeployResponse> {
+    Box::pin(async move {
+        let request = deploy_request(app, app.build().await?, strict)?;
+        send(app, request, client).await
+    })
 }
 
 async fn send(
