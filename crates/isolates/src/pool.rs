@@ -1,5 +1,6 @@
 //! All isolates of a node: one engine, one pool, one epoch clock, two languages.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -50,6 +51,9 @@ pub struct Isolates {
     running: AtomicU32,
 }
 
+/// A future that this crate compiles, once. Without the box each crate that polls it would compile the engine's generic code.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 impl Isolates {
     /// Sets up engine, pool and epoch clock. Nothing is compiled yet.
     ///
@@ -79,7 +83,11 @@ impl Isolates {
 
     /// Compiles, links and checks a source. Long work runs on the runtime's blocking threads; dropping the future abandons
     /// it there: it ends by itself and its result is dropped.
-    pub async fn prepare(&self, function: Preparing<'_>) -> Result<Program, PrepareError> {
+    pub fn prepare<'a>(&'a self, function: Preparing<'a>) -> Boxed<'a, Result<Program, PrepareError>> {
+        Box::pin(self.compile_and_link(function))
+    }
+
+    async fn compile_and_link(&self, function: Preparing<'_>) -> Result<Program, PrepareError> {
         if matches!(function.source, FunctionSource::JavaScript(_)) {
             // Compiled once a node, and no part of any function's own time.
             self.javascript().await?;
@@ -172,7 +180,19 @@ impl Isolates {
 
     /// Runs one invocation in an isolate of its own, which is gone afterwards unless the program was prepared for
     /// [reuse](Isolation::Reuse). Dropping the future ends the run, and the isolate with it.
-    pub async fn run_started(
+    pub fn run_started<'a>(
+        &'a self,
+        program: &'a Program,
+        start: Start,
+        meta: &'a InvocationMeta,
+        event: Event,
+        limits: Limits,
+        host: Box<dyn Host>,
+    ) -> Boxed<'a, Completion> {
+        Box::pin(self.run_isolate(program, start, meta, event, limits, host))
+    }
+
+    async fn run_isolate(
         &self,
         program: &Program,
         start: Start,
