@@ -1,4 +1,4 @@
-//! Telling instances what happened, and writing down what they have become.
+//! Advancing instances: an event goes in, actions come out, and a durable instance is committed between the two.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::actions::Asked;
+use super::actions::PendingCall;
 use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects, Turns};
 use super::instance::{Running, Start};
@@ -27,14 +27,14 @@ use super::run_state::INSTANCE_BYTES;
 use super::run_state::{End, Refusal, RunState};
 use super::turn::{Paused, YieldTimer};
 
-/// How long a full disk is waited for.
+/// The interval between two commit attempts while the disk is full.
 const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
 impl Coordinator {
-    /// Gives an instance its place. It begins with [`Event::Start`].
+    /// Registers an instance within the budgets. [`Event::Start`] starts it.
     ///
     /// # Errors
-    /// There is no room for it, or workflows start one another without end.
+    /// A budget or the disk has no room for the instance, the chain of calls is too deep, or the node is draining.
     pub fn enter_workflow(self: &Arc<Self>, start: Start) -> Result<Arc<Running>, InvocationError> {
         let workflow = start.workflow.clone();
         let name = || workflow.name.to_string();
@@ -47,12 +47,12 @@ impl Coordinator {
         let limits = self.limits;
         let full =
             |capacity: usize| InvocationError::QueueFull { function: name(), capacity: capacity as u32 };
-        // What runs already may start others: it is to finish.
+        // A running instance may still start children, so that it can finish.
         if start.depth == 0 && self.running.load(Relaxed) >= limits.running {
             return Err(full(limits.running));
         }
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
-        // A part of one that is there finds its room with it.
+        // A child is admitted together with its parent.
         let is_new = !start.is_recovered && start.parent.is_none();
         if is_new && workflow.program.durable && !self.broker.wal().has_room(bytes) {
             let error = self.store.committer().disk_full();
@@ -77,15 +77,15 @@ impl Coordinator {
         }
         let unix_ms = self.clock.now_unix_ms();
         let instance = Instance::new(start.id.to_string().into(), start.input, start.id.0 as u64, unix_ms);
-        let most = start.workflow.program.max_instances;
+        let max_instances = start.workflow.program.max_instances;
         let mut instances = self.instances.lock();
         if instances.len() >= limits.instances {
             return Err(full(limits.instances));
         }
-        if let Some(most) = most {
+        if let Some(max_instances) = max_instances {
             let same = start.workflow.figures.live.load(Relaxed);
-            if same >= most {
-                return Err(full(most as usize));
+            if same >= max_instances {
+                return Err(full(max_instances as usize));
             }
         }
         start.workflow.figures.live.fetch_add(1, Relaxed);
@@ -108,7 +108,8 @@ impl Coordinator {
         Ok(running)
     }
 
-    /// Runs a workflow from its start to its end, as a function is run. If the future is dropped it goes on all the same.
+    /// Runs a workflow from its start to its end, as a function is run. If the future is dropped, the instance
+    /// continues.
     pub async fn run_workflow(self: &Arc<Self>, start: Start) -> Outcome {
         let (id, since) = (start.id.to_string(), Instant::now());
         let workflow = start.workflow.clone();
@@ -141,7 +142,7 @@ impl Coordinator {
         Outcome { id, result, timing }
     }
 
-    /// Tells an instance of an event, on a task of its own.
+    /// Delivers an event to an instance on a new task.
     pub(crate) fn spawn_drive(self: &Arc<Self>, running: Arc<Running>, queued: Queued) {
         let coordinator = self.clone();
         let drive: Pin<Box<dyn Future<Output = ()> + Send>> =
@@ -149,24 +150,28 @@ impl Coordinator {
         self.workers.spawn(drive);
     }
 
-    /// Tells an instance of an event, and goes on with it as far as this task can.
+    /// Delivers an event to an instance and carries out the calls that follow in this task.
     pub(crate) async fn drive(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
         let mut next = Some(queued);
         while let Some(queued) = next {
-            // Boxed: what a call needs is not allocated for an instance that only takes its turn.
-            let asked = match running.is_durable() {
+            // Boxed, so that an instance without a pending call does not allocate memory for one.
+            let pending = match running.is_durable() {
                 true => Box::pin(self.step_durable(running, [queued])).await,
                 false => self.step(running, queued).await,
             };
-            next = match asked {
-                Some(asked) => Box::pin(self.carry_out(running, asked)).await,
+            next = match pending {
+                Some(pending) => Box::pin(self.carry_out(running, pending)).await,
                 None => None,
             };
         }
     }
 
-    /// Tells an instance of an event. While a long turn of it goes on elsewhere, the event waits for that.
-    pub(super) async fn step(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) -> Option<Asked> {
+    /// Delivers an event to an instance. While a long turn of the instance runs elsewhere, the event waits.
+    pub(super) async fn step(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: Queued,
+    ) -> Option<PendingCall> {
         let turn = {
             let mut state = running.state.lock();
             let queued = state.turns.offer(queued)?;
@@ -178,21 +183,21 @@ impl Coordinator {
         };
         match turn {
             Ok(actions) => {
-                let asked = self.perform(running, actions, true);
-                if self.ended_when_stored(running).await { asked } else { None }
+                let pending = self.perform(running, actions, true);
+                if self.ended_when_stored(running).await { pending } else { None }
             }
-            // Boxed: few turns are long.
+            // Boxed, since few turns are long.
             Err(paused) => Box::pin(self.step_elsewhere(running, paused)).await,
         }
     }
 
-    /// Ends a turn that is long, and tells the instance of what came meanwhile.
+    /// Finishes a long turn, and delivers the events that arrived during it.
     async fn step_elsewhere(
         self: &Arc<Self>,
         running: &Arc<Running>,
         paused: Box<Paused>,
-    ) -> Option<Asked> {
-        let mut inline: Option<Asked> = None;
+    ) -> Option<PendingCall> {
+        let mut inline: Option<PendingCall> = None;
         let (mut turn, mut waiting) = (Err(paused), Vec::new().into_iter());
         let mut timer = YieldTimer::start();
         loop {
@@ -207,10 +212,10 @@ impl Coordinator {
                     }
                 },
             };
-            if let Some(asked) = self.perform(running, actions, true)
-                && let Some(before) = inline.replace(asked)
+            if let Some(pending) = self.perform(running, actions, true)
+                && let Some(before) = inline.replace(pending)
             {
-                self.spawn_asked(running, before);
+                self.spawn_call(running, before);
             }
             if !self.ended_when_stored(running).await {
                 return None;
@@ -225,21 +230,21 @@ impl Coordinator {
         }
     }
 
-    /// Tells the end of an instance, if that has come, once its messages have been stored. False if they cannot be: the
-    /// instance is gone.
+    /// Reports the end of an instance, if it has ended, once its messages are stored. False if they cannot be stored;
+    /// the instance is then removed.
     async fn ended_when_stored(self: &Arc<Self>, running: &Arc<Running>) -> bool {
         let published = {
             let state = running.state.lock();
             state.published.filter(|_| state.instance.status().is_ended())
         };
         if published.is_some() {
-            // That may take as long as the disk does.
+            // Storing may take as long as the disk takes.
             running.has_settled();
         }
         if let Some(ticket) = published
             && let Err(error) = self.broker.durable(ticket).await
         {
-            tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
+            tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its messages could not be stored");
             self.forget(running);
             return false;
         }
@@ -247,7 +252,7 @@ impl Coordinator {
         true
     }
 
-    /// Timers and counts after something has happened.
+    /// Updates timers and counts after a turn.
     pub(super) fn settle(&self, running: &Running, state: &mut RunState) {
         let due_ms = state.instance.due_ms();
         self.timers.set(running.id, state.registered.due_ms, due_ms);
@@ -255,9 +260,9 @@ impl Coordinator {
         let fits = state.charge_for(running.input_bytes, state.instance.bytes());
         state.budget.refusal = match state.budget.refusal {
             Refusal::None if !fits => Refusal::Due,
-            // The task that failed was caught, and the instance is too large still.
-            Refusal::Told { steps } if !fits && state.instance.steps() > steps => Refusal::Due,
-            Refusal::Told { .. } | Refusal::Due if fits => Refusal::None,
+            // The workflow caught the error, and the instance is still too large.
+            Refusal::Delivered { steps } if !fits && state.instance.steps() > steps => Refusal::Due,
+            Refusal::Delivered { .. } | Refusal::Due if fits => Refusal::None,
             other => other,
         };
         let runs = state.instance.status() == Status::Running;
@@ -283,27 +288,27 @@ impl Coordinator {
         Value::Object(names.iter().filter_map(value).collect())
     }
 
-    /// Advances a durable instance: what happened, what functions changed and what is to be sent are one batch, before
-    /// anything else begins. Events that come meanwhile go with the next batch.
+    /// Advances a durable instance. The events, the effects of its functions and its messages are committed in one
+    /// batch before the next step starts. Events that arrive during the commit go into the next batch.
     pub(super) async fn step_durable(
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: impl IntoIterator<Item = Queued>,
-    ) -> Option<Asked> {
+    ) -> Option<PendingCall> {
         {
             let mut state = running.state.lock();
             if !state.turns.begin(queued) {
                 return None;
             }
         }
-        let mut inline: Option<Asked> = None;
+        let mut inline: Option<PendingCall> = None;
         loop {
             let Some(taken) = running.state.lock().turns.take() else { break };
             let mut queued = Vec::with_capacity(taken.len());
             for item in taken {
                 match &item.inbox {
                     Some((_, Some(ticket))) if self.broker.durable(*ticket).await.is_err() => {
-                        // It was never accepted, and whoever sent it has been told so.
+                        // The event was never accepted, and its sender has received the error.
                         if matches!(item.event, Event::Start) {
                             self.forget(running);
                             return None;
@@ -317,7 +322,7 @@ impl Coordinator {
             }
             let mut batch = Batch::default();
             let mut outgoing = Vec::new();
-            // What they hold of the budgets is held until it is on the disk.
+            // The events stay charged to the budgets until they are on the disk.
             let mut charges = Vec::new();
             let mut actions = Vec::new();
             let mut timer = YieldTimer::start();
@@ -341,7 +346,7 @@ impl Coordinator {
                 }
                 match turn {
                     Ok(more) => actions.extend(more),
-                    // Boxed: few turns are long.
+                    // Boxed, since few turns are long.
                     Err(paused) => match Box::pin(self.finish_turn(running, paused)).await {
                         Some(more) => actions.extend(more),
                         None => {
@@ -364,24 +369,24 @@ impl Coordinator {
                 self.log_state(running, &mut state, &mut batch);
             }
             if let Err(error) = self.commit_step(running, batch).await {
-                // On the disk it is where it was, and goes on from there at the next start.
-                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops");
+                // The stored instance is unchanged and continues from there at the next start.
+                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its step could not be stored");
                 self.forget(running);
                 return None;
             }
             drop(charges);
             self.publisher.send(outgoing);
-            if let Some(asked) = self.perform(running, actions, false)
-                && let Some(before) = inline.replace(asked)
+            if let Some(pending) = self.perform(running, actions, false)
+                && let Some(before) = inline.replace(pending)
             {
-                self.spawn_asked(running, before);
+                self.spawn_call(running, before);
             }
             self.ended_if(running);
         }
         inline
     }
 
-    /// Commits what a step came to, once there is room for it.
+    /// Commits the batch of a step. While the disk is full, retries every [`DISK_WAIT`].
     async fn commit_step(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
         loop {
             match self.store.committer().commit(batch.clone(), self.durability).await {
@@ -394,7 +399,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes the messages out of what is to be done.
+    /// Removes the publishes from `actions` and returns their messages.
     fn messages_of(&self, running: &Running, actions: &mut Vec<Action>) -> Vec<Message> {
         let mut messages = Vec::new();
         actions.retain(|action| match action {

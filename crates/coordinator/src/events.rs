@@ -1,4 +1,4 @@
-//! Messages that pass: which workflows they start, and which instances go on with them.
+//! Published messages as events: the workflows that they start, and the instances that wait for them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,11 +25,11 @@ use super::run_state::INSTANCE_BYTES;
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
 
-/// A message and the workflows that wait for it, each with its room.
+/// A message and the workflows that wait for it, with the room reserved for each.
 pub struct Offered {
     event: Arc<Value>,
     event_bytes: usize,
-    /// The event's memory, for all instances that are told.
+    /// The event's memory, shared by all instances that receive it.
     held: Option<Arc<Taken>>,
     arrival: Arrival,
     tells: Vec<Tell>,
@@ -46,7 +46,7 @@ struct Tell {
 }
 
 impl Offered {
-    /// The event's memory, once for all instances that are told: a message that all of them wait for has to find room beside them.
+    /// Charges the event's memory once for all instances that receive it.
     fn hold_event(&mut self, budget: &NodeBudget) -> Result<&Arc<Taken>, NoRoomForEvent> {
         let held = match self.held.take() {
             Some(held) => held,
@@ -57,10 +57,10 @@ impl Offered {
 }
 
 impl Coordinator {
-    /// Which workflows wait for a message, if any do. Nothing has happened yet.
+    /// The workflows that wait for a message, with reserved room; `None` without any. No instance has changed yet.
     ///
     /// # Errors
-    /// One of them has no room for it: what its publisher is to be told.
+    /// A workflow has no room for the message: the verdict for its publisher.
     pub fn offered_to_workflows(&self, publishing: &Publishing<'_>) -> Result<Option<Offered>, Verdict> {
         let routes = self.registry.routes();
         let starts = routes.starts();
@@ -112,10 +112,10 @@ impl Coordinator {
         Ok(Some(offered))
     }
 
-    /// Finds room for a message with one of those who wait for it.
+    /// Reserves room for a message with one waiter.
     ///
     /// # Errors
-    /// There is none, and its publisher can be told.
+    /// The waiter has no room, and the publisher can be refused.
     fn find_room(
         &self,
         publishing: &Publishing<'_>,
@@ -124,7 +124,7 @@ impl Coordinator {
         offered: &mut Offered,
     ) -> Result<(), Verdict> {
         let qos = publishing.message().qos();
-        let is_told = qos > QoS::AtMostOnce;
+        let can_refuse = qos > QoS::AtMostOnce;
         match &interest.waiter {
             Waiter::Instance(id, frame) => {
                 let Some(running) = self.find(*id) else { return Ok(()) };
@@ -135,16 +135,16 @@ impl Coordinator {
                         let (frame, source) = (*frame, interest.source);
                         offered.tells.push(Tell { running, frame, source, charge });
                     }
-                    Err(_) if is_told => return Err(self.refusal(publishing)),
+                    Err(_) if can_refuse => return Err(self.refusal(publishing)),
                     Err(reason) => self.drop_event(&running.workflow, &id.to_string(), &reason),
                 }
             }
             Waiter::Start(name) => {
                 let Some(workflow) = routes.workflow(name) else { return Ok(()) };
-                // Asked before anything has happened, since the message may be offered again.
+                // Checked before any change, since the message may be offered again.
                 let (depth, payload_bytes) = (offered.arrival.depth, offered.arrival.payload_bytes);
                 if depth == 0 && self.is_full_of(workflow, payload_bytes) {
-                    if is_told {
+                    if can_refuse {
                         return Err(self.refusal(publishing));
                     }
                     self.figures.rejected.fetch_add(1, Relaxed);
@@ -159,7 +159,7 @@ impl Coordinator {
                 }
                 match self.lanes.reserve(name, offered.event_bytes, self.budget.bytes()) {
                     Ok(room) => offered.lanes.push((workflow.clone(), interest, room)),
-                    Err(_) if is_told => return Err(self.refusal(publishing)),
+                    Err(_) if can_refuse => return Err(self.refusal(publishing)),
                     Err(reason) => self.drop_event(workflow, "", &reason),
                 }
             }
@@ -167,7 +167,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// What the publisher of a message is told for which there is no room.
+    /// The verdict for the publisher of a message without room.
     fn refusal(&self, publishing: &Publishing<'_>) -> Verdict {
         // MQTT 3.1.1 has no negative acknowledgement.
         match publishing.origin() {
@@ -178,13 +178,13 @@ impl Coordinator {
         }
     }
 
-    /// Whether an event starts a workflow whose filters are evaluated at once.
+    /// True if an event starts a workflow whose filters are evaluated in the publish hook.
     fn starts_by(&self, workflow: &LiveWorkflow, source: usize, event: &Value) -> bool {
         let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
         on.and_then(|on| on.filters.get(source)).is_some_and(|filter| filter.takes(event))
     }
 
-    /// Gives a message to the workflows that wait for it. They observe: everybody else still gets it.
+    /// Delivers a message to the workflows that wait for it. Subscribers receive it as well.
     pub fn give_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
         let Offered { event, arrival, tells, starts, lanes, .. } = offered;
         for Tell { running, frame, source, charge } in tells {
@@ -214,17 +214,17 @@ impl Coordinator {
         }
     }
 
-    /// There is no room for another instance of a workflow with so large an input.
+    /// True if a workflow has no room for another instance with an input of `bytes` bytes.
     fn is_full_of(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
-        let most = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
-        most.is_some_and(|most| workflow.figures.live.load(Relaxed) >= most)
+        let max_instances = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
+        max_instances.is_some_and(|max| workflow.figures.live.load(Relaxed) >= max)
             || !self.finds_room(workflow, INSTANCE_BYTES.saturating_add(bytes))
             || self.running.load(Relaxed) >= self.limits.running
             || self.instances.lock().len() >= self.limits.instances
             || self.broker.wal().is_full()
     }
 
-    /// Starts an instance for a message; one that is durable is on the disk before the message is acknowledged.
+    /// Starts an instance for a message. A durable instance is on the disk before the message is acknowledged.
     fn start_by(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
@@ -242,7 +242,7 @@ impl Coordinator {
         }
     }
 
-    /// Begins an instance that has its place.
+    /// Begins an instance that is registered.
     pub fn begin_with(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: Arc<Running>) {
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
             return self.spawn_drive(running, Queued::now(Event::Start));
@@ -260,7 +260,7 @@ impl Coordinator {
         });
     }
 
-    /// Tells an instance of a message.
+    /// Delivers a message to an instance.
     fn tell(
         self: &Arc<Self>,
         publishing: &mut Publishing<'_>,
@@ -269,19 +269,19 @@ impl Coordinator {
         charge: Charge,
     ) {
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
-            return self.tell_in_order(running, Queued { charge: Some(charge), ..Queued::now(event) });
+            return self.deliver_in_order(running, Queued { charge: Some(charge), ..Queued::now(event) });
         }
         let (number, key, value) = self.inbox_entry(running, &event);
         publishing.record(key, Some(value));
         let (coordinator, running) = (self.clone(), running.clone());
         publishing.on_recorded(move |ticket| {
             let queued = Queued { charge: Some(charge), ..Queued::recorded(event, number, ticket) };
-            coordinator.tell_in_order(&running, queued);
+            coordinator.deliver_in_order(&running, queued);
         });
     }
 }
 
-/// A message as a CloudEvent, and whether it was none before.
+/// A message as a CloudEvent; true if the message was not a CloudEvent itself.
 fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
     let properties = message.properties();
     if is_event(message) {

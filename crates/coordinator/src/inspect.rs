@@ -11,25 +11,25 @@ use super::instance::Running;
 use super::run_state::End;
 use super::views::InstanceView;
 
-/// Why an instance can't be changed.
+/// An instance cannot be cancelled or retried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// There is none.
+    /// No instance has this id, or it has ended.
     #[error("there is no instance {0}, or it has ended; `edgefaas workflow list` shows those there are")]
     Unknown(String),
-    /// It did not fail.
+    /// The instance did not fail.
     #[error("instance {id} is {status}; only one that failed can be retried")]
     NotFaulted {
-        /// Which.
+        /// The id of the instance.
         id: String,
-        /// What it is.
+        /// The status of the instance.
         status: &'static str,
     },
 }
 
 impl Coordinator {
-    /// Instances of a workflow, or of all, newest first, `most` of them; and how many more there are.
-    pub fn list(&self, workflow: Option<&str>, most: usize) -> (Vec<InstanceView>, u64) {
+    /// At max `max` instances of a workflow, or of all workflows, newest first, and the number of further ones.
+    pub fn list(&self, workflow: Option<&str>, max: usize) -> (Vec<InstanceView>, u64) {
         let mut found: Vec<Arc<Running>> = self
             .instances
             .lock()
@@ -38,15 +38,15 @@ impl Coordinator {
             .cloned()
             .collect();
         found.sort_by_key(|running| std::cmp::Reverse(running.id));
-        let more = found.len().saturating_sub(most) as u64;
-        (found.iter().take(most).map(|running| running.view(false)).collect(), more)
+        let more = found.len().saturating_sub(max) as u64;
+        (found.iter().take(max).map(|running| running.view(false)).collect(), more)
     }
 }
 
 impl Coordinator {
     /// See [`Coordinator::list`].
-    pub fn instances(&self, workflow: Option<&str>, most: usize) -> (Vec<InstanceView>, u64) {
-        let (mut found, more) = self.list(workflow, most);
+    pub fn instances(&self, workflow: Option<&str>, max: usize) -> (Vec<InstanceView>, u64) {
+        let (mut found, more) = self.list(workflow, max);
         for view in &mut found {
             if let Some(running) = self.find(view.id) {
                 let secrets = &running.workflow.program.secrets;
@@ -76,7 +76,7 @@ impl Coordinator {
     /// Ends an instance.
     ///
     /// # Errors
-    /// There is none.
+    /// `Unknown` if no instance has this id.
     pub async fn cancel_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let running = self.find(id).ok_or_else(|| ChangeError::Unknown(id.to_string()))?;
         let faulted = running.state.lock().instance.status() == Status::Faulted;
@@ -88,10 +88,10 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Tries the task again that failed.
+    /// Retries the failed task.
     ///
     /// # Errors
-    /// There is no such instance, or it did not fail.
+    /// `NotFound`, or the instance did not fail.
     pub fn retry_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let running = self.find(id).ok_or_else(|| ChangeError::Unknown(id.to_string()))?;
         {

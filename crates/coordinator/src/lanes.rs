@@ -1,13 +1,13 @@
-//! Events that may start workflows whose filters or rules have expressions that need jaq, or state.
+//! Lanes: queues of start events whose filters need jaq or whose rules have state, one for each workflow.
 //!
 //! ```text
 //! publish hook --reserve, record--> lane of the workflow --one at a time--> evaluation --> starts
 //! ```
 //!
-//! Such an expression may take its whole limit, and nothing else is to wait for it: neither the publisher nor another
-//! workflow. So the hook only records the event (for durable workflows on the disk, before it is acknowledged) and puts it
-//! into the lane of its workflow. A lane evaluates its events in their order, one at a time, on a thread that serves no
-//! connections. At most [`EVALUATIONS`] lanes do at the same time, and they take turns after each event.
+//! Such an expression may take its whole time limit, and neither the publisher nor another workflow may wait for it. So
+//! the hook only records the event (on the disk for durable workflows, before the acknowledgement) and adds it to the
+//! lane of its workflow. A lane evaluates its events in order, one at a time, on a thread that serves no connections.
+//! At most [`EVALUATIONS`] lanes evaluate at the same time, and they take turns after each event.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use tokio::sync::Semaphore;
 
 use super::inbox::NoRoomForEvent;
 
-/// Events that are evaluated at the same time, over all workflows.
+/// Maximum number of concurrent evaluations, over all workflows.
 const EVALUATIONS: usize = 2;
-/// The lanes of all workflows that have some.
+/// The lanes of all workflows with waiting events.
 pub(crate) struct Lanes {
     pub(crate) lanes: Mutex<HashMap<Arc<str>, Arc<Lane>>>,
     pub(crate) turns: Semaphore,
@@ -40,11 +40,11 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) waiting: VecDeque<(StartEvent, Option<LaneRoom>)>,
-    /// A task works on them.
+    /// True while a task evaluates the events.
     pub(crate) draining: bool,
 }
 
-/// Room for an event in a lane.
+/// Reserved room for an event in a lane.
 pub(crate) struct LaneRoom {
     pub(crate) lane: Arc<Lane>,
     pub(crate) _of_lane: Taken,
@@ -58,14 +58,14 @@ pub(crate) struct StartEvent {
     pub filter: Arc<ActiveFilter>,
     pub event: Arc<Value>,
     pub arrival: Arrival,
-    /// Its entry on the disk, if it has one.
+    /// The number of its entry on the disk, if it is recorded.
     pub number: Option<u64>,
 }
 
-/// The circumstances of an event.
+/// Time, depth and trace of an event.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Arrival {
-    /// By the node's own clock.
+    /// Time of the monotonic clock.
     pub now_ms: u64,
     pub unix_ms: u64,
     /// The size of its message's payload.
@@ -75,14 +75,14 @@ pub(crate) struct Arrival {
 }
 
 impl Lanes {
-    /// No lanes yet; each may have `lane_bytes` of events.
+    /// Empty lanes, each for at most `lane_bytes` bytes of events.
     pub fn new(lane_bytes: usize) -> Self {
         Self { lanes: Mutex::default(), turns: Semaphore::new(EVALUATIONS), lane_bytes }
     }
 
     pub fn of(&self, workflow: &Arc<str>) -> Arc<Lane> {
         let mut lanes = self.lanes.lock();
-        // Of workflows that were deployed before and have no events any more.
+        // Drops the lanes of former workflows without events.
         if lanes.len() > 16 && lanes.len().is_power_of_two() && !lanes.contains_key(workflow) {
             let is_used =
                 |lane: &Arc<Lane>| Arc::strong_count(lane) > 1 || !lane.queue.lock().waiting.is_empty();
@@ -98,7 +98,7 @@ impl Lanes {
     /// Reserves room for an event.
     ///
     /// # Errors
-    /// The lane has none, or the node.
+    /// The lane or the node has no room.
     pub fn reserve(
         &self,
         workflow: &Arc<str>,
@@ -112,7 +112,7 @@ impl Lanes {
         Ok(LaneRoom { lane, _of_lane: of_lane, _of_node: of_node })
     }
 
-    /// Events that wait, over all workflows.
+    /// Number of waiting events, over all workflows.
     pub fn waiting(&self) -> usize {
         self.lanes.lock().values().map(|lane| lane.queue.lock().waiting.len()).sum()
     }

@@ -39,7 +39,7 @@ pub(super) enum MessageError {
     /// The message has neither a topic nor the type of an event.
     #[error("the message has no topic")]
     NoTopic,
-    /// The workflow has no permission to publish there.
+    /// The workflow has no permission to publish to the topic.
     #[error(
         "the workflow may not publish to `{topic}`: its permissions.publish in the manifest do not name it"
     )]
@@ -116,8 +116,8 @@ pub(super) fn of(
 }
 
 impl Coordinator {
-    /// Whether somebody subscribes to the lifecycle of a workflow.
-    pub(super) fn lifecycle_is_wanted(&self, workflow: &str) -> bool {
+    /// True if a client or a workflow subscribes to the lifecycle events of a workflow.
+    pub(super) fn has_lifecycle_subscriber(&self, workflow: &str) -> bool {
         let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
         self.broker.has_subscribers_below(NODE_LEVEL, EVENTS_LEVEL)
             && any.into_iter().any(|kind| {
@@ -127,7 +127,7 @@ impl Coordinator {
             })
     }
 
-    /// Tells what happened to a workflow or one of its tasks, if somebody listens.
+    /// Publishes a lifecycle event of a workflow or task, if it has a subscriber.
     pub(super) fn publish_lifecycle(&self, running: &Running, note: &Note) {
         let name = &running.workflow.name;
         let what = if note.node.is_some() { "task" } else { "workflow" };
@@ -164,8 +164,9 @@ impl Coordinator {
         self.publisher.publish(name, running.depth.saturating_add(1), message);
     }
 
-    /// Answers whoever asked over MQTT; if nobody did and nobody else was told, a failure is a dead letter.
-    pub(super) fn answer_workflow(self: &Arc<Self>, running: &Running, result: &Ended, told: bool) {
+    /// Publishes the answer to an MQTT caller. Without a caller or another receiver of the result, a failure becomes a
+    /// dead letter.
+    pub(super) fn answer_workflow(self: &Arc<Self>, running: &Running, result: &Ended, is_reported: bool) {
         let name = &running.workflow.name;
         let problem = |error: &edgefaas_workflow::WorkflowError| {
             let error =
@@ -188,7 +189,7 @@ impl Coordinator {
             return;
         }
         let Err(error) = result else { return };
-        if told || running.parent.is_some() || running.is_durable() {
+        if is_reported || running.parent.is_some() || running.is_durable() {
             return;
         }
         let problem = problem(error);

@@ -1,4 +1,4 @@
-//! Budgets of root instances: a root and everything that it started share live descendants and bytes.
+//! Budgets of root instances: a root and its descendants share a limit of live descendants and of bytes.
 //!
 //! A root is an instance that no other instance started, neither directly nor through functions. Its budget is shared by
 //! the whole tree; each instance and each waiting event holds a [`Charge`], which returns its part when it is dropped.
@@ -12,13 +12,13 @@ use ulid::Ulid;
 
 /// A small instance, in bytes.
 pub(super) const MODEST_BYTES: usize = 32 << 10;
-/// New instances leave one in so many bytes of the node's budget to those there are.
+/// Of the node's budget, one byte in this many is reserved for existing instances.
 const GROWTH_SHARE: usize = 8;
 
 /// Limits of each root instance with its descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RootLimits {
-    /// Descendants that have not ended, at any depth.
+    /// Live descendants, at any depth.
     pub descendants: usize,
     /// Bytes of the root, its descendants and the events that wait for them.
     pub bytes: usize,
@@ -28,40 +28,40 @@ pub struct RootLimits {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeBudget {
     bytes: Budget,
-    /// Root instances that there are.
+    /// Number of root instances.
     roots: Arc<AtomicUsize>,
 }
 
 impl NodeBudget {
-    /// So many bytes for all.
+    /// A budget of `bytes` bytes for all instances.
     pub fn new(max_bytes: usize) -> Self {
         Self { bytes: Budget::new(max_bytes), roots: Arc::default() }
     }
 
-    /// The bytes, for what belongs to no instance.
+    /// The byte budget, for memory that belongs to no instance.
     pub fn bytes(&self) -> &Budget {
         &self.bytes
     }
 
-    /// Takes so many bytes.
+    /// Takes `bytes` bytes.
     ///
     /// # Errors
-    /// There are not so many.
+    /// Fewer bytes are free.
     pub fn take(&self, bytes: usize) -> Result<Taken, OverBudget> {
         self.bytes.take(bytes).ok_or(OverBudget::NodeBytes { max_bytes: self.bytes.max_bytes() })
     }
 
-    /// Whether there is room for a new instance of so many bytes.
+    /// True if a new instance of `bytes` bytes fits.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.bytes.free() >= bytes.saturating_add(self.growth_bytes())
     }
 
-    /// Whether half of it is taken.
+    /// True if half of the budget is taken.
     pub fn is_tight(&self) -> bool {
         self.bytes.free() < self.bytes.max_bytes() / 2
     }
 
-    /// Whether instances have grown until nothing is left, or almost.
+    /// True if the budget is used up, or almost.
     pub fn is_spent(&self) -> bool {
         self.bytes.free() < self.growth_bytes() / 2
     }
@@ -70,7 +70,7 @@ impl NodeBudget {
         self.bytes.max_bytes() / GROWTH_SHARE
     }
 
-    /// What each root may have where not all can have what they want.
+    /// The fair share of each root while memory is short, in bytes.
     fn fair_bytes(&self) -> usize {
         self.bytes.max_bytes() / self.roots.load(Relaxed).max(1)
     }
@@ -99,24 +99,24 @@ pub(crate) struct Charge {
     bytes: usize,
     is_descendant: bool,
     node: Taken,
-    /// Of an event that waits: itself, which all who wait for it share.
+    /// For a waiting event: the event itself, shared by all its waiters.
     _event: Option<Arc<Taken>>,
 }
 
 impl RootBudget {
-    /// The budget of the root `id`, of which nothing is used.
+    /// An unused budget for the root `id`.
     pub fn new(id: Ulid, limits: RootLimits, node: NodeBudget) -> Arc<Self> {
         node.roots.fetch_add(1, Relaxed);
         Arc::new(Self { id, limits, descendants: AtomicUsize::new(0), bytes: AtomicUsize::new(0), node })
     }
 
-    /// The root.
+    /// The id of the root.
     pub fn id(&self) -> Ulid {
         self.id
     }
 
-    /// Charges an instance of the tree. `is_modest`: its workflow has hardly any instances, and finds room for a small one whatever
-    /// others hold.
+    /// Charges an instance of the tree. `is_modest`: its workflow has few instances, so a small one is admitted beyond
+    /// the node's budget.
     ///
     /// # Errors
     /// One of the budgets has no room.
@@ -136,7 +136,7 @@ impl RootBudget {
             self.descendants.fetch_sub(1, Relaxed);
             return Err(OverBudget::Descendants { root: self.id, max });
         }
-        // What is modest may exceed the budget: there are few workflows.
+        // A modest instance may exceed the budget, since workflows are few.
         let charge = if is_modest { Ok(self.charge_beyond(bytes)) } else { self.charge(bytes) };
         match charge {
             Ok(mut charge) => {
@@ -150,13 +150,13 @@ impl RootBudget {
         }
     }
 
-    /// Charges an instance that existed before the node was restarted: it keeps its place also beyond the limits of its root.
+    /// Charges a recovered instance, also beyond the limits of its root.
     ///
     /// # Errors
-    /// Nothing at all is left of the node's budget.
+    /// The node's budget is used up.
     pub fn charge_recovered(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
         let mut node = self.node.take(0)?;
-        // Others have grown meanwhile to what they were.
+        // Other recovered instances have grown in the meantime.
         node.resize(bytes);
         let is_descendant = id != self.id;
         self.descendants.fetch_add(usize::from(is_descendant), Relaxed);
@@ -164,7 +164,7 @@ impl RootBudget {
         Ok(Charge { root: self.clone(), bytes, is_descendant, node, _event: None })
     }
 
-    /// A charge of nothing.
+    /// A charge of 0 bytes.
     pub fn charge_nothing(self: &Arc<Self>) -> Charge {
         self.charge_beyond(0)
     }
@@ -184,7 +184,8 @@ impl RootBudget {
         self.charge_parts(bytes, bytes, None)
     }
 
-    /// Charges an event that waits: the root pays for all of it, the node once for the event and for each who waits `waiting_bytes`.
+    /// Charges a waiting event. The root is charged for the whole event; the node is charged once for the event, and
+    /// `waiting_bytes` for each waiter.
     ///
     /// # Errors
     /// The root's budget or the node's has no room.
@@ -219,9 +220,9 @@ impl RootBudget {
 }
 
 impl Charge {
-    /// Changes the charge to what its owner has grown or shrunk to. This may exceed the budgets, since the bytes exist
-    /// already; says whether the owner may go on: the root's budget is kept, and where the node's is not, the root has no more
-    /// than its part.
+    /// Sets the charge to the current size of its owner. This may exceed the budgets, since the bytes exist already.
+    /// Returns true if the owner may continue: the root is within its budget and, where the node is not, within its
+    /// fair share.
     pub fn set_bytes(&mut self, bytes: usize) -> bool {
         match bytes >= self.bytes {
             true => self.root.bytes.fetch_add(bytes - self.bytes, Relaxed),
@@ -279,7 +280,7 @@ mod tests {
         assert!(second.set_bytes(150), "exactly all of it");
         assert_eq!(node.bytes.free(), 700);
         drop(first);
-        // What was there before a restart keeps its place.
+        // Recovered instances are admitted.
         let back = budget.charge_recovered(Ulid::from_parts(1, 5), 200).unwrap();
         assert!(budget.charge(1).is_err() && !second.set_bytes(151));
         drop((own, second, back));

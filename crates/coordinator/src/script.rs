@@ -1,4 +1,4 @@
-//! `run: script`: JavaScript in an isolate of its own, with nothing but what it is given. And `call: http`.
+//! `run: script`: JavaScript in an isolate of its own, without permissions; and `call: http`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::coordinator::Coordinator;
 use super::instance::Running;
 use super::run_state::Ended;
 
-/// Runs any script: its text comes with the event.
+/// A function that runs a script whose text is in the event.
 const RUNNER: &str = r#"
 const AsyncFunction = (async () => {}).constructor;
 export default async function script(event) {
@@ -95,7 +95,7 @@ impl Coordinator {
                 entry: "script.js".into(),
                 modules: vec![module],
             });
-            let wanted = Preparing {
+            let preparing = Preparing {
                 name: "script",
                 owner: "$script",
                 source: &source,
@@ -104,7 +104,7 @@ impl Coordinator {
                 isolation: Isolation::Fresh,
                 anew: false,
             };
-            self.isolates.prepare(wanted).await
+            self.isolates.prepare(preparing).await
         });
         made.await.cloned()
     }
@@ -119,14 +119,14 @@ impl Coordinator {
     ) -> Ended {
         let caller = &running.workflow.caller;
         let communication = |detail: String| WorkflowError::new(ErrorKind::Communication, detail);
-        let wanted = OutgoingRequest {
+        let request = OutgoingRequest {
             method: request.method,
             url: request.url,
             headers: request.headers,
             body: Bytes::from(request.body),
             redirect: Redirect::Manual,
         };
-        let checked = outgoing::check(wanted, caller, running.trace_parent.as_deref());
+        let checked = outgoing::check(request, caller, running.trace_parent.as_deref());
         let checked = checked.map_err(|error| match HostError::from(error) {
             HostError::NotPermitted(reason) => WorkflowError::new(ErrorKind::Authorization, reason),
             other => WorkflowError::new(ErrorKind::Configuration, other.to_string()),
@@ -138,7 +138,7 @@ impl Coordinator {
     }
 }
 
-/// A script may nothing.
+/// A host that refuses every call of a script.
 struct Nothing;
 
 fn refused<T>(what: &str) -> Result<T, HostError> {

@@ -21,11 +21,11 @@ use super::instance::Start;
 use super::lanes::{Arrival, Lane, LaneRoom, StartEvent};
 use super::start_rules::{OverShare, StartRules, input_of_firing};
 
-/// The time after which a start that found no room is tried again.
+/// Interval between two attempts of a start without room.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    /// Puts an event into the lane of its workflow.
+    /// Adds an event to the lane of its workflow.
     pub(super) fn enqueue_start(self: &Arc<Self>, room: LaneRoom, event: StartEvent) {
         let lane = room.lane.clone();
         {
@@ -38,13 +38,13 @@ impl Coordinator {
         self.spawn_drain(lane);
     }
 
-    /// Puts an event into its lane that was accepted before the node was started.
+    /// Adds a recovered event to its lane.
     pub(super) fn enqueue_recovered(self: &Arc<Self>, workflow: &Arc<str>, event: StartEvent) {
         let lane = self.lanes.of(workflow);
         lane.queue.lock().waiting.push_back((event, None));
     }
 
-    /// Starts the lanes that have events which were recovered.
+    /// Starts the lanes with recovered events.
     pub(super) fn drain_recovered(self: &Arc<Self>) {
         let lanes: Vec<Arc<Lane>> = self.lanes.lanes.lock().values().cloned().collect();
         for lane in lanes {
@@ -76,7 +76,7 @@ impl Coordinator {
                     }
                 }
             };
-            // Those on the disk are for the next start.
+            // Recorded events are evaluated after the next start.
             if !self.drain.is_draining() {
                 self.handle_start(&lane.workflow, event).await;
             }
@@ -150,7 +150,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives an instance its place. The start of an event that was acknowledged as durable waits for room.
+    /// Registers an instance. The start by a recorded event waits for room.
     async fn enter_when_there_is_room(
         self: &Arc<Self>,
         start: Start,
@@ -186,7 +186,7 @@ fn forgotten(number: u64) -> Change {
     Change { space: Space::Hook, key: start_event_key(number), value: None }
 }
 
-/// What came of an event.
+/// Result of the evaluation of an event.
 #[derive(Default)]
 struct Evaluated {
     /// The inputs of the instances that it starts.
@@ -197,8 +197,8 @@ struct Evaluated {
     exceeds: Option<OverShare>,
 }
 
-/// Evaluates the filter and the rule of a workflow over an event. Runs on a thread of its own, since it takes as long as
-/// the expressions may.
+/// Evaluates the filter and the rule of a workflow over an event. Runs on a thread for blocking work, since it may take
+/// the whole time limit of the expressions.
 fn evaluate(
     rules: &StartRules,
     workflow: &LiveWorkflow,

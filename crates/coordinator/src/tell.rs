@@ -1,4 +1,4 @@
-//! Telling instances of events that were published, in their order.
+//! Delivery of published events to instances, in order.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::instance::Running;
 use super::root::Charge;
 use super::turn::YieldTimer;
 
-/// Bytes of an event that waits, beside the event.
+/// Overhead of a waiting event, in bytes.
 const WAITING_BYTES: usize = 256;
 /// Time between two log lines of a workflow about dropped events.
 const LOG_INTERVAL_MS: u64 = 10_000;
 
 impl Running {
-    /// Reserves room for an event, which others may wait for as well, that comes with a message of this QoS.
+    /// Reserves room for an event that a message of this QoS carries. Several instances may share the event.
     ///
     /// # Errors
-    /// There is no room, in the budgets or, for what has to be recorded, on the disk.
+    /// The budgets have no room or, for an event that must be recorded, the disk has none.
     pub(super) fn reserve(
         &self,
         event: &Arc<Taken>,
@@ -40,7 +40,7 @@ impl Running {
 }
 
 impl Coordinator {
-    /// Counts an event that a workflow does not get; says whether it is time for a line in the log.
+    /// Counts an event that is dropped. Returns true if a log line is due.
     pub(super) fn count_dropped(&self, workflow: &LiveWorkflow) -> bool {
         self.figures.events_dropped.fetch_add(1, Relaxed);
         let now_ms = self.time.now_ms();
@@ -67,8 +67,8 @@ impl Coordinator {
         }
     }
 
-    /// Tells an instance of events in the order of these calls.
-    pub(crate) fn tell_in_order(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+    /// Delivers events to an instance in the order of the calls.
+    pub(crate) fn deliver_in_order(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
         {
             let mut inbox = running.inbox.lock();
             inbox.arrivals.push(queued);
@@ -88,27 +88,27 @@ impl Coordinator {
                 let mut inbox = running.inbox.lock();
                 if inbox.arrivals.is_empty() {
                     inbox.draining = false;
-                    // A flood is over: its memory is not kept.
+                    // The burst is over, and its memory is freed.
                     inbox.arrivals = Vec::new();
                     return;
                 }
                 std::mem::take(&mut inbox.arrivals)
             };
-            // What they make it do is not to hold up those behind them.
+            // A pending call must not delay the events behind it.
             if running.is_durable() {
-                if let Some(asked) = self.step_durable(running, arrivals).await {
-                    self.spawn_asked(running, asked);
+                if let Some(pending) = self.step_durable(running, arrivals).await {
+                    self.spawn_call(running, pending);
                 }
             } else {
                 let mut timer = YieldTimer::start();
                 for queued in arrivals {
                     timer.yield_if_due().await;
-                    if let Some(asked) = self.step(running, queued).await {
-                        self.spawn_asked(running, asked);
+                    if let Some(pending) = self.step(running, queued).await {
+                        self.spawn_call(running, pending);
                     }
                 }
             }
-            // Publishers may wait for the room that these had.
+            // Publishers may wait for the room of these events.
             self.room_is_free();
         }
     }

@@ -1,4 +1,4 @@
-//! When which instance goes on by itself.
+//! Timers of instances.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
-/// Instances that are woken at a time.
+/// Maximum number of instances in one wake-up.
 const AT_ONCE: usize = 256;
 
-/// Times by the node's own clock, in milliseconds.
+/// Timers by due time of the monotonic clock, in milliseconds.
 #[derive(Default)]
 pub(crate) struct Timers {
     due: Mutex<BTreeSet<(u64, Ulid)>>,
@@ -17,7 +17,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Moves an instance from one time to another.
+    /// Moves the timer of an instance from one time to another.
     pub fn set(&self, id: Ulid, before: Option<u64>, due: Option<u64>) {
         if before == due {
             return;

@@ -1,4 +1,4 @@
-//! Views of instances: lists, one with its data, and ends that are remembered.
+//! Views of instances: lists, details and ended instances.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,12 +8,12 @@ use ulid::Ulid;
 use super::instance::Running;
 use super::run_state::Ended as Outcome;
 
-/// Ends that are remembered.
+/// Maximum number of remembered ended instances.
 const REMEMBERED: usize = 256;
-/// Bytes of an output that is remembered.
+/// Maximum size of a remembered output, in bytes.
 const OUTPUT_BYTES: usize = 4096;
 
-/// Places of an instance that are listed; a definition may have thousands.
+/// Maximum number of listed tasks; a definition may have thousands.
 const MAX_PLACES: usize = 32;
 
 /// An instance.
@@ -25,17 +25,17 @@ pub struct InstanceView {
     pub workflow: String,
     /// `document.version` of its definition.
     pub version: String,
-    /// How far it is.
+    /// Its status.
     pub status: Status,
     /// When it started.
     pub started_unix_ms: u64,
     /// The tasks that run or wait: their place in the definition, with their number where several are at the same.
     pub tasks: Vec<String>,
-    /// Tasks it has begun.
+    /// Number of tasks that it has begun.
     pub steps: u64,
-    /// It survives a crash.
+    /// True if it survives a crash.
     pub durable: bool,
-    /// JSON, secrets masked; empty in lists.
+    /// Input as JSON, secrets masked; empty in lists.
     pub input: String,
     /// The same.
     pub context: String,
@@ -52,7 +52,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Remembers one.
+    /// Adds the view of an ended instance.
     pub fn add(&mut self, view: InstanceView) {
         if self.views.len() >= REMEMBERED {
             self.views.pop_front();
@@ -67,7 +67,7 @@ impl Ended {
 }
 
 impl Running {
-    /// As it ended, secrets masked.
+    /// View of the ended instance, secrets masked.
     pub(crate) fn ended_view(&self, result: &Outcome, mask: impl Fn(String) -> String) -> InstanceView {
         let mut view = self.view(false);
         match result {
@@ -83,7 +83,7 @@ impl Running {
         view
     }
 
-    /// As it is now; with its data, or without.
+    /// Current view, with or without its data.
     pub(crate) fn view(&self, whole: bool) -> InstanceView {
         let state = self.state.lock();
         let instance = &state.instance;
@@ -121,7 +121,7 @@ impl Running {
     }
 }
 
-/// Places with their numbers of tasks as a person reads them.
+/// Task paths with their numbers of tasks, for display.
 fn places(current: &BTreeMap<&str, usize>) -> Vec<String> {
     let place = |(path, count): (&&str, &usize)| match count {
         1 => (*path).to_owned(),

@@ -1,4 +1,4 @@
-//! Waking instances whose time has come.
+//! Wake-up of instances whose timer is due.
 
 use std::sync::Arc;
 use std::time::Duration;
