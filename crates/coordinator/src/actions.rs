@@ -20,7 +20,7 @@ use ulid::Ulid;
 use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects};
 use super::instance::{Running, Start};
-use super::run_state::Ended;
+use super::run_state::WorkflowResult;
 
 /// A call, request or script that an instance waits for.
 pub(super) struct PendingCall {
@@ -83,7 +83,7 @@ impl Coordinator {
                     continue;
                 }
                 Action::Continue => {
-                    self.spawn_drive(running.clone(), Queued::now(Event::Continue));
+                    self.spawn_advance(running.clone(), Queued::now(Event::Continue));
                     continue;
                 }
                 Action::Workflow { wait: false, name, input, frame, .. } => {
@@ -97,7 +97,7 @@ impl Coordinator {
                 Action::Workflow { wait: true, name, input, frame, .. } => {
                     if let Err(error) = self.run_child(running, frame, &name, input, true) {
                         let event = Event::Ended { frame, result: Err(error) };
-                        self.spawn_drive(running.clone(), Queued::now(event));
+                        self.spawn_advance(running.clone(), Queued::now(event));
                     }
                     continue;
                 }
@@ -107,7 +107,7 @@ impl Coordinator {
                     if routes.function(function).is_none() && routes.workflow(function).is_some() {
                         if let Err(error) = self.run_child(running, frame, function, body.clone(), true) {
                             let event = Event::Ended { frame, result: Err(error) };
-                            self.spawn_drive(running.clone(), Queued::now(event));
+                            self.spawn_advance(running.clone(), Queued::now(event));
                         }
                         continue;
                     }
@@ -145,7 +145,7 @@ impl Coordinator {
         let (coordinator, running) = (self.clone(), running.clone());
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             if let Some(queued) = coordinator.carry_out(&running, pending).await {
-                coordinator.drive(&running, queued).await;
+                coordinator.advance(&running, queued).await;
             }
         });
         self.workers.spawn(work);
@@ -165,7 +165,7 @@ impl Coordinator {
             call.notify_one();
         }
         if let Some(child) = child.and_then(|id| self.find(id)) {
-            self.spawn_drive(child, Queued::now(Event::Cancel));
+            self.spawn_advance(child, Queued::now(Event::Cancel));
         }
     }
 
@@ -189,7 +189,7 @@ impl Coordinator {
         self: &Arc<Self>,
         running: &Arc<Running>,
         action: Action,
-    ) -> (Ended, Option<StepEffects>) {
+    ) -> (WorkflowResult, Option<StepEffects>) {
         match action {
             Action::Call { frame, node, function, body } => {
                 self.call_step(running, frame, node, &function, &body).await
@@ -215,7 +215,7 @@ impl Coordinator {
         node: NodeId,
         name: &str,
         body: &Value,
-    ) -> (Ended, Option<StepEffects>) {
+    ) -> (WorkflowResult, Option<StepEffects>) {
         let routes = self.registry.routes();
         let Some(function) = routes.function(name).cloned() else {
             let near = routes.near_functions(name);
@@ -337,7 +337,7 @@ impl Coordinator {
         if wait {
             running.state.lock().open.children.push((frame, id));
         }
-        self.spawn_drive(child, Queued::now(Event::Start));
+        self.spawn_advance(child, Queued::now(Event::Start));
         Ok(())
     }
 }
@@ -360,8 +360,8 @@ fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
         Reply::Text(text) => Ok(Value::String(text)),
         Reply::Bytes(bytes) => Ok(super::input_of(&bytes)),
         Reply::Http(response) if response.status >= 400 => {
-            let said: String = String::from_utf8_lossy(&response.body).chars().take(200).collect();
-            let detail = format!("the function answered {}: {said}", response.status);
+            let excerpt: String = String::from_utf8_lossy(&response.body).chars().take(200).collect();
+            let detail = format!("the function answered {}: {excerpt}", response.status);
             Err(WorkflowError::new(ErrorKind::Runtime, detail).with_status(response.status))
         }
         Reply::Http(response) => Ok(super::input_of(&response.body)),

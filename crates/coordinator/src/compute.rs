@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::root::NodeBudget;
+use super::root_budget::NodeBudget;
 
 /// The time slice of an instance. Then the next instance computes.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ struct Work {
     job: Job,
     /// Size of the instance before the turn, in bytes.
     bytes: usize,
-    /// `Some` once a slice of the job has run.
+    /// `Some` once the job has started.
     slot: Option<ComputeSlot>,
 }
 
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_done_in_slices_lets_others_in_between() {
+    async fn other_jobs_run_between_two_slices_of_a_job() {
         let compute = Arc::new(Compute::new(NodeBudget::new(1 << 20)));
         let others = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         // Runs until all the others have ended, whatever the number of threads.
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_the_largest_does_not_keep_others_from_computing() {
+    fn while_memory_is_short_the_largest_job_does_not_starve_others() {
         let work = |bytes| Work { job: Box::new(|_| {}), bytes, slot: None };
         let mut state = QueueState::default();
         state.jobs.extend([work(1 << 10), work(2 << 10)]);
         let mut begun = Vec::new();
         for _ in 0..2 * OLDEST_SHARE {
-            // It loops: after each of its turns it is there again.
+            // An endless loop: it is queued again after each of its turns.
             state.jobs.push_back(work(1 << 20));
             begun.extend(state.next(true, true).map(|work| work.bytes));
             state.jobs.retain(|work| work.bytes < 1 << 20);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_memory_is_short_none_begins_before_the_one_before_has_its_place() {
+    async fn while_memory_is_short_no_job_starts_before_the_slot_is_dropped() {
         let budget = NodeBudget::new(1 << 20);
         let _held = budget.bytes().take(1 << 20).unwrap();
         let compute = Arc::new(Compute::new(budget));
@@ -283,7 +283,7 @@ mod tests {
         for begun in 1..=3 {
             let slot = all.next().await.unwrap().unwrap();
             tokio::task::yield_now().await;
-            assert_eq!(count(), begun, "the slot of the last one is taken");
+            assert_eq!(count(), begun, "the last job still holds its slot");
             drop(slot);
         }
     }

@@ -26,14 +26,14 @@ use ulid::Ulid;
 
 use super::compute;
 use super::instance::Running;
-use super::lanes::Lanes;
-use super::root::{MODEST_BYTES, NodeBudget, RootBudget, RootLimits};
+use super::instance_view::EndedInstances;
+use super::root_budget::{NodeBudget, RootBudget, RootLimits, SMALL_INSTANCE_BYTES};
+use super::start_lanes::Lanes;
 use super::start_rules::{StartRules, Watched};
 use super::timers::Timers;
-use super::views::Ended;
 
 /// A workflow with fewer instances may always start a small instance.
-const MODEST_INSTANCES: u64 = 4;
+const GUARANTEED_INSTANCES: u64 = 4;
 
 /// Limits of the instances of a node.
 #[derive(Debug, Clone, Copy)]
@@ -81,10 +81,10 @@ pub struct Coordinator {
     pub(crate) limits: WorkflowLimits,
     pub(crate) budget: NodeBudget,
     pub(crate) running: AtomicUsize,
-    /// Notified when an instance ends or stops to run, which frees room.
+    /// Notified when an instance ends or stops running, and when events that publishers wait for were handled.
     pub(crate) room: Arc<Notify>,
     pub(crate) runtime: Value,
-    pub(crate) ended: Mutex<Ended>,
+    pub(crate) ended: Mutex<EndedInstances>,
     /// Failed instances that are kept, the oldest in front.
     pub(crate) faulted: Mutex<VecDeque<Ulid>>,
     /// The durability of a step before the next step starts.
@@ -97,7 +97,7 @@ pub struct Coordinator {
     /// The number of the next recorded start event.
     pub(crate) next_start_event: AtomicU64,
     /// True while publishers wait for room.
-    pub(crate) is_pressed: AtomicBool,
+    pub(crate) has_waiting_publishers: AtomicBool,
     pub(crate) rules_due: Notify,
     pub(crate) watched: Mutex<Vec<Watched>>,
     /// The end of the last instance, for workflows with `schedule.after`.
@@ -258,7 +258,7 @@ impl Coordinator {
             rules,
             lanes: Lanes::new(limits.root.bytes),
             next_start_event: AtomicU64::new(0),
-            is_pressed: AtomicBool::new(false),
+            has_waiting_publishers: AtomicBool::new(false),
             rules_due: Notify::new(),
             watched: Mutex::default(),
             ends: Mutex::default(),
@@ -287,14 +287,14 @@ impl Coordinator {
         self.instances.lock().get(&id).cloned()
     }
 
-    /// True if a workflow has so few instances that it may start a small one beyond the budget.
-    pub(crate) fn is_modest(workflow: &LiveWorkflow) -> bool {
-        workflow.figures.live.load(Ordering::Relaxed) < MODEST_INSTANCES
+    /// True if a workflow has fewer than [`GUARANTEED_INSTANCES`] instances: it may start a small one beyond the budget.
+    pub(crate) fn may_exceed_budget(workflow: &LiveWorkflow) -> bool {
+        workflow.figures.live.load(Ordering::Relaxed) < GUARANTEED_INSTANCES
     }
 
-    /// True if an instance of `bytes` bytes fits the budget.
-    pub(crate) fn finds_room(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
-        self.budget.has_room(bytes) || bytes <= MODEST_BYTES && Self::is_modest(workflow)
+    /// True if a workflow may start an instance of `bytes` bytes: it fits the budget, or may exceed it.
+    pub(crate) fn has_room_for(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
+        self.budget.has_room(bytes) || bytes <= SMALL_INSTANCE_BYTES && Self::may_exceed_budget(workflow)
     }
 
     /// A budget for a root instance and its descendants.
@@ -302,15 +302,17 @@ impl Coordinator {
         RootBudget::new(id, self.limits.root, self.budget.clone())
     }
 
-    /// Notified when a refused message may find room.
+    /// The notification of free room, for the publisher of a refused message.
     pub fn wait_for_room(&self) -> Arc<Notify> {
-        self.is_pressed.store(true, Ordering::Relaxed);
+        self.has_waiting_publishers.store(true, Ordering::Relaxed);
         self.room.clone()
     }
 
-    /// Notifies the waiting publishers after waiting events were handled.
-    pub(crate) fn room_is_free(&self) {
-        if self.is_pressed.load(Ordering::Relaxed) && self.is_pressed.swap(false, Ordering::Relaxed) {
+    /// Notifies a waiting publisher after events were handled.
+    pub(crate) fn notify_publishers(&self) {
+        if self.has_waiting_publishers.load(Ordering::Relaxed)
+            && self.has_waiting_publishers.swap(false, Ordering::Relaxed)
+        {
             self.room.notify_one();
         }
     }

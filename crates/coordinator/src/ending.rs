@@ -17,7 +17,7 @@ const MAX_FAULTED: usize = 1000;
 
 impl Coordinator {
     /// Reports the end of an instance, if it has ended, to its waiter, its parent and its subscribers.
-    pub(super) fn ended_if(self: &Arc<Self>, running: &Arc<Running>) {
+    pub(super) fn report_if_ended(self: &Arc<Self>, running: &Arc<Running>) {
         let (status, result, waiter, since, steps) = {
             let mut state = running.state.lock();
             let status = state.instance.status();
@@ -25,7 +25,7 @@ impl Coordinator {
                 state.budget.refusal = Refusal::Sent;
                 let error = WorkflowError::over_budget(state.budget.charge.over_budget().to_string());
                 drop(state);
-                return self.spawn_drive(running.clone(), Queued::now(Event::Refuse { error }));
+                return self.spawn_advance(running.clone(), Queued::now(Event::Refuse { error }));
             }
             let unreported = if status.is_ended() { state.end.report() } else { None };
             let Some(waiter) = unreported else {
@@ -79,7 +79,7 @@ impl Coordinator {
         if let Some((parent, frame)) = running.parent
             && let Some(parent) = self.find(parent)
         {
-            self.spawn_drive(parent, Queued::now(Event::Ended { frame, result }));
+            self.spawn_advance(parent, Queued::now(Event::Ended { frame, result }));
         }
         self.after_end(&running.workflow.name);
         running.has_settled();

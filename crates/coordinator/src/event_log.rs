@@ -31,9 +31,9 @@ use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::{Running, Start};
-use super::lanes::{Arrival, StartEvent, filter_of};
-use super::root::RootBudget;
+use super::root_budget::RootBudget;
 use super::run_state::{End, RunState};
+use super::start_lanes::{Arrival, StartEvent, filter_of};
 
 /// First byte of the keys of instances.
 const INSTANCE: u8 = b'w';
@@ -591,7 +591,7 @@ impl Coordinator {
                 && let Ok(result) = serde_json::from_slice::<Result<Arc<Value>, WorkflowError>>(outcome)
             {
                 running.state.lock().open.children.push((*frame, child_id(running.id, *frame)));
-                self.spawn_drive(running.clone(), Queued::now(Event::Ended { frame: *frame, result }));
+                self.spawn_advance(running.clone(), Queued::now(Event::Ended { frame: *frame, result }));
                 continue;
             }
             rest.push(action);
@@ -607,6 +607,6 @@ impl Coordinator {
             self.faulted.lock().push_back(running.id);
         }
         // The node may have stopped between the instance's end and its report.
-        self.ended_if(running);
+        self.report_if_ended(running);
     }
 }

@@ -7,7 +7,7 @@ use edgefaas_platform::Taken;
 use edgefaas_state::store::Batch;
 use edgefaas_workflow::Event;
 
-use super::root::Charge;
+use super::root_budget::Charge;
 
 /// An event in flight to an instance, with the effects that are committed with it.
 pub(crate) struct Queued {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_task_advances_an_instance_and_takes_what_came_meanwhile() {
+    fn one_task_advances_an_instance_and_takes_events_that_arrive_during_its_turn() {
         let mut turns = Turns::default();
         assert!(turns.offer(Queued::now(Event::Start)).is_some());
         assert!(turns.begin([Queued::now(Event::Start)]));

@@ -10,7 +10,7 @@ use serde_json::Value;
 use ulid::Ulid;
 
 use super::inbox::Inbox;
-use super::root::RootBudget;
+use super::root_budget::RootBudget;
 use super::run_state::RunState;
 
 impl Running {

@@ -12,14 +12,14 @@ use ulid::Ulid;
 
 use super::compute::ComputeSlot;
 use super::event_queue::Turns;
-use super::root::Charge;
+use super::root_budget::Charge;
 use super::spans::OpenSpans;
 
 /// Bytes of an instance beside its data, with everything that the node keeps for it.
 pub(crate) const INSTANCE_BYTES: usize = 5120;
 
-/// The output of a workflow, or its error.
-pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
+/// The output of a workflow or of a step, or its error.
+pub(crate) type WorkflowResult = Result<Arc<Value>, WorkflowError>;
 
 /// The state of an instance while it runs.
 pub(crate) struct RunState {
@@ -107,7 +107,7 @@ pub(crate) struct LogPosition {
 pub(crate) enum End {
     /// The end was not reported yet. The waiter receives it.
     Open {
-        waiter: Option<oneshot::Sender<Ended>>,
+        waiter: Option<oneshot::Sender<WorkflowResult>>,
     },
     Reported,
 }
@@ -138,7 +138,7 @@ impl RunState {
 
 impl End {
     /// Marks the end as reported; returns the waiter if it was not.
-    pub(crate) fn report(&mut self) -> Option<Option<oneshot::Sender<Ended>>> {
+    pub(crate) fn report(&mut self) -> Option<Option<oneshot::Sender<WorkflowResult>>> {
         match std::mem::replace(self, Self::Reported) {
             Self::Open { waiter } => Some(waiter),
             Self::Reported => None,

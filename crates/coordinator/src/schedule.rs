@@ -199,7 +199,7 @@ impl Coordinator {
     pub(super) fn start_alone(self: &Arc<Self>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok(running) => self.spawn_drive(running, Queued::now(Event::Start)),
+            Ok(running) => self.spawn_advance(running, Queued::now(Event::Start)),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let text = format!("not started: {error}");
@@ -258,7 +258,7 @@ impl Coordinator {
         }
         for (id, frame, length) in changed {
             if let Some(running) = self.find(id) {
-                self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
+                self.spawn_advance(running, Queued::now(Event::QueueLength { frame, length }));
             }
         }
         for (workflow, queue) in queues {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::coordinator::Coordinator;
 use super::instance::Running;
-use super::run_state::Ended;
+use super::run_state::WorkflowResult;
 
 /// A function that runs a script whose text is in the event.
 const RUNNER: &str = r#"
@@ -48,7 +48,7 @@ impl Coordinator {
         path: &str,
         code: &str,
         input: &Value,
-    ) -> Ended {
+    ) -> WorkflowResult {
         let failed = |detail: String| WorkflowError::new(ErrorKind::Runtime, detail);
         let program = self.script_program().await.map_err(|error| failed(error.to_string()))?;
         let body =
@@ -70,7 +70,7 @@ impl Coordinator {
             cpu: Duration::MAX,
             reply_bytes: REPLY_BYTES,
         };
-        let completion = self.isolates.run(&program, &meta, event, limits, Box::new(Nothing)).await;
+        let completion = self.isolates.run(&program, &meta, event, limits, Box::new(NoPermissions)).await;
         drop(permit);
         match completion.result {
             Ok(Reply::Json(text)) => {
@@ -116,7 +116,7 @@ impl Coordinator {
         request: RequestParts,
         output: HttpOutput,
         redirect: bool,
-    ) -> Ended {
+    ) -> WorkflowResult {
         let caller = &running.workflow.caller;
         let communication = |detail: String| WorkflowError::new(ErrorKind::Communication, detail);
         let request = OutgoingRequest {
@@ -138,14 +138,14 @@ impl Coordinator {
     }
 }
 
-/// A host that refuses every call of a script.
-struct Nothing;
+/// The host of scripts. It refuses every call.
+struct NoPermissions;
 
 fn refused<T>(what: &str) -> Result<T, HostError> {
     Err(HostError::NotPermitted(format!("a script of a workflow has no {what}: make it a function")))
 }
 
-impl Host for Nothing {
+impl Host for NoPermissions {
     fn publish(&mut self, _: PublishRequest) -> Result<(), HostError> {
         refused("messages")
     }

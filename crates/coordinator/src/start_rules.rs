@@ -230,7 +230,7 @@ mod tests {
             assert!(held(&rules) <= MAX_BYTES / 4);
         }
         assert!(held(&rules) > MAX_BYTES / 5);
-        assert_eq!(news, [OverShare { share_bytes }], "it is said once");
+        assert_eq!(news, [OverShare { share_bytes }], "it is reported once");
 
         // A second rule halves the shares, and the first is trimmed.
         let second = add(&rules, "second", &window);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_fired_is_returned() {
+    fn a_fired_rule_frees_its_events() {
         let rules = StartRules::new(&Budget::new(MAX_BYTES));
         let window = add(&rules, "window", &json!({"window": {"every": "1s"}}));
         let count = add(&rules, "count", &json!({"count": 3}));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_let_go_is_said_once() {
+    fn a_trimmed_key_is_reported_once() {
         let rules = StartRules::new(&Budget::new(MAX_BYTES));
         let rule = add(&rules, "keyed", &json!({"key": "${ .room }", "count": 1_000, "within": "1h"}));
         let count = |room: usize, now_ms: u64| {

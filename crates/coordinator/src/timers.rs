@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
-/// Maximum number of instances in one wake-up.
-const AT_ONCE: usize = 256;
+/// Maximum number of instances that one call of [`Timers::take_due`] returns.
+const MAX_DUE: usize = 256;
 
 /// Timers by due time of the monotonic clock, in milliseconds.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Timers {
     pub fn take_due(&self, now_ms: u64) -> Vec<Ulid> {
         let mut all = self.due.lock();
         let mut taken = Vec::new();
-        while taken.len() < AT_ONCE
+        while taken.len() < MAX_DUE
             && let Some((_, id)) = all.first().filter(|(due, _)| *due <= now_ms).copied()
         {
             all.pop_first();

@@ -11,7 +11,7 @@ use super::compute::SLICE;
 use super::coordinator::Coordinator;
 use super::discard::discard;
 use super::instance::Running;
-use super::root::NodeBudget;
+use super::root_budget::NodeBudget;
 use super::run_state::{Pace, Refusal, RunState};
 
 /// The longest time that an instance holds a worker.
@@ -118,7 +118,8 @@ impl Coordinator {
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
         // A single task may allocate much: while the budget is used up, such turns run one after another.
-        let must_wait = self.budget.is_spent() && !is_refusal && !Coordinator::is_modest(&running.workflow);
+        let must_wait =
+            self.budget.is_spent() && !is_refusal && !Coordinator::may_exceed_budget(&running.workflow);
         // The continuation of a turn is known to be long.
         if matches!(event, Event::Continue)
             || event.is_large()

@@ -23,6 +23,7 @@ use super::inbox::NoRoomForEvent;
 
 /// Maximum number of concurrent evaluations, over all workflows.
 const EVALUATIONS: usize = 2;
+
 /// The lanes of all workflows with waiting events.
 pub(crate) struct Lanes {
     pub(crate) lanes: Mutex<HashMap<Arc<str>, Arc<Lane>>>,

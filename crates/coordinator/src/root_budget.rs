@@ -10,9 +10,9 @@ use edgefaas_functions::invocation::OverBudget;
 use edgefaas_platform::{Budget, Taken};
 use ulid::Ulid;
 
-/// A small instance, in bytes.
-pub(super) const MODEST_BYTES: usize = 32 << 10;
-/// Of the node's budget, one byte in this many is reserved for existing instances.
+/// Maximum size of a small instance, in bytes.
+pub(super) const SMALL_INSTANCE_BYTES: usize = 32 << 10;
+/// One byte in this many of the node's budget is reserved for the growth of existing instances.
 const GROWTH_SHARE: usize = 8;
 
 /// Limits of each root instance with its descendants.
@@ -56,12 +56,12 @@ impl NodeBudget {
         self.bytes.free() >= bytes.saturating_add(self.growth_bytes())
     }
 
-    /// True if half of the budget is taken.
+    /// True if less than half of the budget is free.
     pub fn is_tight(&self) -> bool {
         self.bytes.free() < self.bytes.max_bytes() / 2
     }
 
-    /// True if the budget is used up, or almost.
+    /// True if less than half of the reserve for growth is free.
     pub fn is_spent(&self) -> bool {
         self.bytes.free() < self.growth_bytes() / 2
     }
@@ -99,7 +99,7 @@ pub(crate) struct Charge {
     bytes: usize,
     is_descendant: bool,
     node: Taken,
-    /// For a waiting event: the event itself, shared by all its waiters.
+    /// For a waiting event: the charge of the event itself, shared by all its waiters.
     _event: Option<Arc<Taken>>,
 }
 
@@ -115,8 +115,7 @@ impl RootBudget {
         self.id
     }
 
-    /// Charges an instance of the tree. `is_modest`: its workflow has few instances, so a small one is admitted beyond
-    /// the node's budget.
+    /// Charges an instance of the tree. With `may_exceed_budget`, a small instance is admitted beyond the node's budget.
     ///
     /// # Errors
     /// One of the budgets has no room.
@@ -124,10 +123,10 @@ impl RootBudget {
         self: &Arc<Self>,
         id: Ulid,
         bytes: usize,
-        is_modest: bool,
+        may_exceed_budget: bool,
     ) -> Result<Charge, OverBudget> {
-        let is_modest = is_modest && bytes <= MODEST_BYTES;
-        if !is_modest && !self.node.has_room(bytes) {
+        let may_exceed_budget = may_exceed_budget && bytes <= SMALL_INSTANCE_BYTES;
+        if !may_exceed_budget && !self.node.has_room(bytes) {
             return Err(OverBudget::NodeBytes { max_bytes: self.node.bytes.max_bytes() });
         }
         let is_descendant = id != self.id;
@@ -136,8 +135,8 @@ impl RootBudget {
             self.descendants.fetch_sub(1, Relaxed);
             return Err(OverBudget::Descendants { root: self.id, max });
         }
-        // A modest instance may exceed the budget, since workflows are few.
-        let charge = if is_modest { Ok(self.charge_beyond(bytes)) } else { self.charge(bytes) };
+        // The excess is bounded: few workflows, with few such instances each.
+        let charge = if may_exceed_budget { Ok(self.charge_beyond(bytes)) } else { self.charge(bytes) };
         match charge {
             Ok(mut charge) => {
                 charge.is_descendant = is_descendant;
@@ -150,10 +149,10 @@ impl RootBudget {
         }
     }
 
-    /// Charges a recovered instance, also beyond the limits of its root.
+    /// Charges a recovered instance. It may exceed the limits of its root and the free bytes of the node.
     ///
     /// # Errors
-    /// The node's budget is used up.
+    /// The node's budget is exceeded already.
     pub fn charge_recovered(self: &Arc<Self>, id: Ulid, bytes: usize) -> Result<Charge, OverBudget> {
         let mut node = self.node.take(0)?;
         // Other recovered instances have grown in the meantime.
@@ -176,7 +175,7 @@ impl RootBudget {
         charge
     }
 
-    /// Charges bytes.
+    /// Charges `bytes` bytes.
     ///
     /// # Errors
     /// The root's budget or the node's has no room.
@@ -242,7 +241,7 @@ impl Charge {
         node.bytes.free() > 0 || self.root.bytes.load(Relaxed) <= node.fair_bytes()
     }
 
-    /// The bytes.
+    /// The charged bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -308,13 +307,13 @@ mod tests {
         drop(event);
         let [first, second, third] = waits;
         drop((first, second));
-        assert_eq!(node.bytes.free(), 400, "one waits for it");
+        assert_eq!(node.bytes.free(), 400, "one root still waits for it");
         drop(third);
         assert_eq!(node.bytes.free(), 1000);
     }
 
     #[test]
-    fn where_the_node_has_nothing_left_who_has_most_does_not_grow() {
+    fn while_the_node_has_no_free_bytes_the_largest_root_does_not_grow() {
         let node = NodeBudget::new(1000);
         let limits = RootLimits { descendants: 2, bytes: 900 };
         let root = |number| {
@@ -326,7 +325,10 @@ mod tests {
         assert!(!node.has_room(1) && node.is_spent());
         let other = RootBudget::new(Ulid::from_parts(1, 3), limits, node.clone());
         assert!(other.charge_instance(Ulid::from_parts(1, 3), 1, false).is_err());
-        assert!(other.charge_instance(Ulid::from_parts(1, 3), 1, true).is_ok(), "hardly any of its kind");
+        assert!(
+            other.charge_instance(Ulid::from_parts(1, 3), 1, true).is_ok(),
+            "a small instance of a workflow with few instances"
+        );
         drop(other);
         assert!(small.set_bytes(400), "it has less than half");
         assert!(!large.set_bytes(801));

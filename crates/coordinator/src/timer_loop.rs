@@ -8,8 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 
-/// The longest sleep.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Wakes instances until `cancel` fires.
 pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
@@ -20,20 +19,20 @@ pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
             let wait = coordinator
                 .timers
                 .next()
-                .map_or(LONGEST, |due| Duration::from_millis(due.saturating_sub(now_ms)));
+                .map_or(MAX_SLEEP, |due| Duration::from_millis(due.saturating_sub(now_ms)));
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = coordinator.timers.changed.notified() => {}
-                () = tokio::time::sleep(wait.min(LONGEST)) => {}
+                () = tokio::time::sleep(wait.min(MAX_SLEEP)) => {}
             }
             continue;
         }
         for id in due {
             let Some(running) = coordinator.find(id) else { continue };
             running.timer_fired();
-            let driving = coordinator.clone();
+            let advancing = coordinator.clone();
             coordinator.workers.spawn(async move {
-                driving.drive(&running, Queued::now(edgefaas_workflow::Event::Tick)).await
+                advancing.advance(&running, Queued::now(edgefaas_workflow::Event::Tick)).await
             });
         }
         tokio::task::yield_now().await;

@@ -6,15 +6,15 @@ use edgefaas_workflow::Status;
 use ulid::Ulid;
 
 use super::instance::Running;
-use super::run_state::Ended as Outcome;
+use super::run_state::WorkflowResult;
 
 /// Maximum number of remembered ended instances.
-const REMEMBERED: usize = 256;
+const MAX_ENDED: usize = 256;
 /// Maximum size of a remembered output, in bytes.
 const OUTPUT_BYTES: usize = 4096;
 
 /// Maximum number of listed tasks; a definition may have thousands.
-const MAX_PLACES: usize = 32;
+const MAX_LISTED_TASKS: usize = 32;
 
 /// An instance.
 #[derive(Debug, Clone)]
@@ -27,9 +27,9 @@ pub struct InstanceView {
     pub version: String,
     /// Its status.
     pub status: Status,
-    /// When it started.
+    /// Start time.
     pub started_unix_ms: u64,
-    /// The tasks that run or wait: their place in the definition, with their number where several are at the same.
+    /// Running and waiting tasks: their path in the definition, and their number if several have the same path.
     pub tasks: Vec<String>,
     /// Number of tasks that it has begun.
     pub steps: u64,
@@ -37,24 +37,24 @@ pub struct InstanceView {
     pub durable: bool,
     /// Input as JSON, secrets masked; empty in lists.
     pub input: String,
-    /// The same.
+    /// Context as JSON, secrets masked; empty in lists.
     pub context: String,
-    /// The same, once it has ended.
+    /// Output as JSON, secrets masked; empty in lists and before the end.
     pub output: String,
-    /// The error as JSON, if there is one.
+    /// The error as JSON; empty without an error.
     pub error: String,
 }
 
 /// The last instances that ended.
 #[derive(Default)]
-pub(crate) struct Ended {
+pub(crate) struct EndedInstances {
     views: VecDeque<InstanceView>,
 }
 
-impl Ended {
+impl EndedInstances {
     /// Adds the view of an ended instance.
     pub fn add(&mut self, view: InstanceView) {
-        if self.views.len() >= REMEMBERED {
+        if self.views.len() >= MAX_ENDED {
             self.views.pop_front();
         }
         self.views.retain(|known| known.id != view.id);
@@ -68,7 +68,11 @@ impl Ended {
 
 impl Running {
     /// View of the ended instance, secrets masked.
-    pub(crate) fn ended_view(&self, result: &Outcome, mask: impl Fn(String) -> String) -> InstanceView {
+    pub(crate) fn ended_view(
+        &self,
+        result: &WorkflowResult,
+        mask: impl Fn(String) -> String,
+    ) -> InstanceView {
         let mut view = self.view(false);
         match result {
             Ok(output) => {
@@ -94,7 +98,7 @@ impl Running {
             version: program.version.clone(),
             status: instance.status(),
             started_unix_ms: instance.started_unix_ms(),
-            tasks: places(&instance.current(program)),
+            tasks: task_lines(&instance.current(program)),
             steps: instance.steps(),
             durable: program.durable,
             input: String::new(),
@@ -122,16 +126,16 @@ impl Running {
 }
 
 /// Task paths with their numbers of tasks, for display.
-fn places(current: &BTreeMap<&str, usize>) -> Vec<String> {
-    let place = |(path, count): (&&str, &usize)| match count {
+fn task_lines(current: &BTreeMap<&str, usize>) -> Vec<String> {
+    let line = |(path, count): (&&str, &usize)| match count {
         1 => (*path).to_owned(),
         count => format!("{path} ({count} tasks)"),
     };
-    let mut places: Vec<_> = current.iter().take(MAX_PLACES).map(place).collect();
-    if current.len() > MAX_PLACES {
-        places.push(format!("and {} other places", current.len() - MAX_PLACES));
+    let mut lines: Vec<_> = current.iter().take(MAX_LISTED_TASKS).map(line).collect();
+    if current.len() > MAX_LISTED_TASKS {
+        lines.push(format!("and {} other tasks", current.len() - MAX_LISTED_TASKS));
     }
-    places
+    lines
 }
 
 #[cfg(test)]
@@ -143,9 +147,9 @@ mod tests {
         let paths: Vec<_> = (0..100).map(|number| format!("/do/{number:03}")).collect();
         let mut current: BTreeMap<&str, usize> = paths.iter().map(|path| (path.as_str(), 1)).collect();
         current.insert("/do/000/w", 10_000);
-        let listed = places(&current);
-        assert_eq!(listed.len(), MAX_PLACES + 1);
+        let listed = task_lines(&current);
+        assert_eq!(listed.len(), MAX_LISTED_TASKS + 1);
         assert_eq!(listed[..2], ["/do/000", "/do/000/w (10000 tasks)"]);
-        assert_eq!(listed[MAX_PLACES], "and 69 other places");
+        assert_eq!(listed[MAX_LISTED_TASKS], "and 69 other tasks");
     }
 }

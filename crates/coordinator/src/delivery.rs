@@ -13,7 +13,7 @@ use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::inbox::NoRoomForEvent;
 use super::instance::Running;
-use super::root::Charge;
+use super::root_budget::Charge;
 use super::turn::YieldTimer;
 
 /// Overhead of a waiting event, in bytes.
@@ -78,11 +78,11 @@ impl Coordinator {
         }
         let (coordinator, running) = (self.clone(), running.clone());
         let drain: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(async move { coordinator.tell_arrivals(&running).await });
+            Box::pin(async move { coordinator.deliver_arrivals(&running).await });
         self.workers.spawn(drain);
     }
 
-    async fn tell_arrivals(self: &Arc<Self>, running: &Arc<Running>) {
+    async fn deliver_arrivals(self: &Arc<Self>, running: &Arc<Running>) {
         loop {
             let arrivals = {
                 let mut inbox = running.inbox.lock();
@@ -109,7 +109,7 @@ impl Coordinator {
                 }
             }
             // Publishers may wait for the room of these events.
-            self.room_is_free();
+            self.notify_publishers();
         }
     }
 }

@@ -22,7 +22,7 @@ use super::actions::PendingCall;
 use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects, Turns};
 use super::instance::{Running, Start};
-use super::messages;
+use super::outgoing_messages;
 use super::run_state::INSTANCE_BYTES;
 use super::run_state::{End, Refusal, RunState};
 use super::turn::{Paused, YieldTimer};
@@ -62,10 +62,10 @@ impl Coordinator {
         let charge = match start.is_recovered {
             true => root.charge_recovered(start.id, bytes),
             false => {
-                let is_modest = Coordinator::is_modest(&workflow);
-                root.charge_instance(start.id, bytes, is_modest).or_else(|error| {
+                let may_exceed_budget = Coordinator::may_exceed_budget(&workflow);
+                root.charge_instance(start.id, bytes, may_exceed_budget).or_else(|error| {
                     self.make_room(bytes);
-                    root.charge_instance(start.id, bytes, is_modest).map_err(|_| error)
+                    root.charge_instance(start.id, bytes, may_exceed_budget).map_err(|_| error)
                 })
             }
         };
@@ -122,7 +122,7 @@ impl Coordinator {
             Ok(running) => {
                 let (waiter, result) = oneshot::channel();
                 running.state.lock().end = End::Open { waiter: Some(waiter) };
-                self.spawn_drive(running, Queued::now(Event::Start));
+                self.spawn_advance(running, Queued::now(Event::Start));
                 match result.await {
                     Ok(Ok(output)) if is_large(&output) => {
                         let text = tokio::task::spawn_blocking(move || output.to_string()).await;
@@ -143,15 +143,15 @@ impl Coordinator {
     }
 
     /// Delivers an event to an instance on a new task.
-    pub(crate) fn spawn_drive(self: &Arc<Self>, running: Arc<Running>, queued: Queued) {
+    pub(crate) fn spawn_advance(self: &Arc<Self>, running: Arc<Running>, queued: Queued) {
         let coordinator = self.clone();
-        let drive: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(async move { coordinator.drive(&running, queued).await });
-        self.workers.spawn(drive);
+        let advancing: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { coordinator.advance(&running, queued).await });
+        self.workers.spawn(advancing);
     }
 
     /// Delivers an event to an instance and carries out the calls that follow in this task.
-    pub(crate) async fn drive(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+    pub(crate) async fn advance(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
         let mut next = Some(queued);
         while let Some(queued) = next {
             // Boxed, so that an instance without a pending call does not allocate memory for one.
@@ -248,7 +248,7 @@ impl Coordinator {
             self.forget(running);
             return false;
         }
-        self.ended_if(running);
+        self.report_if_ended(running);
         true
     }
 
@@ -381,7 +381,7 @@ impl Coordinator {
             {
                 self.spawn_call(running, before);
             }
-            self.ended_if(running);
+            self.report_if_ended(running);
         }
         inline
     }
@@ -413,7 +413,11 @@ impl Coordinator {
     }
 
     pub(super) fn message_of(&self, running: &Running, outgoing: &Outgoing) -> Option<Message> {
-        match messages::of(outgoing, &running.workflow.permissions, self.publisher.max_message_bytes()) {
+        match outgoing_messages::of(
+            outgoing,
+            &running.workflow.permissions,
+            self.publisher.max_message_bytes(),
+        ) {
             Ok(message) => Some(message),
             Err(error) => {
                 let path = &running.workflow.program.node(outgoing.node).path;

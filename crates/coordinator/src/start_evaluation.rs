@@ -1,4 +1,4 @@
-//! Starts by events whose filters are evaluated in a [lane](super::lanes).
+//! Starts by events whose filters are evaluated in a [lane](super::start_lanes).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::coordinator::Coordinator;
 use super::event_log::start_event_key;
 use super::event_queue::Queued;
 use super::instance::Start;
-use super::lanes::{Arrival, Lane, LaneRoom, StartEvent};
+use super::start_lanes::{Arrival, Lane, LaneRoom, StartEvent};
 use super::start_rules::{OverShare, StartRules, input_of_firing};
 
 /// Interval between two attempts of a start without room.
@@ -80,7 +80,7 @@ impl Coordinator {
             if !self.drain.is_draining() {
                 self.handle_start(&lane.workflow, event).await;
             }
-            self.room_is_free();
+            self.notify_publishers();
         }
     }
 
@@ -146,7 +146,7 @@ impl Coordinator {
                 Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
                 None => Queued::now(Event::Start),
             };
-            self.spawn_drive(running, queued);
+            self.spawn_advance(running, queued);
         }
     }
 
@@ -169,7 +169,7 @@ impl Coordinator {
             }
             start.workflow.figures.rejected.fetch_add(1, Relaxed);
             self.figures.rejected.fetch_add(1, Relaxed);
-            let text = format!("an event starts nothing: {error}");
+            let text = format!("an event starts no instance: {error}");
             self.logs.add(&start.workflow.name, "", LogLevel::Warn, text);
             return None;
         }

@@ -17,10 +17,10 @@ use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::inbox::NoRoomForEvent;
 use super::instance::{Running, Start};
-use super::lanes::{Arrival, LaneRoom, StartEvent};
-use super::messages::CLOUD_EVENT;
-use super::root::{Charge, NodeBudget};
+use super::outgoing_messages::CLOUD_EVENT;
+use super::root_budget::{Charge, NodeBudget};
 use super::run_state::INSTANCE_BYTES;
+use super::start_lanes::{Arrival, LaneRoom, StartEvent};
 
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
@@ -32,13 +32,13 @@ pub struct Offered {
     /// The event's memory, shared by all instances that receive it.
     held: Option<Arc<Taken>>,
     arrival: Arrival,
-    tells: Vec<Tell>,
+    deliveries: Vec<Delivery>,
     starts: Vec<Arc<LiveWorkflow>>,
     lanes: Vec<(Arc<LiveWorkflow>, Interest, LaneRoom)>,
 }
 
-/// An instance that waits for a message.
-struct Tell {
+/// A message for an instance that waits for it.
+struct Delivery {
     running: Arc<Running>,
     frame: FrameId,
     source: u32,
@@ -99,12 +99,12 @@ impl Coordinator {
                 },
                 trace_parent: trace_parent(message),
             },
-            tells: Vec::new(),
+            deliveries: Vec::new(),
             starts: Vec::new(),
             lanes: Vec::new(),
         };
         for interest in found {
-            if let Err(refusal) = self.find_room(publishing, &routes, interest, &mut offered) {
+            if let Err(refusal) = self.reserve_room(publishing, &routes, interest, &mut offered) {
                 self.figures.rejected.fetch_add(1, Relaxed);
                 return Err(refusal);
             }
@@ -116,7 +116,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// The waiter has no room, and the publisher can be refused.
-    fn find_room(
+    fn reserve_room(
         &self,
         publishing: &Publishing<'_>,
         routes: &Routes,
@@ -133,7 +133,7 @@ impl Coordinator {
                 match event.and_then(|event| running.reserve(event, qos, is_full)) {
                     Ok(charge) => {
                         let (frame, source) = (*frame, interest.source);
-                        offered.tells.push(Tell { running, frame, source, charge });
+                        offered.deliveries.push(Delivery { running, frame, source, charge });
                     }
                     Err(_) if can_refuse => return Err(self.refusal(publishing)),
                     Err(reason) => self.drop_event(&running.workflow, &id.to_string(), &reason),
@@ -143,7 +143,7 @@ impl Coordinator {
                 let Some(workflow) = routes.workflow(name) else { return Ok(()) };
                 // Checked before any change, since the message may be offered again.
                 let (depth, payload_bytes) = (offered.arrival.depth, offered.arrival.payload_bytes);
-                if depth == 0 && self.is_full_of(workflow, payload_bytes) {
+                if depth == 0 && self.is_out_of_room_for(workflow, payload_bytes) {
                     if can_refuse {
                         return Err(self.refusal(publishing));
                     }
@@ -185,18 +185,18 @@ impl Coordinator {
     }
 
     /// Delivers a message to the workflows that wait for it. Subscribers receive it as well.
-    pub fn give_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
-        let Offered { event, arrival, tells, starts, lanes, .. } = offered;
-        for Tell { running, frame, source, charge } in tells {
-            let told = Event::Message { frame, source, event: event.clone() };
-            self.tell(publishing, &running, told, charge);
+    pub fn deliver_to_workflows(self: &Arc<Self>, publishing: &mut Publishing<'_>, offered: Offered) {
+        let Offered { event, arrival, deliveries, starts, lanes, .. } = offered;
+        for Delivery { running, frame, source, charge } in deliveries {
+            let message = Event::Message { frame, source, event: event.clone() };
+            self.deliver(publishing, &running, message, charge);
         }
         for workflow in starts {
             let input = Value::Array(vec![(*event).clone()]);
             let mut start = Start::new(workflow, input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
-            self.start_by(publishing, start);
+            self.start_by_message(publishing, start);
         }
         for (workflow, Interest { source, filter, .. }, room) in lanes {
             let (event, arrival) = (event.clone(), arrival.clone());
@@ -215,17 +215,17 @@ impl Coordinator {
     }
 
     /// True if a workflow has no room for another instance with an input of `bytes` bytes.
-    fn is_full_of(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
+    fn is_out_of_room_for(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
         let max_instances = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
         max_instances.is_some_and(|max| workflow.figures.live.load(Relaxed) >= max)
-            || !self.finds_room(workflow, INSTANCE_BYTES.saturating_add(bytes))
+            || !self.has_room_for(workflow, INSTANCE_BYTES.saturating_add(bytes))
             || self.running.load(Relaxed) >= self.limits.running
             || self.instances.lock().len() >= self.limits.instances
             || self.broker.wal().is_full()
     }
 
     /// Starts an instance for a message. A durable instance is on the disk before the message is acknowledged.
-    fn start_by(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
+    fn start_by_message(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
             Ok(running) => self.begin_with(publishing, running),
@@ -236,7 +236,7 @@ impl Coordinator {
                     &workflow.name,
                     "",
                     LogLevel::Warn,
-                    format!("an event starts nothing: {error}"),
+                    format!("an event starts no instance: {error}"),
                 );
             }
         }
@@ -245,7 +245,7 @@ impl Coordinator {
     /// Begins an instance that is registered.
     pub fn begin_with(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: Arc<Running>) {
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
-            return self.spawn_drive(running, Queued::now(Event::Start));
+            return self.spawn_advance(running, Queued::now(Event::Start));
         }
         let entries = {
             let mut state = running.state.lock();
@@ -256,12 +256,12 @@ impl Coordinator {
         }
         let coordinator = self.clone();
         publishing.on_recorded(move |ticket| {
-            coordinator.spawn_drive(running, Queued::recorded(Event::Start, 0, ticket))
+            coordinator.spawn_advance(running, Queued::recorded(Event::Start, 0, ticket))
         });
     }
 
     /// Delivers a message to an instance.
-    fn tell(
+    fn deliver(
         self: &Arc<Self>,
         publishing: &mut Publishing<'_>,
         running: &Arc<Running>,

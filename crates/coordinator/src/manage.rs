@@ -8,17 +8,17 @@ use ulid::Ulid;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::Running;
+use super::instance_view::InstanceView;
 use super::run_state::End;
-use super::views::InstanceView;
 
 /// An instance cannot be cancelled or retried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// No instance has this id, or it has ended.
-    #[error("there is no instance {0}, or it has ended; `edgefaas workflow list` shows those there are")]
+    #[error("there is no instance {0}, or it has ended; `edgefaas workflow list` shows the instances")]
     Unknown(String),
-    /// The instance did not fail.
-    #[error("instance {id} is {status}; only one that failed can be retried")]
+    /// The instance has not failed, so there is nothing to retry.
+    #[error("instance {id} is {status}; only a failed instance can be retried")]
     NotFaulted {
         /// The id of the instance.
         id: String,
@@ -28,7 +28,7 @@ pub enum ChangeError {
 }
 
 impl Coordinator {
-    /// At max `max` instances of a workflow, or of all workflows, newest first, and the number of further ones.
+    /// At most `max` instances of a workflow, or of all workflows, newest first, and the number of instances that were left out.
     pub fn list(&self, workflow: Option<&str>, max: usize) -> (Vec<InstanceView>, u64) {
         let mut found: Vec<Arc<Running>> = self
             .instances
@@ -73,7 +73,7 @@ impl Coordinator {
         Some(view)
     }
 
-    /// Ends an instance.
+    /// Cancels an instance. A failed instance is removed.
     ///
     /// # Errors
     /// `Unknown` if no instance has this id.
@@ -83,7 +83,7 @@ impl Coordinator {
         if faulted {
             self.drop_faulted(&running).await;
         } else {
-            self.drive(&running, Queued::now(Event::Cancel)).await;
+            self.advance(&running, Queued::now(Event::Cancel)).await;
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Coordinator {
     /// Retries the failed task.
     ///
     /// # Errors
-    /// `NotFound`, or the instance did not fail.
+    /// `Unknown` if no instance has this id, `NotFaulted` if the instance has not failed.
     pub fn retry_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let running = self.find(id).ok_or_else(|| ChangeError::Unknown(id.to_string()))?;
         {
@@ -103,7 +103,7 @@ impl Coordinator {
             state.end = End::Open { waiter: None };
         }
         self.faulted.lock().retain(|faulted| *faulted != id);
-        self.spawn_drive(running, Queued::now(Event::Retry));
+        self.spawn_advance(running, Queued::now(Event::Retry));
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use ulid::Ulid;
 
 use super::coordinator::Coordinator;
 use super::instance::Running;
-use super::run_state::Ended;
+use super::run_state::WorkflowResult;
 
 /// Content type of CloudEvents in their JSON form (CloudEvents MQTT binding, section 3.2).
 pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";
@@ -166,7 +166,12 @@ impl Coordinator {
 
     /// Publishes the answer to an MQTT caller. Without a caller or another receiver of the result, a failure becomes a
     /// dead letter.
-    pub(super) fn answer_workflow(self: &Arc<Self>, running: &Running, result: &Ended, is_reported: bool) {
+    pub(super) fn answer_workflow(
+        self: &Arc<Self>,
+        running: &Running,
+        result: &WorkflowResult,
+        is_reported: bool,
+    ) {
         let name = &running.workflow.name;
         let problem = |error: &edgefaas_workflow::WorkflowError| {
             let error =
