@@ -188,6 +188,7 @@ pub(crate) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use edgefaas_workflow::expression::ExpressionError;
     use edgefaas_workflow::synthesizer::Predicate;
     use serde_json::json;
 
@@ -196,7 +197,7 @@ mod tests {
     const MAX_BYTES: usize = 400_000;
 
     fn rule(value: &Value) -> Rule {
-        let by_room = |_: &str| -> Result<Predicate, String> {
+        let by_room = |_: &str| -> Result<Predicate, ExpressionError> {
             Ok(Arc::new(|event: &Value| Ok(event.get("room").cloned().unwrap_or_default())))
         };
         Rule::parse(value, 1, &by_room).unwrap()

@@ -563,13 +563,12 @@ impl Compiler {
         self.reader.template(&error, "`error`")
     }
 
-    /// A condition over many events. What it says is checked by the synthesizer itself.
+    /// A condition over many events, which the synthesizer checks.
     pub fn rule(&mut self, value: &Located, strategy: &super::Strategy) -> Option<Value> {
         let rule = value.to_json();
         let compile = |text: &str| {
             crate::expression::Expression::parse(text, &[])
                 .map(|_| Arc::new(|_: &Value| Ok(json!(null))) as crate::synthesizer::Predicate)
-                .map_err(|error| error.to_string())
         };
         match crate::synthesizer::Rule::parse(&rule, strategy.filters.len().max(1), &compile) {
             Ok(_) => Some(rule),
