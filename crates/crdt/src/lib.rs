@@ -67,7 +67,7 @@ pub use delta::FieldDelta;
 pub use document::{Document, MAX_DOCUMENT_BYTES};
 pub use dotted::MAX_MAP_DEPTH;
 pub use encoding::{DecodeError, FORMAT_VERSION};
-pub use error::{ApplyError, WrongType};
+pub use error::{ApplyError, LibraryError, WrongType};
 pub use field::Field;
 pub use gcounter::{GCounter, GCounterOverflow};
 pub use json::MAX_JSON_DEPTH;
