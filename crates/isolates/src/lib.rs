@@ -31,7 +31,7 @@ mod turns;
 mod warm;
 
 pub use app_folder::{AppFileError, AppFolder};
-pub use assets::{Asset, ReadAsset, ReadAssetError};
+pub use assets::{Asset, AssetError, ReadAsset, ReadAssetError};
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
@@ -44,7 +44,7 @@ pub use host::{
     PublishRequest, Read, SocketPermit, TcpPermission,
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};
-pub use outcome::{Completion, InvocationMeta, Limits, RunError};
+pub use outcome::{Completion, InternalError, InvocationMeta, Limits, RunError};
 pub use pool::{Isolates, IsolatesConfig};
 pub use program::{FunctionSource, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};

@@ -17,7 +17,7 @@ use super::blocking::{blocking, internal};
 use super::calls;
 use super::engine::{JsEngine, JsEngineError};
 use super::engine_wasm::{self, ENGINE_WASM};
-use super::error::{DeployMemory, PrepareError};
+use super::error::{DeployMemory, PrepareError, PrepareFault};
 use super::snapshot::{Base, BaseMetadata, MemoryFacts, Snapshot, SnapshotMetadata};
 use super::stack::Files;
 use super::state::{Stage, State};
@@ -110,7 +110,7 @@ impl JsEngine {
             imports: module.imports.iter().map(|(name, path)| (name.as_str(), path.as_str())).collect(),
         });
         let load = Load { entry: &graph.entry, modules: modules.collect(), seed: rand::random() };
-        let load = abi::encode(&load).map_err(|error| PrepareError::Internal(error.to_string()))?;
+        let load = abi::encode(&load).map_err(PrepareFault::codec)?;
 
         let files = Arc::new(files);
         let base = self.base.get_or_try_init(|| self.make_base()).await?;
@@ -136,7 +136,7 @@ impl JsEngine {
         let Stage::Deploy(lines) =
             std::mem::replace(&mut store.data_mut().stage, Stage::Deploy(Vec::new()))
         else {
-            return Err(PrepareError::Internal("the stage changed".to_owned()));
+            return Err(PrepareFault::Stage.into());
         };
         drop(store);
         let metadata = SnapshotMetadata {
@@ -150,14 +150,12 @@ impl JsEngine {
         let (engine, functions) = (self.engine.clone(), self.passed_on());
         blocking(move || {
             let pages = image.len().div_ceil(PAGE_BYTES) as u64;
-            let (assets, contents) = assets::lay_out(pages, &assets)
-                .map_err(|error| PrepareError::Assets { reason: error.to_string() })?;
+            let (assets, contents) = assets::lay_out(pages, &assets)?;
             let wasm = image.to_module(&functions, &contents, assets.memory_bytes);
             drop((image, contents));
             let metadata = postcard::to_allocvec(&SnapshotMetadata { assets, ..metadata });
-            let metadata = metadata.map_err(|error| PrepareError::Internal(error.to_string()))?.into();
-            let native = compile::compile(&engine, CodeKind::Module, &wasm)
-                .map_err(|error| PrepareError::Internal(error.to_string()))?;
+            let metadata = metadata.map_err(PrepareFault::codec)?.into();
+            let native = compile::compile(&engine, CodeKind::Module, &wasm).map_err(PrepareFault::from)?;
             Ok(EvaluatedScript { native: native.into(), metadata })
         })
         .await
@@ -260,7 +258,7 @@ impl JsEngine {
         } else if error.downcast_ref() == Some(&wasmtime::Trap::StackOverflow) {
             PrepareError::StackOverflow { entry }
         } else {
-            PrepareError::Internal(format!("{error:#}"))
+            PrepareFault::engine(error).into()
         }
     }
 }
@@ -293,7 +291,7 @@ async fn transpile_all(
     };
     blocking(move || {
         let parsed = thread.run(parse);
-        parsed.map_err(|reason| PrepareError::Internal(format!("the parser could not be run: {reason}")))?
+        parsed.map_err(PrepareFault::from)?
     })
     .await
 }

@@ -24,10 +24,10 @@ mod transpile;
 
 pub use engine::{JsEngine, JsEngineError, engine_code_wasm};
 pub use engine_wasm::{SplitError, SplitFault};
-pub use error::{DeployMemory, PrepareError};
+pub use error::{DeployMemory, PrepareError, PrepareFault};
 pub(crate) use evaluate::{TaskError, run_task};
 pub(crate) use graph::gather;
-pub use graph::{CollectError, collect, collect_in_child};
+pub use graph::{CollectError, SourceFileError, collect, collect_in_child};
 pub use program::{JsProgram, Script};
 pub(crate) use runtime::WarmJs;
 pub use transpile::{SyntaxError, check};

@@ -18,7 +18,7 @@ use crate::busy::{Busy, Counted, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::reply::check_reply;
 use crate::run_resources::{Isolate, RunResources};
-use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
+use crate::{Completion, Event, Host, InternalError, InvocationMeta, Limits, Reply, RunError};
 
 /// An instance between two invocations.
 pub(crate) struct WarmJs {
@@ -253,6 +253,6 @@ fn run_error(engine: &JsEngine, error: &wasmtime::Error, store: &Store<State>, l
             location: None,
             stack: Some(format!("{error:?}")),
         },
-        None => RunError::Internal(format!("{error:#}")),
+        None => InternalError::Engine { detail: format!("{error:#}") }.into(),
     }
 }
