@@ -1,8 +1,8 @@
-//! Shares of a bounded number of places, by the address of a connection. No clock and no socket.
+//! Connection slots, shared fairly between addresses. No clock and no socket.
 //!
-//! An address is an IPv4 address or an IPv6 /64, which is what one machine or attacker has at least. Addresses
-//! of known members have places of their own. Where all places are taken, the address with the most of them
-//! loses its oldest, so that idle connections are closed first.
+//! An address is an IPv4 address or an IPv6 /64, the least that one machine or attacker has. Addresses of known members
+//! have slots of their own. While all slots are taken, the address with the most slots loses its oldest, so that idle
+//! connections are closed first.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -17,26 +17,26 @@ pub(crate) enum Origin {
 
 /// Places of one kind of connections.
 #[derive(Debug)]
-pub(crate) struct Crowd<Id> {
-    limits: CrowdLimits,
+pub(crate) struct AddressSlots<Id> {
+    limits: SlotLimits,
     members: HashSet<Origin>,
     /// The oldest first.
-    places: VecDeque<Place<Id>>,
+    slots: VecDeque<Slot<Id>>,
 }
 
-/// How many places a [`Crowd`] has.
+/// Numbers of slots of an [`AddressSlots`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CrowdLimits {
-    /// For all addresses of unknown machines.
-    pub(crate) strangers: usize,
-    /// For all addresses of known members.
+pub(crate) struct SlotLimits {
+    /// For all other addresses together.
+    pub(crate) others: usize,
+    /// For all addresses of known members together.
     pub(crate) members: usize,
-    /// For one address of either.
+    /// For each address.
     pub(crate) per_origin: usize,
 }
 
 #[derive(Debug)]
-struct Place<Id> {
+struct Slot<Id> {
     id: Id,
     origin: Origin,
     is_member: bool,
@@ -44,12 +44,12 @@ struct Place<Id> {
 
 /// The decision about a new connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Entry<Id> {
-    /// It has a place.
+pub(crate) enum SlotGrant<Id> {
+    /// The connection has a free slot.
     Free,
-    /// It has the place of another connection, which is to be closed.
-    Instead(Id),
-    /// There is no place for it.
+    /// The connection has the slot of another one, which the caller closes.
+    Replaces(Id),
+    /// No slot is available.
     Full,
 }
 
@@ -65,77 +65,77 @@ impl From<IpAddr> for Origin {
     }
 }
 
-impl<Id: Copy + PartialEq> Crowd<Id> {
-    pub(crate) fn new(limits: CrowdLimits) -> Self {
-        Self { limits, members: HashSet::new(), places: VecDeque::new() }
+impl<Id: Copy + PartialEq> AddressSlots<Id> {
+    pub(crate) fn new(limits: SlotLimits) -> Self {
+        Self { limits, members: HashSet::new(), slots: VecDeque::new() }
     }
 
-    /// Replaces the addresses of known members. Connections that have a place keep it.
+    /// Replaces the addresses of known members. Connections that have a slot keep it.
     pub(crate) fn set_members(&mut self, members: HashSet<Origin>) {
         self.members = members;
     }
 
-    /// Gives a new connection a place, if need be the one of an older connection.
-    pub(crate) fn enter(&mut self, id: Id, origin: Origin) -> Entry<Id> {
+    /// Gives a new connection a slot, if necessary the slot of an older connection.
+    pub(crate) fn acquire(&mut self, id: Id, origin: Origin) -> SlotGrant<Id> {
         let is_member = self.members.contains(&origin);
-        let limit = if is_member { self.limits.members } else { self.limits.strangers };
-        let of_origin = self.count(|place| place.origin == origin && place.is_member == is_member);
-        let all = self.count(|place| place.is_member == is_member);
-        let entry = if of_origin >= self.limits.per_origin {
-            self.leave_oldest(origin, is_member)
+        let limit = if is_member { self.limits.members } else { self.limits.others };
+        let of_origin = self.count(|slot| slot.origin == origin && slot.is_member == is_member);
+        let all = self.count(|slot| slot.is_member == is_member);
+        let grant = if of_origin >= self.limits.per_origin {
+            self.release_oldest(origin, is_member)
         } else if all >= limit {
             match self.largest(is_member) {
-                Some((largest, places)) if places > of_origin + 1 => self.leave_oldest(largest, is_member),
-                _ => Entry::Full,
+                Some((largest, slots)) if slots > of_origin + 1 => self.release_oldest(largest, is_member),
+                _ => SlotGrant::Full,
             }
         } else {
-            Entry::Free
+            SlotGrant::Free
         };
-        if entry != Entry::Full {
-            self.places.push_back(Place { id, origin, is_member });
+        if grant != SlotGrant::Full {
+            self.slots.push_back(Slot { id, origin, is_member });
         }
-        entry
+        grant
     }
 
-    /// Gives a new connection a place if one is free; closes none for it.
-    pub(crate) fn try_enter(&mut self, id: Id, origin: Origin) -> bool {
+    /// Gives a new connection a slot if one is free. Never takes the slot of another connection.
+    pub(crate) fn try_acquire(&mut self, id: Id, origin: Origin) -> bool {
         let is_member = self.members.contains(&origin);
-        let limit = if is_member { self.limits.members } else { self.limits.strangers };
-        let has_place = self.count(|place| place.is_member == is_member) < limit
-            && self.count(|place| place.origin == origin) < self.limits.per_origin;
-        if has_place {
-            self.places.push_back(Place { id, origin, is_member });
+        let limit = if is_member { self.limits.members } else { self.limits.others };
+        let has_slot = self.count(|slot| slot.is_member == is_member) < limit
+            && self.count(|slot| slot.origin == origin) < self.limits.per_origin;
+        if has_slot {
+            self.slots.push_back(Slot { id, origin, is_member });
         }
-        has_place
+        has_slot
     }
 
-    /// A connection is closed, or has shown that it belongs to the cluster.
-    pub(crate) fn leave(&mut self, id: Id) {
-        self.places.retain(|place| place.id != id);
+    /// Frees the slot of a connection that is closed, or has proved that it belongs to the cluster.
+    pub(crate) fn release(&mut self, id: Id) {
+        self.slots.retain(|slot| slot.id != id);
     }
 
-    fn count(&self, matching: impl Fn(&Place<Id>) -> bool) -> usize {
-        self.places.iter().filter(|place| matching(place)).count()
+    fn count(&self, matching: impl Fn(&Slot<Id>) -> bool) -> usize {
+        self.slots.iter().filter(|slot| matching(slot)).count()
     }
 
-    /// The address with the most places and how many it has; of several the one with the oldest place.
+    /// The address with the most slots, and their number; of several addresses the one with the oldest slot.
     fn largest(&self, is_member: bool) -> Option<(Origin, usize)> {
         let mut counts: Vec<(Origin, usize)> = Vec::new();
-        for place in self.places.iter().filter(|place| place.is_member == is_member) {
-            match counts.iter_mut().find(|(origin, _)| *origin == place.origin) {
-                Some((_, places)) => *places += 1,
-                None => counts.push((place.origin, 1)),
+        for slot in self.slots.iter().filter(|slot| slot.is_member == is_member) {
+            match counts.iter_mut().find(|(origin, _)| *origin == slot.origin) {
+                Some((_, slots)) => *slots += 1,
+                None => counts.push((slot.origin, 1)),
             }
         }
-        counts.into_iter().rev().max_by_key(|(_, places)| *places)
+        counts.into_iter().rev().max_by_key(|(_, slots)| *slots)
     }
 
-    fn leave_oldest(&mut self, origin: Origin, is_member: bool) -> Entry<Id> {
+    fn release_oldest(&mut self, origin: Origin, is_member: bool) -> SlotGrant<Id> {
         let oldest =
-            self.places.iter().position(|place| place.origin == origin && place.is_member == is_member);
-        match oldest.and_then(|index| self.places.remove(index)) {
-            Some(place) => Entry::Instead(place.id),
-            None => Entry::Full,
+            self.slots.iter().position(|slot| slot.origin == origin && slot.is_member == is_member);
+        match oldest.and_then(|index| self.slots.remove(index)) {
+            Some(slot) => SlotGrant::Replaces(slot.id),
+            None => SlotGrant::Full,
         }
     }
 }
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: CrowdLimits = CrowdLimits { strangers: 8, members: 6, per_origin: 4 };
+    const LIMITS: SlotLimits = SlotLimits { others: 8, members: 6, per_origin: 4 };
 
     fn origin(number: u8) -> Origin {
         Origin::from(IpAddr::from([10, 0, 0, number]))
@@ -162,71 +162,71 @@ mod tests {
     }
 
     #[test]
-    fn one_address_takes_its_share_and_no_more() {
-        let mut crowd = Crowd::new(LIMITS);
+    fn one_address_has_at_most_its_share() {
+        let mut slots = AddressSlots::new(LIMITS);
         for id in 0..4 {
-            assert_eq!(crowd.enter(id, origin(1)), Entry::Free);
+            assert_eq!(slots.acquire(id, origin(1)), SlotGrant::Free);
         }
         for id in 4..100 {
-            assert_eq!(crowd.enter(id, origin(1)), Entry::Instead(id - 4), "the oldest goes");
+            assert_eq!(slots.acquire(id, origin(1)), SlotGrant::Replaces(id - 4), "the oldest is replaced");
         }
-        assert_eq!(crowd.enter(200, origin(2)), Entry::Free);
+        assert_eq!(slots.acquire(200, origin(2)), SlotGrant::Free);
     }
 
     #[test]
-    fn the_largest_gives_way_and_members_have_places_of_their_own() {
-        let mut crowd = Crowd::new(LIMITS);
-        crowd.set_members(HashSet::from([origin(9)]));
+    fn the_largest_address_loses_a_slot_and_members_have_slots_of_their_own() {
+        let mut slots = AddressSlots::new(LIMITS);
+        slots.set_members(HashSet::from([origin(9)]));
         for id in 0..4 {
-            crowd.enter(id, origin(1));
-            crowd.enter(id + 10, origin(2));
+            slots.acquire(id, origin(1));
+            slots.acquire(id + 10, origin(2));
         }
-        assert!(matches!(crowd.enter(20, origin(3)), Entry::Instead(0 | 10)));
+        assert!(matches!(slots.acquire(20, origin(3)), SlotGrant::Replaces(0 | 10)));
         for number in 10..46 {
-            crowd.enter(100 + u32::from(number), origin(number));
+            slots.acquire(100 + u32::from(number), origin(number));
         }
         // Now each of eight strangers has one.
-        assert_eq!(crowd.enter(300, origin(200)), Entry::Full);
+        assert_eq!(slots.acquire(300, origin(200)), SlotGrant::Full);
         for id in 400..404 {
-            assert_eq!(crowd.enter(id, origin(9)), Entry::Free);
+            assert_eq!(slots.acquire(id, origin(9)), SlotGrant::Free);
         }
-        assert_eq!(crowd.enter(404, origin(9)), Entry::Instead(400));
-        crowd.leave(401);
-        assert_eq!(crowd.enter(405, origin(9)), Entry::Free);
+        assert_eq!(slots.acquire(404, origin(9)), SlotGrant::Replaces(400));
+        slots.release(401);
+        assert_eq!(slots.acquire(405, origin(9)), SlotGrant::Free);
     }
 
     #[test]
-    fn where_nobody_is_closed_the_share_is_the_limit() {
-        let mut crowd = Crowd::new(LIMITS);
-        assert_eq!((0..10).filter(|id| crowd.try_enter(*id, origin(1))).count(), 4);
-        assert_eq!((10..20).filter(|id| crowd.try_enter(*id, origin(2))).count(), 4);
-        assert!(!crowd.try_enter(20, origin(3)));
-        crowd.leave(0);
-        assert!(crowd.try_enter(21, origin(3)));
+    fn try_acquire_closes_no_connection() {
+        let mut slots = AddressSlots::new(LIMITS);
+        assert_eq!((0..10).filter(|id| slots.try_acquire(*id, origin(1))).count(), 4);
+        assert_eq!((10..20).filter(|id| slots.try_acquire(*id, origin(2))).count(), 4);
+        assert!(!slots.try_acquire(20, origin(3)));
+        slots.release(0);
+        assert!(slots.try_acquire(21, origin(3)));
     }
 
     proptest! {
         #[test]
         fn the_limits_hold(steps in prop::collection::vec((0_u8..12, any::<bool>()), 0..200)) {
-            let mut crowd = Crowd::new(LIMITS);
-            crowd.set_members((0..3).map(origin).collect());
+            let mut slots = AddressSlots::new(LIMITS);
+            slots.set_members((0..3).map(origin).collect());
             let mut open: Vec<usize> = Vec::new();
             for (id, (number, leaves)) in steps.into_iter().enumerate() {
-                match crowd.enter(id, origin(number)) {
-                    Entry::Free => open.push(id),
-                    Entry::Instead(other) => {
+                match slots.acquire(id, origin(number)) {
+                    SlotGrant::Free => open.push(id),
+                    SlotGrant::Replaces(other) => {
                         prop_assert!(open.contains(&other));
                         open.retain(|known| *known != other);
                         open.push(id);
                     }
-                    Entry::Full => {}
+                    SlotGrant::Full => {}
                 }
                 if leaves && let Some(first) = open.first().copied() {
                     open.remove(0);
-                    crowd.leave(first);
+                    slots.release(first);
                 }
-                prop_assert_eq!(crowd.places.len(), open.len());
-                prop_assert!(open.len() <= LIMITS.strangers + LIMITS.members);
+                prop_assert_eq!(slots.slots.len(), open.len());
+                prop_assert!(open.len() <= LIMITS.others + LIMITS.members);
             }
         }
     }

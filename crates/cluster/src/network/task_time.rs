@@ -11,16 +11,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Running time of tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Work {
-    /// On the processor.
+pub struct TaskTime {
+    /// Processor time.
     pub processor: Duration,
-    /// On the clock. Includes the time that the system gave the core to another process: other tasks had to wait as long.
+    /// Time on the clock. Includes the time for which the system gave the core to another process, since other tasks of
+    /// the thread had to wait.
     pub clock: Duration,
-    /// The number of polls. The cost of waking a task (the system's part of a message, switching threads) is in no time.
+    /// Number of polls. The cost of waking a task (system calls, switching threads) is not part of the times.
     pub turns: u64,
 }
 
-impl Add for Work {
+impl Add for TaskTime {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -32,10 +33,10 @@ impl Add for Work {
     }
 }
 
-impl Sub for Work {
+impl Sub for TaskTime {
     type Output = Self;
 
-    /// The difference since `before`.
+    /// The time since `before`.
     fn sub(self, before: Self) -> Self {
         Self {
             processor: self.processor.saturating_sub(before.processor),
@@ -45,19 +46,19 @@ impl Sub for Work {
     }
 }
 
-/// Adds up the running time of tasks.
+/// Sums up the running time of tasks.
 #[derive(Debug, Default)]
-pub struct Busy {
+pub struct TaskTimer {
     processor_ns: AtomicU64,
     clock_ns: AtomicU64,
     turns: AtomicU64,
 }
 
-impl Busy {
+impl TaskTimer {
     /// The sum so far.
-    pub fn read(&self) -> Work {
+    pub fn read(&self) -> TaskTime {
         let read = |sum: &AtomicU64| Duration::from_nanos(sum.load(Relaxed));
-        Work {
+        TaskTime {
             processor: read(&self.processor_ns),
             clock: read(&self.clock_ns),
             turns: self.turns.load(Relaxed),
@@ -95,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_is_counted_and_waiting_is_not() {
-        /// Uses a processor for so long.
+        /// Uses a processor for `time`.
         fn spin(time: Duration) {
             let since = processor_time();
             while processor_time() - since < time {
@@ -104,16 +105,16 @@ mod tests {
         }
         const OWN: Duration = Duration::from_millis(5);
         const OTHERS: Duration = Duration::from_millis(100);
-        let busy = Arc::new(Busy::default());
+        let timer = Arc::new(TaskTimer::default());
         let work = async {
             spin(OWN);
             tokio::task::spawn_blocking(|| spin(OTHERS)).await.unwrap();
         };
-        busy.clone().time(work).await;
-        let work = busy.read();
+        timer.clone().time(work).await;
+        let work = timer.read();
         assert!(work.processor >= OWN && work.processor < OTHERS, "{work:?}");
         assert!(work.clock >= work.processor, "{work:?}");
         assert_eq!(work.turns, 2, "until it waits, and after that");
-        assert_eq!(work - work, Work::default());
+        assert_eq!(work - work, TaskTime::default());
     }
 }

@@ -1,7 +1,7 @@
-//! Incoming connections until they are encrypted: each has a place of its address's share, and 2 s.
+//! Limits of incoming connections until they are encrypted: each needs a slot of its address, and has 2 s.
 //!
-//! libp2p counts these connections of all addresses and both transports together, and cannot close one of them
-//! for another. So the shares are kept below it, around its transports.
+//! libp2p counts these connections over all addresses and both transports, and cannot close one of them for another. So
+//! [`LimitedTransport`] wraps its transports.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -17,16 +17,17 @@ use libp2p::core::transport::{Boxed, DialOpts, ListenerId, Transport, TransportE
 use parking_lot::Mutex;
 
 use super::address::{self, TransportKind};
-use super::crowd::{Crowd, CrowdLimits, Entry, Origin};
+use super::address_slots::{AddressSlots, Origin, SlotGrant, SlotLimits};
 
-/// Limit of the handshake of an incoming connection, until it is encrypted.
+/// Time limit of the encryption handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// A handshake needs some 20 kB by TCP, and 60 kB by QUIC.
-const LIMITS: CrowdLimits = CrowdLimits { strangers: 64, members: 64, per_origin: 16 };
+/// A handshake takes about 20 kB with TCP, and 60 kB with QUIC.
+const LIMITS: SlotLimits = SlotLimits { others: 64, members: 64, per_origin: 16 };
 
-/// Connections in the handshake, TCP and QUIC apart: packets of UDP come from any address that a sender likes.
+/// Connections that are not encrypted yet. TCP and QUIC have separate slots, since the sender address of UDP packets can
+/// be forged.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct UnencryptedConnections {
     tcp: Mutex<Waiting>,
     quic: Mutex<Waiting>,
     next_id: AtomicU64,
@@ -35,26 +36,26 @@ pub(crate) struct Entrance {
 
 #[derive(Debug)]
 struct Waiting {
-    crowd: Crowd<u64>,
+    slots: AddressSlots<u64>,
     handles: HashMap<u64, AbortHandle>,
 }
 
-impl Default for Entrance {
+impl Default for UnencryptedConnections {
     fn default() -> Self {
-        let waiting = || Mutex::new(Waiting { crowd: Crowd::new(LIMITS), handles: HashMap::new() });
+        let waiting = || Mutex::new(Waiting { slots: AddressSlots::new(LIMITS), handles: HashMap::new() });
         Self { tcp: waiting(), quic: waiting(), next_id: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 }
 
-impl Entrance {
+impl UnencryptedConnections {
     /// Replaces the addresses of known members.
     pub(crate) fn set_members(&self, members: &HashSet<Origin>) {
         for waiting in [&self.tcp, &self.quic] {
-            waiting.lock().crowd.set_members(members.clone());
+            waiting.lock().slots.set_members(members.clone());
         }
     }
 
-    /// Connections that got no place, or lost it to another.
+    /// Number of connections that got no slot, or lost their slot to another.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -66,60 +67,60 @@ impl Entrance {
         }
     }
 
-    fn enter(self: &Arc<Self>, remote: &Multiaddr) -> Option<(Ticket, AbortRegistration)> {
+    fn acquire(self: &Arc<Self>, remote: &Multiaddr) -> Option<(Slot, AbortRegistration)> {
         let kind = address::kind(remote)?;
         let origin = Origin::from(address::socket(remote)?.ip());
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mut waiting = self.of(kind).lock();
-        match waiting.crowd.enter(id, origin) {
-            Entry::Free => {}
-            Entry::Instead(other) => {
+        match waiting.slots.acquire(id, origin) {
+            SlotGrant::Free => {}
+            SlotGrant::Replaces(other) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 if let Some(handle) = waiting.handles.remove(&other) {
                     handle.abort();
                 }
             }
-            Entry::Full => {
+            SlotGrant::Full => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 return None;
             }
         }
         let (handle, registration) = AbortHandle::new_pair();
         waiting.handles.insert(id, handle);
-        Some((Ticket { entrance: self.clone(), kind, id }, registration))
+        Some((Slot { unencrypted: self.clone(), kind, id }, registration))
     }
 }
 
-/// A place; dropping it frees the place.
-struct Ticket {
-    entrance: Arc<Entrance>,
+/// A slot; freed when it is dropped.
+struct Slot {
+    unencrypted: Arc<UnencryptedConnections>,
     kind: TransportKind,
     id: u64,
 }
 
-impl Drop for Ticket {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut waiting = self.entrance.of(self.kind).lock();
-        waiting.crowd.leave(self.id);
+        let mut waiting = self.unencrypted.of(self.kind).lock();
+        waiting.slots.release(self.id);
         waiting.handles.remove(&self.id);
     }
 }
 
 type Upgrade<O> = Pin<Box<dyn Future<Output = io::Result<O>> + Send>>;
 
-/// A transport whose incoming connections need a place in an [`Entrance`].
-pub(crate) struct Guarded<O> {
+/// A transport whose incoming connections need a slot of [`UnencryptedConnections`].
+pub(crate) struct LimitedTransport<O> {
     inner: Boxed<O>,
-    entrance: Arc<Entrance>,
+    unencrypted: Arc<UnencryptedConnections>,
 }
 
-impl<O> Guarded<O> {
-    pub(crate) fn new(inner: Boxed<O>, entrance: Arc<Entrance>) -> Self {
-        Self { inner, entrance }
+impl<O> LimitedTransport<O> {
+    pub(crate) fn new(inner: Boxed<O>, unencrypted: Arc<UnencryptedConnections>) -> Self {
+        Self { inner, unencrypted }
     }
 }
 
-impl<O: 'static> Transport for Guarded<O> {
+impl<O: 'static> Transport for LimitedTransport<O> {
     type Output = O;
     type Error = io::Error;
     type ListenerUpgrade = Upgrade<O>;
@@ -146,22 +147,22 @@ impl<O: 'static> Transport for Guarded<O> {
         context: &mut Context<'_>,
     ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
         Pin::new(&mut self.inner).poll(context).map(|event| {
-            let place = match &event {
-                TransportEvent::Incoming { send_back_addr, .. } => self.entrance.enter(send_back_addr),
+            let slot = match &event {
+                TransportEvent::Incoming { send_back_addr, .. } => self.unencrypted.acquire(send_back_addr),
                 _ => None,
             };
-            event.map_upgrade(move |upgrade| guard(upgrade, place))
+            event.map_upgrade(move |upgrade| with_slot(upgrade, slot))
         })
     }
 }
 
-/// The handshake of one connection, if it has a place, as long as it keeps it.
-fn guard<O: 'static>(upgrade: Upgrade<O>, place: Option<(Ticket, AbortRegistration)>) -> Upgrade<O> {
-    let Some((ticket, registration)) = place else {
+/// The handshake of one connection. It fails without a slot, or when the slot is lost.
+fn with_slot<O: 'static>(upgrade: Upgrade<O>, slot: Option<(Slot, AbortRegistration)>) -> Upgrade<O> {
+    let Some((slot, registration)) = slot else {
         return Box::pin(async { Err(io::Error::other("too many connections")) });
     };
     Box::pin(async move {
-        let _ticket = ticket;
+        let _slot = slot;
         match tokio::time::timeout(HANDSHAKE, Abortable::new(upgrade, registration)).await {
             Ok(Ok(upgraded)) => upgraded,
             Ok(Err(_)) => Err(io::Error::other("too many connections from this address")),

@@ -10,14 +10,14 @@ use super::event::Event;
 /// Events of a transport, in order. Bounded by [`Options::event_capacity`](crate::Options::event_capacity): while they
 /// are not taken, nothing is read from members. Owns the transport: dropping it disconnects all members in order.
 #[derive(Debug)]
-pub struct Events {
+pub struct EventReceiver {
     events: mpsc::Receiver<Event>,
     /// `None` once the driver's end was seen.
     driver: Option<JoinHandle<()>>,
     _stop: DropGuard,
 }
 
-impl Events {
+impl EventReceiver {
     /// `cancel` ends the driver.
     pub(crate) fn new(
         events: mpsc::Receiver<Event>,
