@@ -10,14 +10,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::inspect::{Damage, ENGINE_SPACE, Problem, journal_path, journals};
-use super::layout;
+use super::file_check::{Damage, ENGINE_SPACE, Problem, journal_path, journals};
+use super::journal_repair;
+use super::key_space_files;
 use super::manifest::Manifest;
-use super::tail;
 
 /// Repairs the database in `store` so that the engine can open it. Damaged files are moved to the folder `aside` and
 /// replace older files there. Returns false if no part of the database is left.
-pub fn accept(
+pub fn repair(
     store: &Path,
     aside: &Path,
     manifest: Option<&Manifest>,
@@ -50,7 +50,7 @@ pub fn accept(
             // Tables are handled below, all of one list together.
             Problem::NoStore | Problem::JournalMissing | Problem::TableDamaged { .. } => {}
             Problem::SpaceMissing { id, .. } => repair.empty(*id)?,
-            Problem::JournalDamaged { .. } => drop(tail::cut_journal(&one.path, aside)?),
+            Problem::JournalDamaged { .. } => drop(journal_repair::cut_journal(&one.path, aside)?),
             Problem::ListDamaged { id, .. } => {
                 if !repair.relist(*id)? {
                     repair.empty(*id)?;
@@ -82,12 +82,12 @@ impl Repair<'_> {
     /// Makes the newest list of tables current, if the list and its tables are complete; false if they are not. An
     /// older list would restore a past state of the key space, which does not match the engine's journal.
     fn relist(&self, id: u64) -> io::Result<bool> {
-        let space = &layout::folder(self.store, id);
+        let space = &key_space_files::folder(self.store, id);
         if !space.is_dir() {
             return Ok(false);
         }
         let known = self.manifest.and_then(|manifest| manifest.spaces.iter().find(|fact| fact.id == id));
-        let valid = layout::read_current(space).ok().flatten().map(|(version, _)| version);
+        let valid = key_space_files::read_current(space).ok().flatten().map(|(version, _)| version);
         let mut newest = None;
         for entry in std::fs::read_dir(space)? {
             let name = entry?.file_name();
@@ -97,30 +97,31 @@ impl Repair<'_> {
         let Some(version) = newest.filter(|newest| least.is_none_or(|least| *newest >= least)) else {
             return Ok(false);
         };
-        let path = layout::version_path(space, version);
-        let Some(levels) = layout::read_version(&path, None)? else { return Ok(false) };
+        let path = key_space_files::version_path(space, version);
+        let Some(levels) = key_space_files::read_version(&path, None)? else { return Ok(false) };
         let is_whole = levels.iter().flatten().flatten().all(|table| {
-            layout::is_table_whole(&layout::table_path(space, table.id), table).unwrap_or(false)
+            key_space_files::is_table_whole(&key_space_files::table_path(space, table.id), table)
+                .unwrap_or(false)
         });
         if is_whole {
-            layout::make_current(space, version, &std::fs::read(path)?)?;
+            key_space_files::make_current(space, version, &std::fs::read(path)?)?;
         }
         Ok(is_whole)
     }
 
     /// Empties a key space but keeps its number: its entries in the engine's journal are still to be read.
     fn empty(&self, id: u64) -> io::Result<()> {
-        let space = layout::folder(self.store, id);
+        let space = key_space_files::folder(self.store, id);
         if space.exists() {
             self.put_aside(&space)?;
         }
-        let engine = layout::folder(self.store, ENGINE_SPACE);
-        let Some((template, _)) = layout::read_current(&engine)? else {
+        let engine = key_space_files::folder(self.store, ENGINE_SPACE);
+        let Some((template, _)) = key_space_files::read_current(&engine)? else {
             return Err(ErrorKind::InvalidData.into());
         };
         let known = self.manifest.and_then(|manifest| manifest.spaces.iter().find(|fact| fact.id == id));
         let version = known.map_or(0, |fact| fact.version + 1);
-        layout::make_empty(&space, version, &layout::version_path(&engine, template))
+        key_space_files::make_empty(&space, version, &key_space_files::version_path(&engine, template))
     }
 
     fn drop_tables(&self, space: u64, damage: &[Damage]) -> io::Result<()> {
@@ -139,7 +140,11 @@ impl Repair<'_> {
         }
         match dropped.is_empty() {
             true => Ok(()),
-            false => layout::drop_tables(&layout::folder(self.store, space), listed_in, &dropped),
+            false => key_space_files::drop_tables(
+                &key_space_files::folder(self.store, space),
+                listed_in,
+                &dropped,
+            ),
         }
     }
 

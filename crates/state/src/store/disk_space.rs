@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fjall::{Database, Keyspace};
 
 use super::CommitError;
-use super::chores::Chores;
+use super::upkeep_requests::UpkeepRequests;
 
 /// The smallest reserve that is accepted.
 pub const MIN_RESERVE_BYTES: u64 = 2 << 20;
@@ -115,7 +115,7 @@ pub struct DiskSpace {
     journal_budget_bytes: Option<u64>,
     database: Database,
     spaces: Vec<Keyspace>,
-    chores: Arc<Chores>,
+    requests: Arc<UpkeepRequests>,
     state: Arc<SpaceState>,
     /// Bytes of accepted writes that are not written yet.
     planned_bytes: u64,
@@ -140,7 +140,7 @@ impl DiskSpace {
         journal_bytes: u64,
         database: Database,
         spaces: Vec<Keyspace>,
-        chores: Arc<Chores>,
+        requests: Arc<UpkeepRequests>,
     ) -> Self {
         let total_bytes = rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_blocks * stat.f_frsize);
         let mut space = Self {
@@ -150,7 +150,7 @@ impl DiskSpace {
             journal_budget_bytes: journal_budget_bytes(total_bytes, journal_bytes),
             database,
             spaces,
-            chores,
+            requests,
             state: Arc::default(),
             planned_bytes: 0,
             owed_bytes: 0,
@@ -198,7 +198,7 @@ impl DiskSpace {
             self.report(is_full, free_bytes, needed_bytes);
         }
         if !fits {
-            self.chores.reclaim();
+            self.requests.reclaim();
             let needed_bytes = needed_bytes.saturating_add(more_bytes);
             return Err(CommitError::DiskFull { free_bytes, needed_bytes });
         }
@@ -274,7 +274,7 @@ impl DiskSpace {
             self.measure();
         }
         if self.is_journal_long() {
-            self.chores.rotate();
+            self.requests.rotate();
         }
     }
 
@@ -385,7 +385,7 @@ impl DiskSpace {
             }
         }
         if is_full {
-            self.chores.reclaim();
+            self.requests.reclaim();
         }
     }
 }

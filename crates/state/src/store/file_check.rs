@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use edgefaas_platform::replace_file;
 
-use super::layout::{self, CURRENT};
+use super::journal_repair;
+use super::key_space_files::{self, CURRENT};
 use super::manifest::Manifest;
-use super::tail;
 
 /// Bytes of tables whose checksums a start verifies; `edgefaas store check` verifies all tables.
 pub const STARTUP_TABLE_BYTES: u64 = 32 << 20;
@@ -199,9 +199,9 @@ pub struct Inspection {
     pub spaces: Vec<SpaceFiles>,
 }
 
-/// Inspects the database in `store`, which must contain the files of the manifest. Verifies checksums of tables up to
+/// Checks the database in `store`, which must contain the files of the manifest. Verifies checksums of tables up to
 /// `table_bytes` in all.
-pub fn inspect(store: &Path, manifest: Option<&Manifest>, table_bytes: u64) -> io::Result<Inspection> {
+pub fn check_files(store: &Path, manifest: Option<&Manifest>, table_bytes: u64) -> io::Result<Inspection> {
     let mut found = Inspection::default();
     let journals = journals(store)?;
     let folders = folders(store, &mut found.damage)?;
@@ -227,7 +227,7 @@ pub fn inspect(store: &Path, manifest: Option<&Manifest>, table_bytes: u64) -> i
             None if id == ENGINE_SPACE => ENGINE_SPACE_NAME.to_owned(),
             None => format!("number {id}"),
         };
-        let space = Space { id, name, folder: layout::folder(store, id) };
+        let space = Space { id, name, folder: key_space_files::folder(store, id) };
         let lowest = fact.map(|fact| fact.version);
         let is_known = fact.is_some() || (id == ENGINE_SPACE && is_begun);
         let expected = (lowest, is_known || manifest.is_none());
@@ -273,7 +273,7 @@ impl Inspection {
         }
         for &id in journals {
             let path = journal_path(store, id);
-            let examined = tail::examine(&path)?;
+            let examined = journal_repair::examine(&path)?;
             let least = known.iter().find(|fact| fact.id == id).map_or(0, |fact| fact.bytes);
             // Bytes after the last complete batch of the newest file were not synced yet.
             let lost = examined.kept_bytes < least
@@ -314,7 +314,7 @@ impl Space {
             path,
             problem: Problem::ListDamaged { space: self.name.clone(), id: self.id },
         };
-        let current = match layout::read_current(&self.folder) {
+        let current = match key_space_files::read_current(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // A key space that was never finished has no tables, and is not in the manifest.
                 if is_known || (may_be_known && self.has_tables()) {
@@ -330,8 +330,8 @@ impl Space {
             damage.push(list(self.folder.join(CURRENT)));
             return Ok(None);
         };
-        let path = layout::version_path(&self.folder, version);
-        let levels = match layout::read_version(&path, Some(checksum)) {
+        let path = key_space_files::version_path(&self.folder, version);
+        let levels = match key_space_files::read_version(&path, Some(checksum)) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             levels => levels?,
         };
@@ -341,15 +341,15 @@ impl Space {
         };
         let mut files = SpaceFiles { id: self.id, version, tables: 0, bytes: 0 };
         for table in levels.iter().flatten().flatten() {
-            let path = layout::table_path(&self.folder, table.id);
+            let path = key_space_files::table_path(&self.folder, table.id);
             let bytes = path.metadata().map(|metadata| metadata.len()).ok();
             let is_whole = match bytes {
                 None => false,
                 Some(bytes) if bytes <= *left => {
                     *left -= bytes;
-                    layout::is_table_whole(&path, table)?
+                    key_space_files::is_table_whole(&path, table)?
                 }
-                Some(_) => layout::has_table_of_contents(&path),
+                Some(_) => key_space_files::has_table_of_contents(&path),
             };
             files.tables += 1;
             files.bytes += bytes.unwrap_or(0);
@@ -415,7 +415,7 @@ pub fn journals(store: &Path) -> io::Result<Vec<u64>> {
 
 fn has_batches(store: &Path, journals: &[u64]) -> io::Result<bool> {
     for id in journals {
-        if tail::examine(&journal_path(store, *id))?.kept_bytes > 0 {
+        if journal_repair::examine(&journal_path(store, *id))?.kept_bytes > 0 {
             return Ok(true);
         }
     }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use fjall::Keyspace;
 use parking_lot::Mutex;
 
-use super::inspect::{ENGINE_SPACE, journal_path, journals};
-use super::layout;
+use super::file_check::{ENGINE_SPACE, journal_path, journals};
+use super::journal_repair;
+use super::key_space_files;
 use super::manifest::{self, JournalFact, Manifest, SpaceFact};
-use super::tail;
 
 /// State of the store when its manifest is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub enum Moment {
 }
 
 /// Writes the manifest of one store.
-pub struct Keeper {
+pub struct ManifestWriter {
     data_dir: PathBuf,
     store: PathBuf,
     last: Mutex<Manifest>,
 }
 
-impl Keeper {
+impl ManifestWriter {
     /// Continues from the manifest that was found.
     pub fn new(data_dir: &Path, store: &Path, found: Option<Manifest>) -> Self {
         let last = Mutex::new(found.unwrap_or_default());
@@ -61,7 +61,7 @@ impl Keeper {
     /// Writes a manifest of the current files. An error is logged: the last manifest is still valid.
     pub fn write(&self, spaces: &[Keyspace], moment: Moment) {
         let mut last = self.last.lock();
-        let written = self.survey(&last, spaces, moment).and_then(|manifest| {
+        let written = self.describe(&last, spaces, moment).and_then(|manifest| {
             manifest::write(&self.data_dir, &manifest)?;
             *last = manifest;
             Ok(())
@@ -71,7 +71,7 @@ impl Keeper {
         }
     }
 
-    fn survey(&self, last: &Manifest, spaces: &[Keyspace], moment: Moment) -> io::Result<Manifest> {
+    fn describe(&self, last: &Manifest, spaces: &[Keyspace], moment: Moment) -> io::Result<Manifest> {
         // Tables are listed before the files of the engine's journal: the engine removes those after a change of
         // version.
         let mut facts = vec![self.space("(names of key spaces)", ENGINE_SPACE)?];
@@ -87,7 +87,7 @@ impl Keeper {
             let known_bytes = known.map_or(0, |at| last.journals[at].bytes);
             let is_settled = newest != Some(id) || moment != Moment::Running;
             let bytes = match is_settled && !was_sealed {
-                true => tail::examine(&journal_path(&self.store, id))?.kept_bytes,
+                true => journal_repair::examine(&journal_path(&self.store, id))?.kept_bytes,
                 false => known_bytes,
             };
             found.push(JournalFact { id, bytes });
@@ -97,7 +97,7 @@ impl Keeper {
     }
 
     fn space(&self, name: &str, id: u64) -> io::Result<SpaceFact> {
-        let current = layout::read_current(&layout::folder(&self.store, id))?;
+        let current = key_space_files::read_current(&key_space_files::folder(&self.store, id))?;
         let (version, _) = current.ok_or(io::ErrorKind::InvalidData)?;
         Ok(SpaceFact { name: name.to_owned(), id, version })
     }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use fjall::{Database, Keyspace};
 
-use super::inspect::{self, Damage, Inspection};
+use super::file_check::{self, Damage, Inspection};
 use super::manifest;
-use super::{DirLock, LockError, tail};
+use super::{DirLock, LockError, journal_repair};
 
 /// The result of a check.
 #[derive(Debug, Default)]
@@ -79,10 +79,10 @@ pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
     let found = manifest::read(data_dir).map_err(failed)?;
     let manifest = found.manifest.as_ref();
     let Inspection { exists, damage, spaces: files, .. } =
-        inspect::inspect(&store, manifest, u64::MAX).map_err(failed)?;
-    let torn_bytes = match tail::newest(&store) {
+        file_check::check_files(&store, manifest, u64::MAX).map_err(failed)?;
+    let torn_bytes = match journal_repair::newest(&store) {
         Ok(Some(journal)) if exists => {
-            let examined = tail::examine(&journal).map_err(failed)?;
+            let examined = journal_repair::examine(&journal).map_err(failed)?;
             examined.written_bytes - examined.kept_bytes
         }
         _ => 0,
@@ -128,7 +128,7 @@ enum ReadError {
 }
 
 fn read_entries(store: &Path, spaces: &mut [SpaceReport]) -> Result<(), ReadError> {
-    inspect::restore_markers(store, true)?;
+    file_check::restore_markers(store, true)?;
     let database = Database::builder(store).worker_threads(1).open().map_err(ReadError::Open)?;
     for name in database.list_keyspace_names() {
         let options = fjall::KeyspaceCreateOptions::default;

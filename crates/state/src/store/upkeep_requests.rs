@@ -5,58 +5,58 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Work requests that the upkeep thread has not taken yet.
-pub struct Chores {
+pub struct UpkeepRequests {
     signal: SyncSender<()>,
     reclaim: AtomicBool,
     rotate: AtomicBool,
-    survey: AtomicBool,
+    check_manifest: AtomicBool,
     stop: AtomicBool,
 }
 
-impl Chores {
+impl UpkeepRequests {
     /// Makes the requests and the receiver of the upkeep thread.
     pub fn new() -> (Arc<Self>, Receiver<()>) {
         let (signal, signalled) = sync_channel(1);
-        let (reclaim, rotate, survey, stop) = Default::default();
-        (Arc::new(Self { signal, reclaim, rotate, survey, stop }), signalled)
+        let (reclaim, rotate, check_manifest, stop) = Default::default();
+        (Arc::new(Self { signal, reclaim, rotate, check_manifest, stop }), signalled)
     }
 
     /// Requests removal of dead data, since the disk is full.
     pub fn reclaim(&self) {
-        self.ask(&self.reclaim);
+        self.request(&self.reclaim);
     }
 
     /// Requests a rotation of the engine's journal, since it is too long.
     pub fn rotate(&self) {
-        self.ask(&self.rotate);
+        self.request(&self.rotate);
     }
 
     /// Requests a check of the manifest, which may be out of date.
-    pub fn survey(&self) {
-        self.ask(&self.survey);
+    pub fn check_manifest(&self) {
+        self.request(&self.check_manifest);
     }
 
     /// Ends the thread.
     pub fn stop(&self) {
-        self.ask(&self.stop);
+        self.request(&self.stop);
     }
 
     /// Takes the request to reclaim; true if it was made since the last call.
-    pub(super) fn takes_reclaim(&self) -> bool {
+    pub(super) fn take_reclaim(&self) -> bool {
         self.reclaim.swap(false, Ordering::AcqRel)
     }
 
     /// Takes the request to rotate the engine's journal.
-    pub(super) fn takes_rotate(&self) -> bool {
+    pub(super) fn take_rotate(&self) -> bool {
         self.rotate.swap(false, Ordering::AcqRel)
     }
 
     /// Takes the request to check the manifest, which each round of upkeep does.
-    pub(super) fn takes_survey(&self) -> bool {
-        self.survey.swap(false, Ordering::AcqRel)
+    pub(super) fn take_manifest_check(&self) -> bool {
+        self.check_manifest.swap(false, Ordering::AcqRel)
     }
 
-    fn ask(&self, flag: &AtomicBool) {
+    fn request(&self, flag: &AtomicBool) {
         if !flag.swap(true, Ordering::AcqRel) {
             // A full channel already carries a signal.
             let _ = self.signal.try_send(());
