@@ -3,16 +3,17 @@
 use crate::graph::{Edge, Graph, Group, Kind as Shape, Node as Drawn};
 use crate::program::{Block, DurationSpec, Flow, Fork, Kind, Listen, Mode, Node, NodeId, Program, Try};
 
-/// The id of the node where the flow begins.
+/// The id of the node at which the flow starts.
 pub const START: &str = "start";
-/// The id of the node where it ends.
+/// The id of the node at which the flow ends.
 pub const END: &str = "end";
 
-/// The picture of a workflow: a node for each task that does something by itself, with its name and its word; a box for
-/// each that has tasks in it; the ways between them, those of a switch with the names of its cases.
+/// The flowchart of a workflow: a node for each task without inner tasks, with its name and kind; a box for each task with
+/// inner tasks; edges between them. The edges of a `switch` are labelled with its cases.
 ///
-/// A node's id is `t` and the task's [`NodeId`]; the question of an `if` has `c`, what is caught `e` in front of it.
-pub fn picture(program: &Program) -> Graph {
+/// A node's id is `t` and the task's [`NodeId`]; the id of the condition of an `if` starts with `c`, and that of a `catch`
+/// with `e`.
+pub fn flowchart(program: &Program) -> Graph {
     let mut painter = Painter { program, graph: Graph::default(), to_end: Vec::new() };
     painter.node(START.to_owned(), program.name.clone(), Shape::Start);
     let mut top = Group::default();
@@ -29,24 +30,24 @@ pub fn picture(program: &Program) -> Graph {
 struct Painter<'a> {
     program: &'a Program,
     graph: Graph,
-    /// Ways that lead to the end of the whole.
+    /// Edges to the end of the workflow.
     to_end: Vec<Way>,
 }
 
-/// A way whose end is not known yet.
+/// An edge whose target is not known yet.
 #[derive(Clone)]
 struct Way {
     from: String,
     label: Option<String>,
 }
 
-/// A list of tasks: where it is entered, and the ways out of it.
+/// A list of tasks: its first nodes, and the edges that leave it.
 struct Passage {
     entries: Vec<String>,
     ends: Vec<Way>,
 }
 
-/// A task: where it is entered, and where the ways out of it lead.
+/// A task: its first nodes, and the edges that leave it with their targets.
 struct Step {
     entries: Vec<String>,
     leaving: Vec<(Way, Flow)>,
@@ -54,7 +55,7 @@ struct Step {
 
 impl Painter<'_> {
     fn list(&mut self, tasks: &[NodeId], group: &mut Group) -> Passage {
-        // What leads to each task, and behind the last.
+        // The edges to each task, and to the end of the list.
         let mut leading: Vec<Vec<Way>> = vec![Vec::new(); tasks.len() + 1];
         let mut entries: Vec<Vec<String>> = Vec::with_capacity(tasks.len());
         for (index, id) in tasks.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Estimated work of an expression. Quick ones are evaluated on the thread that needs the value, all others on the thread for
-//! long computations. The estimate is on the safe side; it decides about the place only and never about the result.
+//! Estimated cost of an expression. A cheap expression is evaluated on the thread that needs the value, all others on a
+//! compute thread. The estimate is conservative. It selects the thread and never changes the result.
 
 use jaq_core::load::parse::{BinaryOp, Term};
 use jaq_core::ops::Math;

@@ -1,5 +1,5 @@
-//! Puts steps into jq text: a call of [`TICK`] wherever an evaluation could go on for ever or multiply. The
-//! tree is rewritten, never its text, so no jq text can name the guards.
+//! Step counting: inserts a call of [`TICK`] into parsed jq text wherever an evaluation could run without end or grow
+//! exponentially. The tree is rewritten, not the text, so no jq text can name the inserted functions.
 
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Def, Pattern, Term};
@@ -7,13 +7,13 @@ use jaq_core::path::{Part, Path};
 
 use super::tree;
 
-/// Passes its input on and counts a step. No name that jq text could have.
+/// Passes its input on and counts a step. jq text cannot have this name.
 pub(super) const TICK: &str = "!tick";
 
-/// The same in a function that can pass functions to itself, each within the next.
+/// As [`TICK`], in a function that can pass functions to itself, each within the next.
 pub(super) const TICK_CHAIN: &str = "!tick_chain";
 
-/// Counts what a regular expression will cost. No name that jq text could have.
+/// Charges the cost of a regular expression. jq text cannot have this name.
 pub(super) const REGEX_COST: &str = "!regex_cost";
 
 /// The functions on regular expressions that all others are made of, and what is called instead: they have
@@ -24,7 +24,7 @@ pub(super) const REGEX: [(&str, &str); 3] =
 /// Functions whose time zone would come from the machine, and those that stand for them.
 const UTC: [(&str, &str); 2] = [("localtime", "gmtime"), ("strflocaltime", "strftime")];
 
-/// `def` with steps in it.
+/// `def` with step counting.
 pub(super) fn definition(def: Def<&str>) -> Def<&str> {
     // A function's body: each call of it is a step.
     let takes_functions = def.args.iter().any(|arg| !arg.starts_with('$'));

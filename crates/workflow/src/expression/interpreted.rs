@@ -7,18 +7,18 @@ use jaq_core::load::{Arena, File, Loader};
 use jaq_core::{Compiler, Ctx, Exn, Filter, Vars};
 
 use super::error::EvalError;
-use super::library::{self, Guarded};
+use super::library::{self, JaqData};
 use super::meter;
 use super::value::V;
 use super::variables::Variables;
-use super::{guard, native, tree};
+use super::{instrument, native, tree};
 
 /// The function that the whole text becomes.
 const MAIN: &str = "main";
 
-/// jq text made ready for jaq.
-pub(super) struct Guard {
-    filter: Filter<Guarded>,
+/// jq text that is compiled for jaq, with step counting.
+pub(super) struct Interpreted {
+    filter: Filter<JaqData>,
     /// The variables it uses, without `$`.
     variables: Vec<String>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Undefined {
     pub(super) kind: jaq_core::compile::Undefined,
 }
 
-impl Guard {
+impl Interpreted {
     /// `variables`: the names that may be used, without `$`.
     pub(super) fn compile(term: Term<&str>, variables: &[&str]) -> Result<Self, Vec<Undefined>> {
         let mut called = tree::calls(&term);
@@ -45,7 +45,7 @@ impl Guard {
 
         let used: Vec<String> = used.into_iter().map(str::to_owned).collect();
         let globals: Vec<String> = used.iter().map(|name| format!("${name}")).collect();
-        let term = guard::term(term);
+        let term = instrument::term(term);
         called.append(&mut tree::calls(&term));
         let main = Def { name: MAIN, args: Vec::new(), body: term };
         let arena = Arena::default();
@@ -87,7 +87,7 @@ impl Guard {
     }
 
     fn run(&self, input: V, values: Vec<V>) -> Result<Option<V>, Failure> {
-        let context = Ctx::<Guarded>::new(&self.filter.lut, Vars::new(values));
+        let context = Ctx::<JaqData>::new(&self.filter.lut, Vars::new(values));
         let mut outputs = self.filter.id.run((context, input));
         let first = match outputs.next() {
             None => return Ok(None),

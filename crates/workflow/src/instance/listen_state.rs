@@ -1,4 +1,4 @@
-//! The state of a `listen`: the events that it has and still wants.
+//! The state of a `listen`: the events that it has received, and the filters that still need one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,9 +11,9 @@ use crate::data::{Data, ITEM_BYTES, List};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Listening {
     pub(super) filters: Vec<Resolved>,
-    /// What there is so far.
+    /// Events that it has received.
     pub(super) events: Data,
-    /// Filters of an `all` that have had their event.
+    /// Filters of an `all` that have received their event.
     pub(super) matched: Vec<u32>,
     pub(super) correlation: BTreeMap<String, Data>,
     /// For `foreach`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::compile::Compiler;
-use super::reach::unreachable;
+use super::unreachable::unreachable;
 use super::{
     Backoff, Block, Case, DataFlow, DurationSpec, Flow, For, Fork, Kind, Node, NodeId, Retry, Try,
 };

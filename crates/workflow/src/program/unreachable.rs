@@ -1,8 +1,8 @@
-//! Which tasks of a list can never run.
+//! Tasks of a list that can never run.
 
 use super::{Flow, Kind, Node, NodeId};
 
-/// Positions that nothing leads to. `nodes` are the tasks of the whole definition, `tasks` those of the list.
+/// Positions of tasks that can never run. `nodes` are the tasks of the whole definition, `tasks` those of the list.
 pub fn unreachable(nodes: &[Node], tasks: &[NodeId]) -> Vec<usize> {
     let mut reached = vec![false; tasks.len()];
     let mut open = vec![0];
@@ -17,7 +17,7 @@ pub fn unreachable(nodes: &[Node], tasks: &[NodeId]) -> Vec<usize> {
             Flow::Goto(target) => open.push(target as usize),
             Flow::Exit | Flow::End => {}
         };
-        // What is skipped goes on with the next task.
+        // A skipped task continues with the next one.
         if node.condition.is_some() {
             follow(Flow::Continue);
         }

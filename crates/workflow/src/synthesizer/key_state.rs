@@ -17,7 +17,7 @@ const TIME_BYTES: usize = 2 * size_of::<i64>();
 
 /// The state of one key. Times are in milliseconds of the caller's clock; after a restart they may be below zero.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Cell {
+pub(super) enum KeyState {
     Count(Count),
     Window(Window),
     Above(Above),
@@ -28,7 +28,7 @@ pub(super) enum Cell {
     Threshold(bool),
 }
 
-impl Cell {
+impl KeyState {
     /// The state of a key before its first event, or of all events at the start; nothing for conditions that need none.
     pub(super) fn new(rule: &Rule, grid: &Grid, now: i64) -> Option<Self> {
         Some(match &rule.kind {

@@ -1,12 +1,12 @@
-//! Workflows as pictures.
+//! Workflows as flowcharts.
 
-use edgefaas_workflow::{compile, graph, picture};
+use edgefaas_workflow::{compile, flowchart, graph};
 
 fn drawn(tasks: &str) -> String {
     let text =
         format!("document: {{dsl: '1.0.0', namespace: test, name: shop, version: '1.0.0'}}\n{tasks}");
     match compile(&text, "test.yaml") {
-        Ok(compiled) => graph::mermaid(&picture(&compiled.program)),
+        Ok(compiled) => graph::mermaid(&flowchart(&compiled.program)),
         Err(error) => panic!("{error}"),
     }
 }
