@@ -1,4 +1,4 @@
-//! Processor time of invocations, without the time that they wait.
+//! Processor time of invocations, without waiting time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The processor time of an isolate so far, without the time of other threads and processes.
 #[derive(Debug)]
-pub(crate) struct Busy {
+pub(crate) struct CpuTime {
     limit: Duration,
     spent_ns: AtomicU64,
     /// The processor time of its thread when the isolate got it.
@@ -37,7 +37,7 @@ const IN_LANE: u8 = 2;
 pub(crate) enum AtTick {
     /// It keeps the thread until the next tick.
     GoesOn,
-    /// It waits for its [turn](Busy::take_turn).
+    /// It waits for its [turn](CpuTime::take_turn).
     TakesTurn,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum AtTick {
 #[error("it has used its time")]
 pub(crate) struct TimeUsed;
 
-impl Busy {
+impl CpuTime {
     /// No time so far, and at most `limit` in all. `turns` are those of its function.
     pub fn new(limit: Duration, turns: Arc<Turns>) -> Arc<Self> {
         let none = || AtomicU64::new(0);
@@ -100,15 +100,15 @@ fn thread_ns() -> u64 {
 
 /// A run whose processor time is counted, and which waits where its thread's [round](crate::lane) has no time left for it.
 pub(crate) struct Counted<F> {
-    busy: Arc<Busy>,
+    cpu_time: Arc<CpuTime>,
     run: F,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl<F: Future + Unpin> Counted<F> {
-    /// Counts the time of `run` for `busy`.
-    pub fn new(busy: Arc<Busy>, run: F) -> Self {
-        Self { busy, run, waiting: None }
+    /// Counts the time of `run` for `cpu_time`.
+    pub fn new(cpu_time: Arc<CpuTime>, run: F) -> Self {
+        Self { cpu_time, run, waiting: None }
     }
 }
 
@@ -117,25 +117,26 @@ impl<F: Future + Unpin> Future for Counted<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        if this.waiting.is_none() && lane::must_wait() && this.busy.phase.load(Relaxed) == PASSING {
-            this.waiting = Some(Box::pin(lane::admit(Arc::as_ptr(&this.busy.turns) as lane::FunctionId)));
+        if this.waiting.is_none() && lane::must_wait() && this.cpu_time.phase.load(Relaxed) == PASSING {
+            this.waiting =
+                Some(Box::pin(lane::admit(Arc::as_ptr(&this.cpu_time.turns) as lane::FunctionId)));
         }
         if let Some(waiting) = &mut this.waiting {
             ready!(waiting.as_mut().poll(context));
             this.waiting = None;
         }
         let entered_ns = thread_ns();
-        this.busy.entered_ns.store(entered_ns, Relaxed);
+        this.cpu_time.entered_ns.store(entered_ns, Relaxed);
         let polled = Pin::new(&mut this.run).poll(context);
         let ran_ns = thread_ns().saturating_sub(entered_ns);
-        this.busy.spent_ns.fetch_add(ran_ns, Relaxed);
+        this.cpu_time.spent_ns.fetch_add(ran_ns, Relaxed);
         lane::note_run(ran_ns);
-        match this.busy.phase.load(Relaxed) {
+        match this.cpu_time.phase.load(Relaxed) {
             PASSING => lane::charge(ran_ns),
-            IN_LANE => this.busy.phase.store(PASSING, Relaxed),
+            IN_LANE => this.cpu_time.phase.store(PASSING, Relaxed),
             _ => {}
         }
-        drop(this.busy.turn.lock().take());
+        drop(this.cpu_time.turn.lock().take());
         polled
     }
 }
@@ -151,27 +152,27 @@ mod tests {
 
     #[test]
     fn only_what_it_computes_is_counted() {
-        let busy = Busy::new(Duration::from_millis(200), Arc::default());
+        let cpu_time = CpuTime::new(Duration::from_millis(200), Arc::default());
         let run = async {
-            busy.at_tick().map(drop).unwrap();
+            cpu_time.at_tick().map(drop).unwrap();
             tokio::task::yield_now().await;
-            busy.at_tick().map(drop).unwrap();
+            cpu_time.at_tick().map(drop).unwrap();
             spin(250);
-            busy.at_tick().map(drop)
+            cpu_time.at_tick().map(drop)
         };
-        let mut run = Counted::new(busy.clone(), Box::pin(run));
+        let mut run = Counted::new(cpu_time.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut run).poll(&mut context).is_pending());
         // It waits, while another isolate computes.
         spin(1000);
         assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Err(TimeUsed)));
-        assert!((250..1000).contains(&busy.spent().as_millis()), "{:?}", busy.spent());
+        assert!((250..1000).contains(&cpu_time.spent().as_millis()), "{:?}", cpu_time.spent());
     }
 
     #[tokio::test]
     async fn a_tick_interrupts_what_has_computed_for_a_while_and_nothing_else() {
-        let busy = Busy::new(Duration::MAX, Arc::default());
-        let ticks = busy.clone();
+        let cpu_time = CpuTime::new(Duration::MAX, Arc::default());
+        let ticks = cpu_time.clone();
         let run = Box::pin(async move {
             assert_eq!(ticks.at_tick(), Ok(AtTick::GoesOn), "it has just begun");
             spin(1);
@@ -181,18 +182,18 @@ mod tests {
             tokio::task::yield_now().await;
             assert_eq!(ticks.at_tick(), Ok(AtTick::GoesOn), "it has waited for something");
         });
-        Counted::new(busy, run).await;
+        Counted::new(cpu_time, run).await;
     }
 
     #[test]
     fn a_thread_that_sleeps_uses_nothing() {
-        let busy = Busy::new(Duration::from_millis(100), Arc::default());
+        let cpu_time = CpuTime::new(Duration::from_millis(100), Arc::default());
         let run = async {
             // As if the system gave the processor to another thread.
             std::thread::sleep(Duration::from_millis(300));
-            busy.at_tick().map(drop)
+            cpu_time.at_tick().map(drop)
         };
-        let mut run = Counted::new(busy.clone(), Box::pin(run));
+        let mut run = Counted::new(cpu_time.clone(), Box::pin(run));
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert_eq!(Pin::new(&mut run).poll(&mut context), Poll::Ready(Ok(())));
     }

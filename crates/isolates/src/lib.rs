@@ -6,11 +6,11 @@
 
 mod app_folder;
 mod assets;
-mod busy;
 pub mod child_process;
 mod code_cache;
 pub mod compile;
 pub mod component;
+mod cpu_time;
 mod deadline;
 pub mod engine;
 mod event;

@@ -10,10 +10,10 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::assets::{self, Asset, AssetError, AssetTable};
-use crate::busy::Busy;
 use crate::code_cache::CodeCache;
 use crate::compile::{CompileError, CompiledComponent, ComponentTask};
 use crate::component::{ComponentError, ComponentProgram};
+use crate::cpu_time::CpuTime;
 use crate::guest_memory::FunctionMemory;
 use crate::host::LogLevel;
 use crate::js::{self, JsEngine, JsEngineError, JsProgram};
@@ -91,7 +91,7 @@ pub(crate) enum ProgramKind {
 
 impl Program {
     pub(crate) fn start(&self, with: StartWith, limits: Limits) -> Start {
-        Start { with, busy: Busy::new(limits.cpu, self.0.turns.clone()) }
+        Start { with, cpu_time: CpuTime::new(limits.cpu, self.0.turns.clone()) }
     }
 
     /// The time that compiling or evaluating took, or loading the cached result.

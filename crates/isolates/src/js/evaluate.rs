@@ -24,9 +24,9 @@ use super::state::{Stage, State};
 use super::transpile::transpile;
 use crate::ModuleGraph;
 use crate::assets::{self, AssetTable, PlainAsset};
-use crate::busy::{Busy, Counted, TimeUsed};
 use crate::code_cache::{CacheFolder, CodeCache};
 use crate::compile::{self, CodeKind, Compiler, ParseThread};
+use crate::cpu_time::{Counted, CpuTime, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::engine::{EpochClock, PoolConfig};
 use crate::memory_image::{MemoryImage, PAGE_BYTES};
@@ -121,10 +121,11 @@ impl JsEngine {
                 allowed_bytes: memory_bytes,
             });
         }
-        let (deadline, busy) = (Instant::now() + PREPARE_TIMEOUT, Busy::new(PREPARE_CPU, Arc::default()));
+        let (deadline, cpu_time) =
+            (Instant::now() + PREPARE_TIMEOUT, CpuTime::new(PREPARE_CPU, Arc::default()));
         let mut store = self.deploy_store(files.clone());
-        deadline::arm(&mut store, deadline, busy.clone());
-        let run = Counted::new(busy, Box::pin(evaluate(self, &base.snapshot, &mut store, &load)));
+        deadline::arm(&mut store, deadline, cpu_time.clone());
+        let run = Counted::new(cpu_time, Box::pin(evaluate(self, &base.snapshot, &mut store, &load)));
         let evaluated = deadline::limit(deadline, run).await.unwrap_or_else(|passed| Err(passed.into()));
         let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
         drop(load);
@@ -188,8 +189,8 @@ impl JsEngine {
         let wasm = memory.to_module(&self.passed_on(), &[], 0);
         let raw = self.link(&Module::new(&self.engine, &wasm)?, facts)?;
         let mut store = self.deploy_store(Arc::default());
-        let busy = Busy::new(Duration::MAX, Arc::default());
-        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, busy);
+        let cpu_time = CpuTime::new(Duration::MAX, Arc::default());
+        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, cpu_time);
         let instance = raw.start(&self.code, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
         let version = version.call_async(&mut store, ()).await?;

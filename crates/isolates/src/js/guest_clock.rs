@@ -1,17 +1,17 @@
-//! The time that an invocation sees.
+//! The clock of an invocation, behind `Date` and `performance`.
 
 use std::time::Instant;
 
-/// The time of one invocation: the wall clock when it began, plus the time since on a monotonic clock. The engine has one
-/// clock for `Date` and `performance`, which must not go backwards.
+/// The wall clock at the start of the invocation, plus the time since then on a monotonic clock. The JavaScript engine has
+/// one clock for `Date` and `performance`, and `performance` must not go backwards.
 #[derive(Debug, Clone, Copy)]
-pub struct RunTime {
+pub struct GuestClock {
     began_unix_us: f64,
     began: Instant,
 }
 
-impl RunTime {
-    /// An invocation begins at `now_unix_us` of the wall clock.
+impl GuestClock {
+    /// The clock of an invocation that begins at `now_unix_us` of the wall clock.
     pub fn begin(now_unix_us: u64) -> Self {
         Self { began_unix_us: now_unix_us as f64, began: Instant::now() }
     }
@@ -30,7 +30,7 @@ mod tests {
     fn the_time_of_an_invocation_begins_with_the_wall_clock_and_never_goes_back() {
         for wall_unix_us in [1_800_000_000_000_000, 0] {
             let began = wall_unix_us as f64;
-            let time = RunTime::begin(wall_unix_us);
+            let time = GuestClock::begin(wall_unix_us);
             let mut last = began;
             for _ in 0..1000 {
                 let now = time.now_unix_us();
