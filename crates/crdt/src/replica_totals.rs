@@ -1,4 +1,4 @@
-//! Totals by replica, the ground of the counters: each replica's total only grows, the larger one is the later one.
+//! Totals by replica, the base of the counters. The total of a replica only grows, so the larger of two is the later one.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -18,7 +18,7 @@ pub(crate) trait Total: Copy + Default + PartialEq + Wire {
 
 /// The totals of all replicas. A node's folded incarnations are one base; above it stand those that still count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tally<T> {
+pub(crate) struct ReplicaTotals<T> {
     bases: BTreeMap<u64, Base<T>>,
     totals: BTreeMap<ReplicaId, T>,
 }
@@ -30,13 +30,13 @@ struct Base<T> {
     total: T,
 }
 
-impl<T> Default for Tally<T> {
+impl<T> Default for ReplicaTotals<T> {
     fn default() -> Self {
         Self { bases: BTreeMap::new(), totals: BTreeMap::new() }
     }
 }
 
-impl<T: Total> Tally<T> {
+impl<T: Total> ReplicaTotals<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.bases.is_empty() && self.totals.is_empty()
     }
@@ -138,7 +138,7 @@ impl<T: Total> Tally<T> {
     }
 }
 
-impl<T: Total> Wire for Tally<T> {
+impl<T: Total> Wire for ReplicaTotals<T> {
     fn write(&self, out: &mut Vec<u8>) {
         self.bases.write(out);
         self.totals.write(out);

@@ -1,5 +1,5 @@
-//! Outboxes of sessions that outlive their connections: messages that go to the store and come from there, and messages
-//! that are dropped for want of room.
+//! Outboxes of persistent sessions: messages that are written to the store and read from it, and messages that are
+//! dropped since the queue is full.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Times of waiting sessions: delayed wills, and the end of the Session Expiry Interval.
+//! Due timers of waiting sessions: publishes delayed wills, and ends sessions whose Session Expiry Interval is over.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::timers::Fired;
 use crate::moment::Moment;
 
 impl SessionTable {
-    /// When the next waiting session is due.
+    /// The time at which the next waiting session is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.timers.next()
     }
