@@ -11,7 +11,7 @@ use crate::client::{Origin, Peer};
 use crate::config::BrokerConfig;
 use crate::connection::{ConnectionContext, serve_stream, serve_tcp};
 use crate::hook::{Hooks, RejectReason, SessionHooks};
-use crate::maintain;
+use crate::maintenance;
 use crate::message::{Message, QoS};
 use crate::monitor::QueueFigures;
 use crate::outbox::Totals;
@@ -87,7 +87,7 @@ impl Broker {
         let config = &connections.config;
         let sys_topics = SysTopics::new(config.sys_interval, *started, config.clock.clone());
         tokio::select! {
-            () = maintain::run(router, sessions, wal, sys_topics, || self.stats()) => {}
+            () = maintenance::run(router, sessions, wal, sys_topics, || self.stats()) => {}
             () = cancel.cancelled() => {}
         }
     }

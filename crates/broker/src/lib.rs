@@ -29,7 +29,7 @@ mod delivery;
 mod hook;
 mod limits;
 mod mailbox;
-mod maintain;
+mod maintenance;
 mod message;
 mod moment;
 mod monitor;

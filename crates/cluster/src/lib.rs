@@ -62,10 +62,11 @@ pub use known_addresses::KnownAddresses;
 pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
 pub use network::address::{BootstrapError, TransportKind};
-pub use network::busy::{Busy, Work};
 pub use network::frame::ReadError;
 pub use network::swarm::{ListenFailure, SetupError};
+pub use network::task_time::{TaskTime, TaskTimer};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
-    Copy, Counters, DownReason, Event, Events, Handle, Options, PeerInfo, SendError, StartError, Transport,
+    Copy, Counters, DownReason, Event, EventReceiver, Handle, Options, PeerInfo, SendError, StartError,
+    Transport,
 };

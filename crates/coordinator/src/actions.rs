@@ -1,4 +1,4 @@
-//! Carrying out what instances ask for: calls, timers, listening, children.
+//! Actions of instances: calls, requests, scripts, listens and child workflows.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,26 +20,26 @@ use ulid::Ulid;
 use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects};
 use super::instance::{Running, Start};
-use super::run_state::Ended;
+use super::run_state::WorkflowResult;
 
-/// Something that an instance waits for.
-pub(super) struct Asked {
+/// A call, request or script that an instance waits for.
+pub(super) struct PendingCall {
     action: Action,
     frame: FrameId,
     cancel: Arc<Notify>,
 }
 
 impl Coordinator {
-    /// Begins what is to be done. One thing that is waited for is handed back, to be done by the task that is here.
+    /// Starts `actions`. Returns one pending call, which the current task is to carry out.
     pub(super) fn perform(
         self: &Arc<Self>,
         running: &Arc<Running>,
         actions: Vec<Action>,
         publish: bool,
-    ) -> Option<Asked> {
-        let mut inline: Option<Asked> = None;
+    ) -> Option<PendingCall> {
+        let mut inline: Option<PendingCall> = None;
         for action in actions {
-            let asked = match action {
+            let pending = match action {
                 Action::Publish(outgoing) => {
                     if publish && let Some(message) = self.message_of(running, &outgoing) {
                         let is_awaited = message.qos() > QoS::AtMostOnce;
@@ -63,7 +63,7 @@ impl Coordinator {
                     if let Some(queue) = queue {
                         self.watch_queue(running.id, frame, queue);
                     }
-                    // It may have ended on another thread meanwhile.
+                    // The instance may have ended on another thread in the meantime.
                     if self.find(running.id).is_none() {
                         self.unlisten(running.id, frame);
                     }
@@ -75,7 +75,7 @@ impl Coordinator {
                     continue;
                 }
                 Action::Cancel { frame } => {
-                    self.call_off(running, frame);
+                    self.cancel_call(running, frame);
                     continue;
                 }
                 Action::Note(note) => {
@@ -83,7 +83,7 @@ impl Coordinator {
                     continue;
                 }
                 Action::Continue => {
-                    self.spawn_drive(running.clone(), Queued::now(Event::Continue));
+                    self.spawn_advance(running.clone(), Queued::now(Event::Continue));
                     continue;
                 }
                 Action::Workflow { wait: false, name, input, frame, .. } => {
@@ -97,61 +97,61 @@ impl Coordinator {
                 Action::Workflow { wait: true, name, input, frame, .. } => {
                     if let Err(error) = self.run_child(running, frame, &name, input, true) {
                         let event = Event::Ended { frame, result: Err(error) };
-                        self.spawn_drive(running.clone(), Queued::now(event));
+                        self.spawn_advance(running.clone(), Queued::now(event));
                     }
                     continue;
                 }
                 Action::Call { frame, ref function, ref body, .. } => {
                     let routes = self.registry.routes();
-                    // A composition is a function: it is called like one.
+                    // A workflow can be called like a function.
                     if routes.function(function).is_none() && routes.workflow(function).is_some() {
                         if let Err(error) = self.run_child(running, frame, function, body.clone(), true) {
                             let event = Event::Ended { frame, result: Err(error) };
-                            self.spawn_drive(running.clone(), Queued::now(event));
+                            self.spawn_advance(running.clone(), Queued::now(event));
                         }
                         continue;
                     }
                     drop(routes);
-                    self.asked(running, frame, action)
+                    self.open_call(running, frame, action)
                 }
-                Action::Request { frame, .. } => self.asked(running, frame, action),
+                Action::Request { frame, .. } => self.open_call(running, frame, action),
                 Action::Script { frame, wait, .. } => {
-                    let asked = self.asked(running, frame, action);
+                    let pending = self.open_call(running, frame, action);
                     if !wait {
-                        self.spawn_asked(running, asked);
+                        self.spawn_call(running, pending);
                         continue;
                     }
-                    asked
+                    pending
                 }
             };
-            // What is on the disk goes on after the next start.
+            // A durable instance continues after the next start.
             if self.drain.is_draining() && running.is_durable() {
                 continue;
             }
-            if let Some(before) = inline.replace(asked) {
-                self.spawn_asked(running, before);
+            if let Some(before) = inline.replace(pending) {
+                self.spawn_call(running, before);
             }
         }
         inline
     }
 
-    fn asked(&self, running: &Running, frame: FrameId, action: Action) -> Asked {
+    fn open_call(&self, running: &Running, frame: FrameId, action: Action) -> PendingCall {
         let cancel = Arc::new(Notify::new());
         running.state.lock().open.calls.push((frame, cancel.clone()));
-        Asked { action, frame, cancel }
+        PendingCall { action, frame, cancel }
     }
 
-    pub(super) fn spawn_asked(self: &Arc<Self>, running: &Arc<Running>, asked: Asked) {
+    pub(super) fn spawn_call(self: &Arc<Self>, running: &Arc<Running>, pending: PendingCall) {
         let (coordinator, running) = (self.clone(), running.clone());
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            if let Some(queued) = coordinator.carry_out(&running, asked).await {
-                coordinator.drive(&running, queued).await;
+            if let Some(queued) = coordinator.carry_out(&running, pending).await {
+                coordinator.advance(&running, queued).await;
             }
         });
         self.workers.spawn(work);
     }
 
-    fn call_off(self: &Arc<Self>, running: &Running, frame: FrameId) {
+    fn cancel_call(self: &Arc<Self>, running: &Running, frame: FrameId) {
         let (call, child) = {
             let mut state = running.state.lock();
             let call = state.open.calls.iter().position(|(call, _)| *call == frame);
@@ -165,17 +165,17 @@ impl Coordinator {
             call.notify_one();
         }
         if let Some(child) = child.and_then(|id| self.find(id)) {
-            self.spawn_drive(child, Queued::now(Event::Cancel));
+            self.spawn_advance(child, Queued::now(Event::Cancel));
         }
     }
 
-    /// Does one thing and gives what came of it; nothing if it was called off.
+    /// Carries out a pending call and returns its result as an event; `None` if the call was cancelled.
     pub(super) async fn carry_out(
         self: &Arc<Self>,
         running: &Arc<Running>,
-        asked: Asked,
+        pending: PendingCall,
     ) -> Option<Queued> {
-        let Asked { action, frame, cancel } = asked;
+        let PendingCall { action, frame, cancel } = pending;
         tokio::select! {
             biased;
             () = cancel.notified() => None,
@@ -189,7 +189,7 @@ impl Coordinator {
         self: &Arc<Self>,
         running: &Arc<Running>,
         action: Action,
-    ) -> (Ended, Option<StepEffects>) {
+    ) -> (WorkflowResult, Option<StepEffects>) {
         match action {
             Action::Call { frame, node, function, body } => {
                 self.call_step(running, frame, node, &function, &body).await
@@ -215,7 +215,7 @@ impl Coordinator {
         node: NodeId,
         name: &str,
         body: &Value,
-    ) -> (Ended, Option<StepEffects>) {
+    ) -> (WorkflowResult, Option<StepEffects>) {
         let routes = self.registry.routes();
         let Some(function) = routes.function(name).cloned() else {
             let near = routes.near_functions(name);
@@ -240,7 +240,7 @@ impl Coordinator {
         let event = FunctionEvent { trigger: Trigger::Workflow(step), body };
         let principal = Principal::Function { name: running.workflow.name.to_string() };
         let invocation = Invocation {
-            // The same however often the step is run.
+            // Every run of the step has the same id.
             id: format!("{}.{frame}", running.id),
             function: name.to_owned(),
             principal,
@@ -253,7 +253,7 @@ impl Coordinator {
         };
         let id = invocation.id.clone();
         let mut invocation = invocation;
-        // Whether the instance is recorded has been decided at its start.
+        // The start of the instance decided whether its spans are recorded.
         let mut traced =
             running.trace_parent.as_ref().and_then(|_| self.invoker.begin_trace(&mut invocation));
         if let Some((invocation, _)) = &mut traced {
@@ -291,7 +291,7 @@ impl Coordinator {
         }
     }
 
-    /// Runs a workflow for another one.
+    /// Runs a child workflow.
     fn run_child(
         self: &Arc<Self>,
         running: &Arc<Running>,
@@ -313,7 +313,7 @@ impl Coordinator {
         }
         let id = child_id(running.id, frame);
         if let Some(child) = self.find(id) {
-            // It was brought back from the disk, and tells of its end itself, unless it had failed before.
+            // A recovered child reports its end itself, unless it failed before the restart.
             if let Some(Err(error)) = child.state.lock().instance.result() {
                 return Err(error.clone());
             }
@@ -337,12 +337,12 @@ impl Coordinator {
         if wait {
             running.state.lock().open.children.push((frame, id));
         }
-        self.spawn_drive(child, Queued::now(Event::Start));
+        self.spawn_advance(child, Queued::now(Event::Start));
         Ok(())
     }
 }
 
-/// The id of a workflow that another one runs: the same however often the step is run.
+/// The id of a child instance. Every run of the step gives the same id.
 pub(super) fn child_id(parent: Ulid, frame: FrameId) -> Ulid {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&parent.0.to_be_bytes());
@@ -352,7 +352,7 @@ pub(super) fn child_id(parent: Ulid, frame: FrameId) -> Ulid {
     Ulid::from_parts(parent.timestamp_ms(), random)
 }
 
-/// What a workflow sees of a reply.
+/// A function's reply as a value of the workflow.
 fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
     match reply {
         Reply::None => Ok(Value::Null),
@@ -360,15 +360,15 @@ fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
         Reply::Text(text) => Ok(Value::String(text)),
         Reply::Bytes(bytes) => Ok(super::input_of(&bytes)),
         Reply::Http(response) if response.status >= 400 => {
-            let said: String = String::from_utf8_lossy(&response.body).chars().take(200).collect();
-            let detail = format!("the function answered {}: {said}", response.status);
+            let excerpt: String = String::from_utf8_lossy(&response.body).chars().take(200).collect();
+            let detail = format!("the function answered {}: {excerpt}", response.status);
             Err(WorkflowError::new(ErrorKind::Runtime, detail).with_status(response.status))
         }
         Reply::Http(response) => Ok(super::input_of(&response.body)),
     }
 }
 
-/// An invocation's error as the DSL has it.
+/// An invocation's error as an error of the workflow DSL.
 pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
     let (kind, status) = match error {
         InvocationError::Workflow { error, .. } => return (**error).clone(),

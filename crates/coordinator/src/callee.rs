@@ -8,7 +8,7 @@ use edgefaas_isolates::{HostFuture, Reply};
 
 use super::coordinator::Coordinator;
 use super::instance::{Start, input_of};
-use super::root::RootBudget;
+use super::root_budget::RootBudget;
 
 impl Callees for Coordinator {
     fn call_workflow(self: Arc<Self>, call: WorkflowCall) -> HostFuture<Result<Reply, InvocationError>> {

@@ -1,5 +1,5 @@
-//! Threads for workflows that compute: an instance whose turn takes longer than a moment goes on here, so that the workers
-//! answer everybody else meanwhile. The threads have a lower priority than the workers and start with the first such turn.
+//! Compute threads for long turns: an instance whose turn exceeds a worker's slice continues here, so that the workers
+//! stay responsive. The threads have a lower priority than the workers. The first long turn starts them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,30 +8,31 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::root::NodeBudget;
+use super::root_budget::NodeBudget;
 
-/// How long one instance computes until it is the next one's turn.
+/// The time slice of an instance. Then the next instance computes.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
-/// An instance that holds so much ends before others grow, where memory is short.
+/// Where memory is short, an instance of this size finishes before others grow.
 const LARGE_BYTES: usize = 256 << 10;
-/// Before another instance computes when all memory of instances is taken.
+/// The pause before another instance computes while the whole memory budget of instances is in use.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where memory is short, one in so many jobs is that which has waited longest, whatever it holds: the largest may never end.
+/// Where memory is short, one job in this many is the job that has waited longest, whatever its size: the largest job
+/// may never end.
 const OLDEST_SHARE: u64 = 4;
-/// Of the threads, on top of the node's own.
+/// Nice value of the threads, added to that of the node.
 const NICE: i32 = 10;
 const MAX_THREADS: usize = 4;
 
-/// A piece of work that is done in slices. Whoever has its result gets the place as well.
-type Job = Box<dyn FnMut(&mut Option<Computed>) + Send>;
+/// A job that runs in slices. The receiver of its result also receives its slot.
+type Job = Box<dyn FnMut(&mut Option<ComputeSlot>) + Send>;
 
-/// The threads and what they have to do. At most one job waits for each instance that runs.
+/// The compute threads and their job queue. At most one job waits for each running instance.
 pub(super) struct Compute {
     queue: Arc<Queue>,
 }
 
 struct Queue {
-    /// Of the instances that compute.
+    /// The memory budget of instances.
     memory: NodeBudget,
     state: Mutex<QueueState>,
     ready: Condvar,
@@ -40,17 +41,17 @@ struct Queue {
 /// A job of an instance.
 struct Work {
     job: Job,
-    /// What the instance held before.
+    /// Size of the instance before the turn, in bytes.
     bytes: usize,
-    /// A slice of it was done.
-    place: Option<Computed>,
+    /// `Some` once the job has started.
+    slot: Option<ComputeSlot>,
 }
 
-/// The place of an instance that has begun to compute. Where memory is short no other begins before this is dropped, which is when
-/// what the instance made is charged for and has its place, or is gone.
-pub(super) struct Computed(Arc<Queue>);
+/// The slot of an instance that computes. Where memory is short, no other instance starts to compute until the slot is
+/// dropped: then the result of the turn is charged and stored, or discarded.
+pub(super) struct ComputeSlot(Arc<Queue>);
 
-impl Drop for Computed {
+impl Drop for ComputeSlot {
     fn drop(&mut self) {
         self.0.state.lock().begun -= 1;
         self.0.ready.notify_one();
@@ -61,57 +62,58 @@ impl Drop for Computed {
 struct QueueState {
     jobs: VecDeque<Work>,
     threads: usize,
-    /// Jobs that have begun: those on the threads, those of them in `jobs`, and those whose instance still has its place.
+    /// Started jobs: those on the threads, those between two slices in `jobs`, and those whose instance still holds its
+    /// slot.
     begun: usize,
     idle: usize,
-    /// Jobs that have begun while memory was short.
+    /// Jobs that started while memory was short.
     short_turns: u64,
     stopped: bool,
 }
 
 impl Compute {
-    /// For instances within a budget: when nothing is left of it, they end one after another.
+    /// Compute threads for instances within `memory`. While the budget is used up, instances finish one after another.
     pub(super) fn new(memory: NodeBudget) -> Self {
         let state = Mutex::new(QueueState::default());
         Self { queue: Arc::new(Queue { memory, state, ready: Condvar::new() }) }
     }
 
-    /// Runs `slice` of an instance that holds so many bytes until it gives a result; between two slices others have their
-    /// turn. None: the node stops, or there is no thread.
+    /// Runs `slice` for an instance of `bytes` bytes until it returns a result. Other jobs run between two slices.
+    /// `None` if the node stops or no thread can be started.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
         mut slice: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> Option<(T, Computed)> {
+    ) -> Option<(T, ComputeSlot)> {
         let (sender, result) = oneshot::channel();
         let mut sender = Some(sender);
-        let job = Box::new(move |place: &mut Option<Computed>| {
+        let job = Box::new(move |slot: &mut Option<ComputeSlot>| {
             if let Some(value) = slice()
-                && let Some(place) = place.take()
+                && let Some(slot) = slot.take()
                 && let Some(sender) = sender.take()
             {
-                let _ = sender.send((value, place));
+                let _ = sender.send((value, slot));
             }
         });
-        self.push(Work { job, bytes, place: None });
+        self.push(Work { job, bytes, slot: None });
         result.await.ok()
     }
 
     fn push(&self, work: Work) {
-        let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+        let max_threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let mut state = self.queue.state.lock();
         if state.stopped {
             return;
         }
         state.jobs.push_back(work);
-        if state.idle < state.jobs.len() && state.threads < most {
+        if state.idle < state.jobs.len() && state.threads < max_threads {
             let queue = self.queue.clone();
             let name = format!("compute-{}", state.threads);
             let thread = std::thread::Builder::new().name(name).spawn(move || queue.work());
             match thread {
                 Ok(_) => state.threads += 1,
                 Err(error) => {
-                    tracing::error!(%error, "no thread for workflows that compute");
+                    tracing::error!(%error, "cannot start a compute thread for workflows");
                     if state.threads == 0 {
                         state.jobs.clear();
                     }
@@ -124,10 +126,11 @@ impl Compute {
 }
 
 impl QueueState {
-    /// The job whose turn it is. Where memory `is_short`, one that has begun; if there is none that of the instance that holds most: it may
-    /// be about to give it back. One that holds little begins after a pause. One in [`OLDEST_SHARE`] of them is the one that waits longest.
+    /// The next job. Where memory `is_short`, this is a job that has started; if none has, the job of the largest
+    /// instance, which may be about to free its memory. A small instance starts after a pause. One job in
+    /// [`OLDEST_SHARE`] is the job that has waited longest.
     fn next(&mut self, is_short: bool, has_paused: bool) -> Option<Work> {
-        let begun = || self.jobs.iter().position(|work| work.place.is_some());
+        let begun = || self.jobs.iter().position(|work| work.slot.is_some());
         let largest = || (0..self.jobs.len()).max_by_key(|at| self.jobs[*at].bytes);
         let at = match is_short {
             false => (!self.jobs.is_empty()).then_some(0),
@@ -158,9 +161,9 @@ impl Drop for Compute {
 
 impl Queue {
     fn work(self: &Arc<Self>) {
-        // Of this thread alone, as Linux has it.
+        // On Linux the nice value belongs to the thread.
         if let Err(error) = rustix::process::nice(NICE) {
-            tracing::debug!(%error, "workflows compute with the priority of the workers");
+            tracing::debug!(%error, "compute threads of workflows keep the priority of the workers");
         }
         loop {
             let mut pause_ends = None;
@@ -173,14 +176,14 @@ impl Queue {
                     let is_short = self.memory.is_spent();
                     let has_paused = pause_ends.is_some_and(|ends| Instant::now() >= ends);
                     if let Some(mut work) = state.next(is_short, has_paused) {
-                        if work.place.is_none() {
+                        if work.slot.is_none() {
                             state.begun += 1;
-                            work.place = Some(Computed(self.clone()));
+                            work.slot = Some(ComputeSlot(self.clone()));
                         }
                         break (work, is_short);
                     }
                     if !state.jobs.is_empty() && state.begun == 0 {
-                        // Those that have ended are being stored, and give their memory back.
+                        // Instances whose turn has ended are being stored, and then free memory.
                         let ends = *pause_ends.get_or_insert_with(|| Instant::now() + PAUSE);
                         self.ready.wait_until(&mut state, ends);
                         continue;
@@ -190,10 +193,10 @@ impl Queue {
                     state.idle -= 1;
                 }
             };
-            let Work { job, place, .. } = &mut work;
-            // What panics is gone, with the instance; the thread is not.
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(place)));
-            let is_done = outcome.is_err() || place.is_none();
+            let Work { job, slot, .. } = &mut work;
+            // A panic ends the job and the instance, but not the thread.
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(slot)));
+            let is_done = outcome.is_err() || slot.is_none();
             if is_done {
                 drop(work);
                 continue;
@@ -203,11 +206,11 @@ impl Queue {
                 return;
             }
             match was_short {
-                // The others are to end before it is their turn.
+                // The started job finishes before the others start.
                 true => state.jobs.push_front(work),
                 false => state.jobs.push_back(work),
             }
-            // Those that were held back wait without a thread of theirs.
+            // Jobs that were held back wait without a thread.
             drop(state);
             self.ready.notify_one();
         }
@@ -222,10 +225,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_done_in_slices_lets_others_in_between() {
+    async fn other_jobs_run_between_two_slices_of_a_job() {
         let compute = Arc::new(Compute::new(NodeBudget::new(1 << 20)));
         let others = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        // Goes on until all the others have ended, however many threads there are.
+        // Runs until all the others have ended, whatever the number of threads.
         let seen = others.clone();
         let long = compute.run(0, move || {
             std::thread::yield_now();
@@ -245,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_the_largest_does_not_keep_others_from_computing() {
-        let work = |bytes| Work { job: Box::new(|_| {}), bytes, place: None };
+    fn while_memory_is_short_the_largest_job_does_not_starve_others() {
+        let work = |bytes| Work { job: Box::new(|_| {}), bytes, slot: None };
         let mut state = QueueState::default();
         state.jobs.extend([work(1 << 10), work(2 << 10)]);
         let mut begun = Vec::new();
         for _ in 0..2 * OLDEST_SHARE {
-            // It loops: after each of its turns it is there again.
+            // An endless loop: it is queued again after each of its turns.
             state.jobs.push_back(work(1 << 20));
             begun.extend(state.next(true, true).map(|work| work.bytes));
             state.jobs.retain(|work| work.bytes < 1 << 20);
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_memory_is_short_none_begins_before_the_one_before_has_its_place() {
+    async fn while_memory_is_short_no_job_starts_before_the_slot_is_dropped() {
         let budget = NodeBudget::new(1 << 20);
         let _held = budget.bytes().take(1 << 20).unwrap();
         let compute = Arc::new(Compute::new(budget));
@@ -278,10 +281,10 @@ mod tests {
         let count = || began.load(std::sync::atomic::Ordering::SeqCst);
         let mut all: FuturesUnordered<_> = (0..3).map(|_| start()).collect();
         for begun in 1..=3 {
-            let place = all.next().await.unwrap().unwrap();
+            let slot = all.next().await.unwrap().unwrap();
             tokio::task::yield_now().await;
-            assert_eq!(count(), begun, "the place of the last one is taken");
-            drop(place);
+            assert_eq!(count(), begun, "the last job still holds its slot");
+            drop(slot);
         }
     }
 }

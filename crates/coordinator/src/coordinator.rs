@@ -1,4 +1,4 @@
-//! The coordinator and what it works with.
+//! The coordinator, its parts, limits and figures.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use ulid::Ulid;
 
 use super::compute;
 use super::instance::Running;
-use super::lanes::Lanes;
-use super::root::{MODEST_BYTES, NodeBudget, RootBudget, RootLimits};
+use super::instance_view::EndedInstances;
+use super::root_budget::{NodeBudget, RootBudget, RootLimits, SMALL_INSTANCE_BYTES};
+use super::start_lanes::Lanes;
 use super::start_rules::{StartRules, Watched};
 use super::timers::Timers;
-use super::views::Ended;
 
-/// A workflow with fewer instances finds room for a small one.
-const MODEST_INSTANCES: u64 = 4;
+/// A workflow with fewer instances may always start a small instance.
+const GUARANTEED_INSTANCES: u64 = 4;
 
-/// How many instances there may be.
+/// Limits of the instances of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkflowLimits {
-    /// Instances that run something at the same time.
+    /// Instances that run at the same time.
     pub running: usize,
-    /// Instances, those that wait included.
+    /// Running and waiting instances.
     pub instances: usize,
     /// Bytes of all instances and of the events that wait for them.
     pub bytes: usize,
@@ -49,7 +49,7 @@ pub struct WorkflowLimits {
 }
 
 impl WorkflowLimits {
-    /// Limits for instances that may have this much memory together: half of it for each root, within 64 MiB.
+    /// Limits for `bytes` bytes of instances: each root has half of them, at most 64 MiB.
     pub fn within(bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let root = RootLimits { descendants: 1000, bytes: (bytes / 2).min(64 << 20) };
@@ -81,31 +81,31 @@ pub struct Coordinator {
     pub(crate) limits: WorkflowLimits,
     pub(crate) budget: NodeBudget,
     pub(crate) running: AtomicUsize,
-    /// Room for one more, after there was none.
+    /// Notified when an instance ends or stops running, and when events that publishers wait for were handled.
     pub(crate) room: Arc<Notify>,
     pub(crate) runtime: Value,
-    pub(crate) ended: Mutex<Ended>,
-    /// Those that failed and are kept, the one that failed first in front.
+    pub(crate) ended: Mutex<EndedInstances>,
+    /// Failed instances that are kept, the oldest in front.
     pub(crate) faulted: Mutex<VecDeque<Ulid>>,
-    /// How certain a step is before the next one begins.
+    /// The durability of a step before the next step starts.
     pub(crate) durability: Durability,
-    /// Definitions that are on the disk.
+    /// Digests of the definitions on the disk.
     pub(crate) definitions: Mutex<HashSet<[u8; 32]>>,
     pub(crate) script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
     pub(crate) rules: StartRules,
     pub(crate) lanes: Lanes,
-    /// The number of the next event that may start a workflow and is recorded on the disk.
+    /// The number of the next recorded start event.
     pub(crate) next_start_event: AtomicU64,
-    /// Publishers wait for room.
-    pub(crate) is_pressed: AtomicBool,
+    /// True while publishers wait for room.
+    pub(crate) has_waiting_publishers: AtomicBool,
     pub(crate) rules_due: Notify,
     pub(crate) watched: Mutex<Vec<Watched>>,
-    /// When the last instance ended of those workflows whose next one comes after it.
+    /// The end of the last instance, for workflows with `schedule.after`.
     pub(crate) ends: Mutex<HashMap<Arc<str>, Option<Instant>>>,
     pub(crate) figures: Figures,
 }
 
-/// What the coordinator has done since the start.
+/// Counters since the start of the node.
 #[derive(Default)]
 #[allow(missing_docs)]
 pub struct Figures {
@@ -122,9 +122,9 @@ pub struct Figures {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct WorkflowReading {
-    /// That have not ended, or failed and can be retried.
+    /// Instances that have not ended, or have failed and can be retried.
     pub instances: u64,
-    /// Those of them that run something.
+    /// Running instances.
     pub running: u64,
     pub started: u64,
     pub completed: u64,
@@ -133,11 +133,11 @@ pub struct WorkflowReading {
     pub rejected: u64,
     /// Messages that workflows waited for.
     pub events: u64,
-    /// Events of QoS 0 that a workflow did not get because it had no room.
+    /// Events of QoS 0 that were dropped because their workflow had no room.
     pub events_dropped: u64,
 }
 
-/// A clock that neither jumps nor goes back, and goes on where it was before a restart.
+/// A monotonic clock that continues after a restart.
 pub(crate) struct NodeTime {
     pub(crate) started: Instant,
     pub(crate) base_ms: AtomicU64,
@@ -148,7 +148,7 @@ impl NodeTime {
         self.base_ms.load(Ordering::Relaxed) + self.started.elapsed().as_millis() as u64
     }
 
-    /// What was written down before lies in the past.
+    /// Advances the clock to at least `ms`, the latest recorded time.
     pub(crate) fn not_before(&self, ms: u64) {
         self.base_ms.fetch_max(ms, Ordering::Relaxed);
     }
@@ -160,21 +160,21 @@ pub struct CoordinatorParts {
     pub registry: Arc<Registry>,
     /// Runs functions.
     pub invoker: Arc<Invoker>,
-    /// Invocations that wait count for queues that workflows watch.
+    /// Gives the lengths of function queues that workflows watch.
     pub durable: Arc<DurableQueue>,
     /// Publishes events and messages.
     pub publisher: Arc<Publisher>,
-    /// Says who subscribes, and when a message is stored.
+    /// Knows the subscriptions, and when a message is stored.
     pub broker: Broker,
-    /// Where durable instances are kept.
+    /// Stores durable instances.
     pub store: Arc<Store>,
-    /// Where workflows log.
+    /// Keeps the log lines of workflows.
     pub logs: Arc<Logs>,
     /// Secrets of workflows.
     pub secrets: Arc<Secrets>,
     /// Spans of instances.
     pub traces: Arc<Traces>,
-    /// Where scripts run.
+    /// Runs scripts.
     pub isolates: Arc<Isolates>,
     /// Sends requests of workflows.
     pub http: Arc<HttpClient>,
@@ -182,13 +182,13 @@ pub struct CoordinatorParts {
     pub drain: Arc<Drain>,
     /// Events that instances wait for.
     pub interests: Arc<SharedInterests>,
-    /// Where instances advance.
+    /// Runs the tasks that advance instances.
     pub workers: Arc<Workers>,
     /// The wall clock.
     pub clock: Clock,
-    /// How many instances there may be, and how large.
+    /// Limits of number and size of instances.
     pub limits: WorkflowLimits,
-    /// When a step of a durable instance is safe enough for the next one to begin.
+    /// The durability of a step before the next step of a durable instance starts.
     pub durability: Durability,
     /// The node's id, as workflows see it.
     pub node_id: String,
@@ -258,7 +258,7 @@ impl Coordinator {
             rules,
             lanes: Lanes::new(limits.root.bytes),
             next_start_event: AtomicU64::new(0),
-            is_pressed: AtomicBool::new(false),
+            has_waiting_publishers: AtomicBool::new(false),
             rules_due: Notify::new(),
             watched: Mutex::default(),
             ends: Mutex::default(),
@@ -266,7 +266,7 @@ impl Coordinator {
         }
     }
 
-    /// The figures of now.
+    /// The current figures.
     pub fn reading(&self) -> WorkflowReading {
         let figures = &self.figures;
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
@@ -287,14 +287,14 @@ impl Coordinator {
         self.instances.lock().get(&id).cloned()
     }
 
-    /// Whether a workflow has so few instances that a small one finds room whatever others hold.
-    pub(crate) fn is_modest(workflow: &LiveWorkflow) -> bool {
-        workflow.figures.live.load(Ordering::Relaxed) < MODEST_INSTANCES
+    /// True if a workflow has fewer than [`GUARANTEED_INSTANCES`] instances: it may start a small one beyond the budget.
+    pub(crate) fn may_exceed_budget(workflow: &LiveWorkflow) -> bool {
+        workflow.figures.live.load(Ordering::Relaxed) < GUARANTEED_INSTANCES
     }
 
-    /// Whether there is room for an instance of so many bytes.
-    pub(crate) fn finds_room(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
-        self.budget.has_room(bytes) || bytes <= MODEST_BYTES && Self::is_modest(workflow)
+    /// True if a workflow may start an instance of `bytes` bytes: it fits the budget, or may exceed it.
+    pub(crate) fn has_room_for(&self, workflow: &LiveWorkflow, bytes: usize) -> bool {
+        self.budget.has_room(bytes) || bytes <= SMALL_INSTANCE_BYTES && Self::may_exceed_budget(workflow)
     }
 
     /// A budget for a root instance and its descendants.
@@ -302,15 +302,17 @@ impl Coordinator {
         RootBudget::new(id, self.limits.root, self.budget.clone())
     }
 
-    /// Notified when there may be room for a message that was refused.
+    /// The notification of free room, for the publisher of a refused message.
     pub fn wait_for_room(&self) -> Arc<Notify> {
-        self.is_pressed.store(true, Ordering::Relaxed);
+        self.has_waiting_publishers.store(true, Ordering::Relaxed);
         self.room.clone()
     }
 
-    /// Events that waited are handled.
-    pub(crate) fn room_is_free(&self) {
-        if self.is_pressed.load(Ordering::Relaxed) && self.is_pressed.swap(false, Ordering::Relaxed) {
+    /// Notifies a waiting publisher after events were handled.
+    pub(crate) fn notify_publishers(&self) {
+        if self.has_waiting_publishers.load(Ordering::Relaxed)
+            && self.has_waiting_publishers.swap(false, Ordering::Relaxed)
+        {
             self.room.notify_one();
         }
     }
@@ -319,7 +321,7 @@ impl Coordinator {
         self.next_start_event.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Numbers below this are used.
+    /// Marks the numbers below `number` as used.
     pub(crate) fn start_events_from(&self, number: u64) {
         self.next_start_event.fetch_max(number, Ordering::Relaxed);
     }

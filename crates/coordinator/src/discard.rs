@@ -1,4 +1,5 @@
-//! Giving back what an instance held: a list of a hundred thousand values takes milliseconds to free, which no worker has.
+//! Deallocation of instances. Freeing a list of 100,000 values takes milliseconds, so a large instance is freed on a
+//! thread for blocking work, not on a worker.
 
 use std::sync::Arc;
 
@@ -6,10 +7,10 @@ use edgefaas_workflow::Instance;
 
 use super::instance::Running;
 
-/// What is smaller is freed where it is.
+/// A smaller instance is freed on the current thread.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Drops a value that holds so many bytes; a large one on a thread for what blocks.
+/// Drops a value of `bytes` bytes; a large one on a thread for blocking work.
 pub(super) fn discard<T: Send + 'static>(value: T, bytes: usize) {
     if bytes >= LARGE_BYTES
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -26,7 +27,7 @@ impl Drop for Running {
             return;
         }
         let empty = Instance::new(self.id.to_string().into(), Arc::default(), 0, 0);
-        // It counts until it is gone.
+        // The memory stays charged until it is freed.
         let charge = std::mem::replace(&mut state.budget.charge, self.root.charge_nothing());
         discard((std::mem::replace(&mut state.instance, empty), charge), bytes);
     }

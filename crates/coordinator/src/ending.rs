@@ -1,4 +1,4 @@
-//! The end of an instance: who is told, and what stays of it.
+//! The end of an instance: its report to waiters, and the retention of failed instances.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,12 +12,12 @@ use super::event_queue::Queued;
 use super::instance::Running;
 use super::run_state::Refusal;
 
-/// Instances that failed and are kept to be retried.
+/// Failed instances that are kept for a retry.
 const MAX_FAULTED: usize = 1000;
 
 impl Coordinator {
-    /// Tells whoever waits that an instance has ended, if it has.
-    pub(super) fn ended_if(self: &Arc<Self>, running: &Arc<Running>) {
+    /// Reports the end of an instance, if it has ended, to its waiter, its parent and its subscribers.
+    pub(super) fn report_if_ended(self: &Arc<Self>, running: &Arc<Running>) {
         let (status, result, waiter, since, steps) = {
             let mut state = running.state.lock();
             let status = state.instance.status();
@@ -25,7 +25,7 @@ impl Coordinator {
                 state.budget.refusal = Refusal::Sent;
                 let error = WorkflowError::over_budget(state.budget.charge.over_budget().to_string());
                 drop(state);
-                return self.spawn_drive(running.clone(), Queued::now(Event::Refuse { error }));
+                return self.spawn_advance(running.clone(), Queued::now(Event::Refuse { error }));
             }
             let unreported = if status.is_ended() { state.end.report() } else { None };
             let Some(waiter) = unreported else {
@@ -46,7 +46,8 @@ impl Coordinator {
         own.fetch_add(1, Relaxed);
         all.fetch_add(1, Relaxed);
         figures.duration_us.fetch_add(since.elapsed().as_micros() as u64, Relaxed);
-        // One that failed and can be retried stays; what was no input for it will be none later.
+        // A failed instance that can be retried is kept. An invalid input stays invalid, so an instance that ran no
+        // task is dropped.
         let stays = status == Status::Faulted && running.is_durable();
         if stays && steps > 0 {
             self.keep_faulted(running);
@@ -55,7 +56,7 @@ impl Coordinator {
         } else {
             self.forget(running);
         }
-        // Of many at a time nobody asks for each.
+        // Successful instances that are not durable may be too many to remember.
         if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
             let secrets = &running.workflow.program.secrets;
             let app = &running.workflow.app;
@@ -73,18 +74,18 @@ impl Coordinator {
             );
             self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
         }
-        let told = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());
-        self.answer_workflow(running, &result, told);
+        let is_reported = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());
+        self.answer_workflow(running, &result, is_reported);
         if let Some((parent, frame)) = running.parent
             && let Some(parent) = self.find(parent)
         {
-            self.spawn_drive(parent, Queued::now(Event::Ended { frame, result }));
+            self.spawn_advance(parent, Queued::now(Event::Ended { frame, result }));
         }
         self.after_end(&running.workflow.name);
         running.has_settled();
     }
 
-    /// Keeps an instance that failed, in place of the one that failed first of too many, or of the largest where memory is short.
+    /// Keeps a failed instance. Drops the oldest above [`MAX_FAULTED`], and the largest ones while memory is short.
     fn keep_faulted(self: &Arc<Self>, running: &Running) {
         let oldest = {
             let mut faulted = self.faulted.lock();
@@ -95,7 +96,7 @@ impl Coordinator {
         self.make_room(0);
     }
 
-    /// Drops instances that failed, the largest first, until there is room for so many bytes.
+    /// Drops failed instances, the largest first, until `bytes` bytes are free.
     pub(super) fn make_room(self: &Arc<Self>, bytes: usize) {
         while !self.budget.has_room(bytes) {
             let largest = {
@@ -112,7 +113,7 @@ impl Coordinator {
         }
     }
 
-    /// It may have been retried meanwhile.
+    /// The instance may have been retried in the meantime.
     fn drop_if_faulted(self: &Arc<Self>, id: Option<Ulid>) {
         let found = id.and_then(|id| self.find(id));
         if let Some(found) = found.filter(|one| one.state.lock().instance.status() == Status::Faulted) {
@@ -124,7 +125,7 @@ impl Coordinator {
         self.workers.spawn(self.drop_faulted(running));
     }
 
-    /// Takes an instance out of memory.
+    /// Removes an instance from memory.
     pub(super) fn forget(&self, running: &Running) {
         if self.instances.lock().remove(&running.id).is_none() {
             return;

@@ -1,27 +1,28 @@
-//! Durable instances on the disk: how they started, and every event since.
+//! Event log of durable instances: the start of an instance and every event since.
 //!
 //! ```text
-//! 'w' ID 0            how it started
-//! 'w' ID 1..          the events that it was told, in order
-//! 'w' ID INBOX+n      events that were accepted and that it was not told yet
-//! 'w' ID OUTCOME      what came of it, until the instance that waits for it has it
-//! 'w' ID SNAPSHOT     itself after some of the events, which are gone then
-//! 'd' DIGEST          the definition of instances
-//! 'q' NUMBER          an event that may start a workflow, until its filter is evaluated
+//! 'w' ID 0            start record
+//! 'w' ID 1..          delivered events, in order
+//! 'w' ID INBOX+n      accepted events, not yet delivered
+//! 'w' ID OUTCOME      result, until the parent instance has it
+//! 'w' ID SNAPSHOT     state after some of the events, which are then deleted
+//! 'd' DIGEST          definition of a workflow
+//! 'q' NUMBER          event that may start a workflow, until its filter is evaluated
 //! ```
 //!
-//! An instance is the sum of its events ([`Instance::advance`] is a pure function), so that what happened is all there
-//! is to write. An event and what the function that caused it has changed are one batch.
+//! The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
+//! stored. An event and the effects of the function that caused it are committed in one batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_functions::durable::AnswerTo;
+use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::{Batch, StoreError};
-use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance};
-use edgefaas_workflow::{Environment, Event, WorkflowError};
+use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance, SnapshotError};
+use edgefaas_workflow::{DefinitionError, Environment, Event, WorkflowError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
@@ -30,13 +31,13 @@ use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::{Running, Start};
-use super::lanes::{Arrival, StartEvent, filter_of};
-use super::root::RootBudget;
+use super::root_budget::RootBudget;
 use super::run_state::{End, RunState};
+use super::start_lanes::{Arrival, StartEvent, filter_of};
 
-/// What the keys of instances start with.
+/// First byte of the keys of instances.
 const INSTANCE: u8 = b'w';
-/// What the keys of definitions start with.
+/// First byte of the keys of definitions.
 const DEFINITION: u8 = b'd';
 /// First byte of the keys of events that may start workflows.
 const START_EVENT: u8 = b'q';
@@ -46,9 +47,10 @@ const OUTCOME: u32 = 0xFFFF_FFFD;
 const SNAPSHOT: u32 = 0xFFFF_FFFE;
 /// The version of all formats here.
 const FORMAT: u8 = 1;
-/// Events after which an instance is written as it is, and they are deleted.
+/// A snapshot replaces the events of an instance after this many of them.
 const EVENTS: u32 = 64;
-/// It is not written where that takes so many times what it holds, and more than this.
+/// A snapshot is not written if it takes more than [`SNAPSHOT_SHARE`] times the instance's memory and more than
+/// [`MIN_SNAPSHOT_BYTES`].
 const SNAPSHOT_SHARE: u64 = 4;
 const MIN_SNAPSHOT_BYTES: u64 = 1 << 20;
 
@@ -60,7 +62,7 @@ struct StartRecord {
     digest: [u8; 32],
     input: Value,
     input_bytes: usize,
-    /// Without: no limit.
+    /// `None`: no limit.
     #[serde(default)]
     memory_bytes: Option<u64>,
     depth: u8,
@@ -79,12 +81,12 @@ struct EventRecord {
     now_ms: u64,
     unix_ms: u64,
     event: Event,
-    /// Where its turn ended, see [`Instance::cut_after`].
+    /// The end of its turn, see [`Instance::cut_after`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cut_after: Option<u32>,
 }
 
-/// An event that an instance is being told, to be written when its turn has ended.
+/// An event of the current turn. It is added to the batch when the turn has ended.
 pub(super) struct Logged {
     key: Vec<u8>,
     record: EventRecord,
@@ -150,12 +152,35 @@ pub(super) fn start_event_entry(workflow: &str, number: u64, event: &StartEvent)
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
-    // Numbers, texts and JSON only: this cannot fail.
+    // The records hold numbers, text and JSON only: encoding cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
+/// A stored instance cannot be recovered.
+#[derive(Debug, thiserror::Error)]
+enum RecoverError {
+    /// A record of the event log cannot be read. The number is that of its key.
+    #[error("record {number} of its event log cannot be read: {error}")]
+    Unreadable { number: u32, error: serde_json::Error },
+    /// Another version of the node has written the start record.
+    #[error("its format {format} is not known")]
+    UnknownFormat { format: u8 },
+    /// The definition of its workflow is neither deployed nor on the disk.
+    #[error("the definition of its workflow `{workflow}` is missing")]
+    MissingDefinition { workflow: String },
+    /// The definition of its workflow does not compile.
+    #[error("the definition of its workflow `{workflow}` does not compile: {error}")]
+    Definition { workflow: String, error: Box<DefinitionError> },
+    /// A budget has no room for the instance, or the node stops.
+    #[error("it is not admitted: {0}")]
+    NotAdmitted(Box<InvocationError>),
+    /// The snapshot is damaged, or does not fit the definition.
+    #[error("its snapshot cannot be used: {0}")]
+    Snapshot(#[from] SnapshotError),
+}
+
 impl Coordinator {
-    /// What is written of a start before anybody is told that it was accepted.
+    /// The entries of a start. They are stored before the start is acknowledged.
     pub(super) fn start_entries(&self, running: &Running, state: &mut RunState) -> Vec<(Vec<u8>, Vec<u8>)> {
         if std::mem::replace(&mut state.log.started, true) {
             return Vec::new();
@@ -178,7 +203,7 @@ impl Coordinator {
             started_unix_ms: state.instance.started_unix_ms(),
         };
         let mut entries = vec![(key(running.id, START), encode(&record))];
-        // Once for all instances; it does not matter if it is there already.
+        // One entry for all instances of the definition. A repeated write has no effect.
         if self.definitions.lock().insert(running.workflow.digest) {
             let text = running.workflow.text.as_bytes().to_vec();
             entries.push((definition_key(&running.workflow.digest), text));
@@ -197,8 +222,8 @@ impl Coordinator {
         EventRecord { now_ms, unix_ms, event: event.clone(), cut_after: None }
     }
 
-    /// Gives the place in the log to an event that an instance is about to be told. The event is added to `batch` by
-    /// [`log_turn`](Self::log_turn).
+    /// Assigns the next number in the event log to an event that is about to be delivered. [`log_turn`](Self::log_turn)
+    /// adds the event to a batch.
     pub(super) fn log_event(
         &self,
         running: &Running,
@@ -216,7 +241,7 @@ impl Coordinator {
         if let Some(number) = inbox.filter(|number| *number >= INBOX) {
             batch.delete(space, key(running.id, number));
         }
-        // The one that it ran has told what came of it.
+        // The child has reported its result.
         if let Event::Ended { frame, .. } = event
             && state.open.children.iter().any(|(child, _)| child == frame)
         {
@@ -232,7 +257,7 @@ impl Coordinator {
         batch.put(&self.store.spaces().invocations, key, encode(&record));
     }
 
-    /// Adds what an instance has come to.
+    /// Adds the state of an instance: a snapshot when one is due, the deletion of its entries when it has ended.
     pub(super) fn log_state(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
         let space = &self.store.spaces().invocations;
         if state.instance.status().is_ended()
@@ -254,9 +279,10 @@ impl Coordinator {
         if state.log.next - state.log.snapshot <= EVENTS {
             return;
         }
-        // What thousands of branches share would be there for each of them: their events are less.
-        let most = SNAPSHOT_SHARE.saturating_mul(state.instance.bytes() as u64).max(MIN_SNAPSHOT_BYTES);
-        if state.instance.written_bytes() > most {
+        // A snapshot repeats values that thousands of branches share; the events are then smaller.
+        let max_bytes =
+            SNAPSHOT_SHARE.saturating_mul(state.instance.bytes() as u64).max(MIN_SNAPSHOT_BYTES);
+        if state.instance.written_bytes() > max_bytes {
             return;
         }
         let now_ms = self.time.now_ms();
@@ -270,7 +296,7 @@ impl Coordinator {
         state.log.snapshot = state.log.next;
     }
 
-    /// Forgets an instance that failed: what it has in memory at once, the rest when the future is awaited.
+    /// Drops a failed instance: its memory immediately, its entries on the disk when the future is awaited.
     pub(super) fn drop_faulted(
         self: &Arc<Self>,
         running: &Running,
@@ -280,16 +306,16 @@ impl Coordinator {
         async move {
             let committer = coordinator.store.committer();
             if let Err(error) = committer.commit(batch, edgefaas_state::store::Durability::Written).await {
-                tracing::warn!(instance = %id, %error, "an instance that failed stays on the disk, and is there at the next start");
+                tracing::warn!(instance = %id, %error, "a failed instance could not be deleted: the next start recovers it");
             }
         }
     }
 
-    /// Takes an instance that failed out of memory; gives what is to be deleted.
+    /// Removes a failed instance from memory. Returns the deletions of its entries.
     fn take_faulted(&self, running: &Running) -> Batch {
         let mut batch = Batch::default();
         let state = running.state.lock();
-        // It may have been retried meanwhile.
+        // The instance may have been retried in the meantime.
         if state.instance.status() != edgefaas_workflow::Status::Faulted {
             return batch;
         }
@@ -304,7 +330,7 @@ impl Coordinator {
         batch
     }
 
-    /// Brings back the instances that had not ended. What they had asked for is asked for again.
+    /// Recovers the instances that had not ended, and repeats their pending calls.
     pub fn recover_all(self: &Arc<Self>) -> Result<(), StoreError> {
         let space = self.store.spaces().invocations.clone();
         let mut found: BTreeMap<u128, BTreeMap<u32, Vec<u8>>> = BTreeMap::new();
@@ -321,7 +347,7 @@ impl Coordinator {
                 definitions.insert(digest, value.to_vec());
             }
         }
-        // Their time goes on where it was.
+        // The clock of the instances continues after their latest event.
         let latest = |value: &Vec<u8>| {
             serde_json::from_slice::<EventRecord>(value).map_or(0, |record| record.now_ms)
         };
@@ -347,7 +373,7 @@ impl Coordinator {
                 outcomes.insert(id, outcome.clone());
             }
             let Some(start) = entries.get(&START) else {
-                // Events that came too late for it.
+                // These events arrived after the instance had ended.
                 stray.extend(
                     entries
                         .keys()
@@ -358,12 +384,12 @@ impl Coordinator {
             };
             match self.recover(Ulid(id), start, &entries, &definitions, &mut live, &mut roots) {
                 Ok(recovered) => back.push(recovered),
-                Err(reason) => {
-                    // There may be room for it after another start.
+                Err(error) => {
+                    // The next start may have room for the instance, so its definition is kept.
                     left.extend(
                         serde_json::from_slice::<StartRecord>(start).ok().map(|start| start.digest),
                     );
-                    tracing::error!(instance = %Ulid(id), reason, "an instance cannot be brought back");
+                    tracing::error!(instance = %Ulid(id), %error, "an instance cannot be recovered");
                 }
             }
         }
@@ -382,17 +408,17 @@ impl Coordinator {
         self.workers.spawn(async move {
             let committer = coordinator.store.committer();
             if let Err(error) = committer.commit(unused, edgefaas_state::store::Durability::Written).await {
-                tracing::warn!(%error, "old definitions could not be deleted");
+                tracing::warn!(%error, "unused workflow definitions could not be deleted");
             }
         });
-        // First all of them: some wait for others.
+        // All instances are recovered before the first resumes, since some wait for others.
         for (running, queued) in back {
             self.resume(&running, queued, &outcomes);
         }
         self.recover_start_events()
     }
 
-    /// Goes on with the events that may start workflows and were not evaluated.
+    /// Recovers the events that may start workflows and were not evaluated.
     fn recover_start_events(self: &Arc<Self>) -> Result<(), StoreError> {
         let space = self.store.spaces().invocations.clone();
         let mut obsolete = Batch::default();
@@ -408,11 +434,11 @@ impl Coordinator {
                 Some((workflow, record, filter))
             });
             let Some((workflow, StartEventRecord { source, event, arrival, .. }, filter)) = known else {
-                // Its workflow is not deployed any more, or listens to something else.
+                // The workflow is no longer deployed, or has another filter.
                 obsolete.delete(&space, key.to_vec());
                 continue;
             };
-            // Times of the node's own clock do not outlive it.
+            // Times of the monotonic clock are invalid after a restart.
             let arrival = Arrival { now_ms: self.time.now_ms(), ..arrival };
             let event =
                 StartEvent { source, filter, event: Arc::new(event), arrival, number: Some(number) };
@@ -423,7 +449,7 @@ impl Coordinator {
             let committer = coordinator.store.committer();
             if let Err(error) = committer.commit(obsolete, edgefaas_state::store::Durability::Written).await
             {
-                tracing::warn!(%error, "events of former workflows could not be deleted");
+                tracing::warn!(%error, "start events of removed workflows could not be deleted");
             }
         });
         self.drain_recovered();
@@ -438,22 +464,28 @@ impl Coordinator {
         definitions: &BTreeMap<[u8; 32], Vec<u8>>,
         live: &mut BTreeMap<[u8; 32], Arc<LiveWorkflow>>,
         roots: &mut BTreeMap<u128, Arc<RootBudget>>,
-    ) -> Result<(Arc<Running>, Vec<Queued>), String> {
-        let start: StartRecord = serde_json::from_slice(start).map_err(|error| error.to_string())?;
+    ) -> Result<(Arc<Running>, Vec<Queued>), RecoverError> {
+        let unreadable = |number| move |error| RecoverError::Unreadable { number, error };
+        let start: StartRecord = serde_json::from_slice(start).map_err(unreadable(START))?;
         if start.format != FORMAT {
-            return Err(format!("its format {} is not known", start.format));
+            return Err(RecoverError::UnknownFormat { format: start.format });
         }
         let workflow = match live.get(&start.digest) {
             Some(workflow) => workflow.clone(),
             None => {
-                let text = definitions.get(&start.digest).ok_or("its definition is not there")?;
+                let text = definitions.get(&start.digest);
+                let text = text
+                    .ok_or_else(|| RecoverError::MissingDefinition { workflow: start.workflow.clone() })?;
                 let text = String::from_utf8_lossy(text);
                 let permissions =
                     self.registry.routes().workflow(&start.workflow).map(|now| now.permissions.clone());
                 let app: Arc<str> = start.app.as_str().into();
                 let file = format!("{} (as it was)", start.workflow);
                 let workflow = LiveWorkflow::compile(&app, &file, &text, permissions.unwrap_or_default());
-                let workflow = Arc::new(workflow.map_err(|error| error.to_string())?);
+                let workflow = Arc::new(workflow.map_err(|error| RecoverError::Definition {
+                    workflow: start.workflow.clone(),
+                    error: Box::new(error),
+                })?);
                 live.insert(start.digest, workflow.clone());
                 workflow
             }
@@ -467,7 +499,7 @@ impl Coordinator {
                 input: Arc::new(start.input),
                 input_bytes: start.input_bytes,
                 id,
-                // Those that were there before have their places.
+                // The depth limit does not apply to recovered instances.
                 depth: start.depth.max(1),
                 root: Some(root),
                 is_recovered: true,
@@ -476,7 +508,7 @@ impl Coordinator {
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
             })
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| RecoverError::NotAdmitted(Box::new(error)))?;
         let mut queued = Vec::new();
         {
             let mut state = running.state.lock();
@@ -493,14 +525,12 @@ impl Coordinator {
             );
             if let Some(snapshot) = entries.get(&SNAPSHOT) {
                 let record: SnapshotRecord =
-                    serde_json::from_slice(snapshot).map_err(|error| error.to_string())?;
-                state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)
-                    .map_err(|error| error.to_string())?;
+                    serde_json::from_slice(snapshot).map_err(unreadable(SNAPSHOT))?;
+                state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)?;
                 (state.log.next, state.log.snapshot) = (record.next, record.next);
             }
             for (number, value) in entries.range(state.log.next.max(1)..INBOX) {
-                let record: EventRecord =
-                    serde_json::from_slice(value).map_err(|error| error.to_string())?;
+                let record: EventRecord = serde_json::from_slice(value).map_err(unreadable(*number))?;
                 let environment = Environment {
                     now_ms: record.now_ms,
                     unix_ms: record.unix_ms,
@@ -510,17 +540,17 @@ impl Coordinator {
                     memory_bytes: running.memory_bytes,
                     cut: Cut::Recorded(record.cut_after),
                 };
-                // What it asked for then has been done, or is asked for again below. A turn goes on with the event that says so.
+                // The actions of a recorded event are dropped here: they are done, or `resume` repeats them.
+                // `Event::Continue` continues a turn.
                 state.instance.advance(program, record.event, &environment);
                 state.log.next = number + 1;
             }
             for (number, value) in entries.range(INBOX..OUTCOME) {
-                let record: EventRecord =
-                    serde_json::from_slice(value).map_err(|error| error.to_string())?;
+                let record: EventRecord = serde_json::from_slice(value).map_err(unreadable(*number))?;
                 running.inbox.lock().not_before(number - INBOX + 1);
                 queued.push(Queued::from_inbox(record.event, *number));
             }
-            // Its failure was told before.
+            // The failure was reported before the restart.
             if state.instance.status() == edgefaas_workflow::Status::Faulted {
                 state.end = End::Reported;
             }
@@ -561,22 +591,22 @@ impl Coordinator {
                 && let Ok(result) = serde_json::from_slice::<Result<Arc<Value>, WorkflowError>>(outcome)
             {
                 running.state.lock().open.children.push((*frame, child_id(running.id, *frame)));
-                self.spawn_drive(running.clone(), Queued::now(Event::Ended { frame: *frame, result }));
+                self.spawn_advance(running.clone(), Queued::now(Event::Ended { frame: *frame, result }));
                 continue;
             }
             rest.push(action);
         }
-        if let Some(asked) = self.perform(running, rest, false) {
-            self.spawn_asked(running, asked);
+        if let Some(pending) = self.perform(running, rest, false) {
+            self.spawn_call(running, pending);
         }
         for queued in queued {
-            self.tell_in_order(running, queued);
+            self.deliver_in_order(running, queued);
         }
         running.workflow.figures.started.fetch_sub(1, Relaxed);
         if matches!(running.state.lock().end, End::Reported) {
             self.faulted.lock().push_back(running.id);
         }
-        // It may have been cut off between its end and the word about it.
-        self.ended_if(running);
+        // The node may have stopped between the instance's end and its report.
+        self.report_if_ended(running);
     }
 }

@@ -1,4 +1,4 @@
-//! Events in flight to an instance, and whose turn it is to advance it.
+//! Event queue of an instance, and the task that advances the instance.
 
 use std::sync::Arc;
 
@@ -7,34 +7,34 @@ use edgefaas_platform::Taken;
 use edgefaas_state::store::Batch;
 use edgefaas_workflow::Event;
 
-use super::root::Charge;
+use super::root_budget::Charge;
 
 /// An event in flight to an instance, with the effects that are committed with it.
 pub(crate) struct Queued {
     pub(crate) event: Event,
     pub(crate) effects: Option<StepEffects>,
-    /// It is in the inbox of the event log already, from this moment on.
+    /// Its number in the inbox of the event log, and the ticket at which it is durable.
     pub(crate) inbox: Option<(u32, Option<Ticket>)>,
-    /// Its part of the root's budget, until what it led to is committed.
+    /// Its part of the root's budget, until its turn is committed.
     pub(crate) charge: Option<Charge>,
 }
 
-/// What a function has changed and published.
+/// Effects of a function that ran as a step.
 pub(crate) struct StepEffects {
     pub batch: Batch,
     pub source: Arc<str>,
     pub messages: Vec<Message>,
-    /// Of the budget of all that is not committed.
+    /// Its part of the budget of uncommitted effects.
     pub _taken: Taken,
 }
 
 impl Queued {
-    /// An event that nothing comes with.
+    /// An event without effects.
     pub fn now(event: Event) -> Self {
         Self { event, effects: None, inbox: None, charge: None }
     }
 
-    /// An event that is in the inbox of the event log since before the start.
+    /// An event that was recovered from the inbox of the event log.
     pub fn from_inbox(event: Event, number: u32) -> Self {
         Self { event, effects: None, inbox: Some((number, None)), charge: None }
     }
@@ -45,7 +45,7 @@ impl Queued {
     }
 }
 
-/// Whether a task advances the instance. Events that come meanwhile wait for that task.
+/// Whether a task advances the instance. Events that arrive during a turn wait for that task.
 #[derive(Default)]
 pub(crate) enum Turns {
     #[default]
@@ -96,7 +96,7 @@ impl Turns {
     }
 }
 
-/// Adds an event. Of the lengths of a queue only the last one counts.
+/// Adds an event. A new length of a queue replaces the earlier one.
 fn add(waiting: &mut Vec<Queued>, queued: Queued) {
     if let Event::QueueLength { frame, .. } = queued.event {
         let is_same = |event: &Event| matches!(event, Event::QueueLength { frame: of, .. } if *of == frame);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_task_advances_an_instance_and_takes_what_came_meanwhile() {
+    fn one_task_advances_an_instance_and_takes_events_that_arrive_during_its_turn() {
         let mut turns = Turns::default();
         assert!(turns.offer(Queued::now(Event::Start)).is_some());
         assert!(turns.begin([Queued::now(Event::Start)]));

@@ -1,32 +1,32 @@
-//! Events that instances have not been told yet.
+//! Inbox of an instance: events that were accepted and not delivered yet.
 //!
-//! Publishers put them here in the publish hook. The inbox has a lock of its own, so that nobody who publishes waits for
-//! an instance that computes. Events count against the budget of their instance's root: what finds no room is dropped
-//! (QoS 0) or refused (QoS 1 and 2), as when a queue is full.
+//! The publish hook adds the events. The inbox has a lock of its own, so that a publisher never waits for an instance
+//! that computes. Events count against the budget of their root. An event without room is dropped (QoS 0) or refused
+//! (QoS 1 and 2), as when a queue is full.
 
 use edgefaas_functions::invocation::OverBudget;
 
 use super::event_queue::Queued;
 
-/// The events of one instance, in their order.
+/// The events of one instance, in order of arrival.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub arrivals: Vec<Queued>,
-    /// A task tells the instance of them.
+    /// True while a task delivers the events.
     pub draining: bool,
-    /// The number of the next one that is recorded on the disk.
+    /// The number of the next recorded event.
     next_number: u32,
 }
 
 impl Inbox {
-    /// The number of an event that is to be recorded.
+    /// Takes the number for an event that is to be recorded.
     pub fn take_number(&mut self) -> u32 {
         let number = self.next_number;
         self.next_number += 1;
         number
     }
 
-    /// Numbers below this are used.
+    /// Marks the numbers below `number` as used.
     pub fn not_before(&mut self, number: u32) {
         self.next_number = self.next_number.max(number);
     }

@@ -1,4 +1,4 @@
-//! An instance as the coordinator keeps it: what it is, how far it is, and the events that come to it.
+//! An instance in the coordinator: its workflow, its state and its inbox.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 use ulid::Ulid;
 
 use super::inbox::Inbox;
-use super::root::RootBudget;
+use super::root_budget::RootBudget;
 use super::run_state::RunState;
 
 impl Running {
-    /// Its timer has fired and is not set any more.
+    /// The instance's timer has fired and is cleared.
     pub(crate) fn timer_fired(&self) {
         self.state.lock().registered.due_ms = None;
     }
@@ -24,39 +24,39 @@ impl Running {
     }
 }
 
-/// An instance that has not ended, or that failed and can be retried.
+/// An instance that has not ended, or has failed and can be retried.
 pub struct Running {
     pub(crate) id: Ulid,
     pub(crate) workflow: Arc<LiveWorkflow>,
     pub(crate) depth: u8,
     pub(crate) trace_parent: Option<String>,
-    /// The instance that runs this one, if it waits for it.
+    /// The parent instance and the task that waits, if it waits for the end.
     pub(crate) parent: Option<(Ulid, FrameId)>,
-    /// Where the answer goes.
+    /// The answer's MQTT topic, if a client waits for one.
     pub(crate) answer: Option<AnswerTo>,
     pub(crate) input_bytes: usize,
     /// See [`Environment::memory_bytes`](edgefaas_workflow::Environment::memory_bytes).
     pub(crate) memory_bytes: u64,
-    /// The budget that it shares with its root and all of the root's descendants.
+    /// The budget of the root and all of its descendants.
     pub(crate) root: Arc<RootBudget>,
     pub(crate) state: Mutex<RunState>,
     pub(crate) inbox: Mutex<Inbox>,
 }
 
 impl Running {
-    /// Charges what the instance holds.
+    /// Charges the instance's memory.
     pub(crate) fn charge(&self, instance_bytes: usize) -> bool {
         self.state.lock().charge_for(self.input_bytes, instance_bytes)
     }
 
-    /// Others may compute where memory is short.
+    /// Releases the compute slot, so that others may compute where memory is short.
     pub(crate) fn has_settled(&self) {
-        // Dropped without the lock: it takes another.
-        let place = self.state.lock().computing.place.take();
-        drop(place);
+        // The slot takes another lock when it is dropped, so this lock is released first.
+        let slot = self.state.lock().computing.slot.take();
+        drop(slot);
     }
 
-    /// The span that this one's is in.
+    /// The id of the parent span.
     pub(crate) fn parent_span(&self) -> Option<String> {
         self.parent.map(|(id, _)| id.to_string())
     }
@@ -69,28 +69,28 @@ pub struct Start {
     pub workflow: Arc<LiveWorkflow>,
     /// Its input.
     pub input: Arc<Value>,
-    /// The size of the input as it came.
+    /// Size of the encoded input, in bytes.
     pub input_bytes: usize,
     /// The id of the instance.
     pub id: Ulid,
-    /// How many functions and workflows have called one another before it.
+    /// Depth of the chain of functions and workflows that led to it.
     pub depth: u8,
     /// W3C trace context.
     pub trace_parent: Option<String>,
     /// Where the answer is published.
     pub answer: Option<AnswerTo>,
-    /// The instance that runs this one, and its task that waits for the end.
+    /// The parent instance, and its task that waits for the end.
     pub(crate) parent: Option<(Ulid, FrameId)>,
-    /// The budget of the root instance that it is a descendant of; without one it is a root itself.
+    /// The budget of its root instance; `None` for a root.
     pub(crate) root: Option<Arc<RootBudget>>,
-    /// It was there before the node was started.
+    /// True for an instance that was recovered from the disk.
     pub(crate) is_recovered: bool,
     /// See [`Running::memory_bytes`].
     pub(crate) memory_bytes: Option<u64>,
 }
 
 impl Start {
-    /// A start by nobody in particular.
+    /// A start without a parent, an answer or a trace.
     pub fn new(workflow: Arc<LiveWorkflow>, input: Value, input_bytes: usize) -> Self {
         Self {
             workflow,
@@ -108,8 +108,8 @@ impl Start {
     }
 }
 
-/// A payload as the input of a workflow: JSON as it is, other text as a string, anything else in base64; null if there
-/// is none.
+/// A payload as the input of a workflow: JSON unchanged, other text as a string, other bytes in base64, null for an
+/// empty payload.
 pub fn input_of(payload: &[u8]) -> Value {
     let mut event = serde_json::Map::new();
     edgefaas_workflow::event::set_data(&mut event, payload);

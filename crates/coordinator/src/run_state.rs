@@ -1,4 +1,4 @@
-//! How far an instance is: its turns, calls, budgets and end, all under one lock.
+//! Mutable state of an instance: its turns, calls, budgets and end, all under one lock.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,16 +10,16 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
-use super::compute::Computed;
+use super::compute::ComputeSlot;
 use super::event_queue::Turns;
-use super::root::Charge;
+use super::root_budget::Charge;
 use super::spans::OpenSpans;
 
-/// Bytes of an instance beside its data, everything included that the node keeps for it.
+/// Bytes of an instance beside its data, with everything that the node keeps for it.
 pub(crate) const INSTANCE_BYTES: usize = 5120;
 
-/// The output of a workflow, or its error.
-pub(crate) type Ended = Result<Arc<Value>, WorkflowError>;
+/// The output of a workflow or of a step, or its error.
+pub(crate) type WorkflowResult = Result<Arc<Value>, WorkflowError>;
 
 /// The state of an instance while it runs.
 pub(crate) struct RunState {
@@ -32,17 +32,17 @@ pub(crate) struct RunState {
     pub(crate) log: LogPosition,
     pub(crate) end: End,
     pub(crate) started: Instant,
-    /// When the last message that must be stored is on the disk; only of an instance that is not durable.
+    /// The ticket of the last message that must be stored; for instances that are not durable.
     pub(crate) published: Option<Ticket>,
     pub(crate) spans: OpenSpans,
 }
 
-/// What the instance has begun and not ended.
+/// Open calls, children and listens of an instance.
 #[derive(Default)]
 pub(crate) struct OpenTasks {
-    /// Calls that run, with their cancellation.
+    /// Pending calls, with their cancellation.
     pub(crate) calls: Vec<(FrameId, Arc<Notify>)>,
-    /// Instances that it started and waits for.
+    /// Child instances that it waits for.
     pub(crate) children: Vec<(FrameId, Ulid)>,
     /// Tasks that listen.
     pub(crate) listens: Vec<FrameId>,
@@ -54,29 +54,29 @@ pub(crate) struct BudgetUse {
     pub(crate) refusal: Refusal,
 }
 
-/// How an instance that exceeds its root's budget learns of it.
+/// State of the error that an instance gets when it exceeds its root's budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is within the budget.
+    /// The instance is within the budget.
     #[default]
     None,
     /// The event has to be sent.
     Due,
     /// The event is in flight.
     Sent,
-    /// The event came after so many tasks: the next task fails.
-    Told { steps: u64 },
+    /// The event was delivered after `steps` tasks: the next task fails.
+    Delivered { steps: u64 },
 }
 
-/// What computing an instance takes.
+/// Slot and pace of the turns of an instance.
 #[derive(Default)]
 pub(crate) struct Computing {
     /// Held from a long turn until the effects of the turn are settled.
-    pub(crate) place: Option<Computed>,
+    pub(crate) slot: Option<ComputeSlot>,
     pub(crate) pace: Pace,
 }
 
-/// How long the last turn of an instance took; the next one is expected to take as long.
+/// Duration of the last turn of an instance, as an estimate for the next turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// No longer than an instance may hold a worker.
@@ -88,7 +88,7 @@ pub(crate) enum Pace {
 /// The entries of this instance in the coordinator's timers and counts.
 #[derive(Debug, Default)]
 pub(crate) struct Registered {
-    /// It counts as running.
+    /// The instance counts as running.
     pub(crate) is_running: bool,
     pub(crate) due_ms: Option<u64>,
 }
@@ -105,9 +105,9 @@ pub(crate) struct LogPosition {
 
 /// Whether the end of the instance was reported.
 pub(crate) enum End {
-    /// It was not, and the waiter gets it.
+    /// The end was not reported yet. The waiter receives it.
     Open {
-        waiter: Option<oneshot::Sender<Ended>>,
+        waiter: Option<oneshot::Sender<WorkflowResult>>,
     },
     Reported,
 }
@@ -138,7 +138,7 @@ impl RunState {
 
 impl End {
     /// Marks the end as reported; returns the waiter if it was not.
-    pub(crate) fn report(&mut self) -> Option<Option<oneshot::Sender<Ended>>> {
+    pub(crate) fn report(&mut self) -> Option<Option<oneshot::Sender<WorkflowResult>>> {
         match std::mem::replace(self, Self::Reported) {
             Self::Open { waiter } => Some(waiter),
             Self::Reported => None,

@@ -1,4 +1,4 @@
-//! What starts by itself: `schedule`'s cron, every and after, and the rules over events whose time comes.
+//! Scheduled starts: cron, every and after of `schedule`, and event rules that are due.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use super::event_queue::Queued;
 use super::instance::Start;
 use super::start_rules::{OverShare, Watched, input_of_firing};
 
-/// The wall clock is looked at again at least this often.
+/// Maximum interval between two reads of the wall clock.
 const RECHECK: Duration = Duration::from_secs(30);
-/// Time between two looks at the queues that rules are about.
+/// Interval between two reads of the queue lengths that rules watch.
 const QUEUE_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Coordinator {
     pub(super) fn watch_queue(&self, instance: Ulid, frame: FrameId, queue: Queue) {
-        self.watched.lock().push(Watched { instance, frame, queue, told: None });
+        self.watched.lock().push(Watched { instance, frame, queue, notified_length: None });
         self.rules_due.notify_one();
     }
 
@@ -33,7 +33,7 @@ impl Coordinator {
         self.watched.lock().retain(|watched| watched.instance != instance || watched.frame != frame);
     }
 
-    /// An instance of a workflow has ended: the next one may be due some time after.
+    /// Notes the end of an instance. `schedule.after` counts from it.
     pub(super) fn after_end(&self, workflow: &Arc<str>) {
         let mut ends = self.ends.lock();
         if let Some(end) = ends.get_mut(workflow) {
@@ -44,7 +44,7 @@ impl Coordinator {
     }
 }
 
-/// A workflow that starts by the clock.
+/// A workflow with a time schedule.
 struct Planned {
     workflow: Arc<LiveWorkflow>,
     by: By,
@@ -56,14 +56,14 @@ enum By {
     After { after: Duration, due: Option<Instant> },
 }
 
-/// Starts what is due until `cancel` fires.
+/// Starts due workflows until `cancel` fires.
 pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
     let mut changes = coordinator.registry.changes();
     let mut planned: Vec<Planned> = Vec::new();
     loop {
         changes.borrow_and_update();
         planned = plan(&coordinator, planned);
-        // With another rule, each has a smaller share.
+        // A new rule makes the share of each smaller.
         coordinator.rules_tick();
         let queues = coordinator.start_queues();
         loop {
@@ -102,7 +102,7 @@ fn plan(coordinator: &Arc<Coordinator>, before: Vec<Planned>) -> Vec<Planned> {
     coordinator.rules.retain(|name| routes.workflow(name).is_some());
     for workflow in routes.workflows() {
         if has_rule(&workflow.program) {
-            // Silence counts from the deploy on.
+            // The silence of a rule counts from the deploy.
             coordinator.rules.of(workflow, now_ms);
         }
         let Some(schedule) = &workflow.program.schedule else { continue };
@@ -158,7 +158,7 @@ impl Planned {
             By::Cron { cron, due_unix_ms, planned_unix_ms } => {
                 let unix_ms = coordinator.clock.now_unix_ms();
                 let is_due = due_unix_ms.is_some_and(|due| due <= unix_ms);
-                // A clock that was set back, or ahead, costs one start and not thousands.
+                // A clock that was set back or ahead causes one start, not thousands.
                 if is_due || unix_ms < *planned_unix_ms {
                     (*due_unix_ms, *planned_unix_ms) = (next_after(cron, unix_ms), unix_ms);
                 }
@@ -195,11 +195,11 @@ impl Planned {
 }
 
 impl Coordinator {
-    /// Starts an instance that nobody waits for.
+    /// Starts an instance without a waiter.
     pub(super) fn start_alone(self: &Arc<Self>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok(running) => self.spawn_drive(running, Queued::now(Event::Start)),
+            Ok(running) => self.spawn_advance(running, Queued::now(Event::Start)),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let text = format!("not started: {error}");
@@ -219,7 +219,7 @@ impl Coordinator {
         self.start_fired(fired);
     }
 
-    /// Writes it to the log of a workflow that its rule exceeds its share.
+    /// Logs that the rule of a workflow exceeds its share.
     pub(super) fn log_exceeded(&self, workflow: &Arc<str>, exceeds: Option<OverShare>) {
         if let Some(error) = exceeds {
             self.logs.add(workflow, "", edgefaas_isolates::LogLevel::Warn, error.to_string());
@@ -251,14 +251,14 @@ impl Coordinator {
         let mut changed = Vec::new();
         for watched in self.watched.lock().iter_mut() {
             let length = self.queue_length(&watched.queue);
-            if length != watched.told {
-                watched.told = length;
+            if length != watched.notified_length {
+                watched.notified_length = length;
                 changed.extend(length.map(|length| (watched.instance, watched.frame, length)));
             }
         }
         for (id, frame, length) in changed {
             if let Some(running) = self.find(id) {
-                self.spawn_drive(running, Queued::now(Event::QueueLength { frame, length }));
+                self.spawn_advance(running, Queued::now(Event::QueueLength { frame, length }));
             }
         }
         for (workflow, queue) in queues {
@@ -270,7 +270,7 @@ impl Coordinator {
         }
     }
 
-    /// How many wait: invocations of a function, or messages for subscribers of a filter.
+    /// The queue length: waiting invocations of a function, or waiting messages for the subscribers of a filter.
     fn queue_length(&self, queue: &Queue) -> Option<u64> {
         match queue {
             Queue::Function(name) => {

@@ -1,4 +1,4 @@
-//! `run: script`: JavaScript in an isolate of its own, with nothing but what it is given. And `call: http`.
+//! `run: script`: JavaScript in an isolate of its own, without permissions; and `call: http`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 
 use super::coordinator::Coordinator;
 use super::instance::Running;
-use super::run_state::Ended;
+use super::run_state::WorkflowResult;
 
-/// Runs any script: its text comes with the event.
+/// A function that runs a script whose text is in the event.
 const RUNNER: &str = r#"
 const AsyncFunction = (async () => {}).constructor;
 export default async function script(event) {
@@ -48,7 +48,7 @@ impl Coordinator {
         path: &str,
         code: &str,
         input: &Value,
-    ) -> Ended {
+    ) -> WorkflowResult {
         let failed = |detail: String| WorkflowError::new(ErrorKind::Runtime, detail);
         let program = self.script_program().await.map_err(|error| failed(error.to_string()))?;
         let body =
@@ -70,7 +70,7 @@ impl Coordinator {
             cpu: Duration::MAX,
             reply_bytes: REPLY_BYTES,
         };
-        let completion = self.isolates.run(&program, &meta, event, limits, Box::new(Nothing)).await;
+        let completion = self.isolates.run(&program, &meta, event, limits, Box::new(NoPermissions)).await;
         drop(permit);
         match completion.result {
             Ok(Reply::Json(text)) => {
@@ -95,7 +95,7 @@ impl Coordinator {
                 entry: "script.js".into(),
                 modules: vec![module],
             });
-            let wanted = Preparing {
+            let preparing = Preparing {
                 name: "script",
                 owner: "$script",
                 source: &source,
@@ -104,7 +104,7 @@ impl Coordinator {
                 isolation: Isolation::Fresh,
                 anew: false,
             };
-            self.isolates.prepare(wanted).await
+            self.isolates.prepare(preparing).await
         });
         made.await.cloned()
     }
@@ -116,17 +116,17 @@ impl Coordinator {
         request: RequestParts,
         output: HttpOutput,
         redirect: bool,
-    ) -> Ended {
+    ) -> WorkflowResult {
         let caller = &running.workflow.caller;
         let communication = |detail: String| WorkflowError::new(ErrorKind::Communication, detail);
-        let wanted = OutgoingRequest {
+        let request = OutgoingRequest {
             method: request.method,
             url: request.url,
             headers: request.headers,
             body: Bytes::from(request.body),
             redirect: Redirect::Manual,
         };
-        let checked = outgoing::check(wanted, caller, running.trace_parent.as_deref());
+        let checked = outgoing::check(request, caller, running.trace_parent.as_deref());
         let checked = checked.map_err(|error| match HostError::from(error) {
             HostError::NotPermitted(reason) => WorkflowError::new(ErrorKind::Authorization, reason),
             other => WorkflowError::new(ErrorKind::Configuration, other.to_string()),
@@ -138,14 +138,14 @@ impl Coordinator {
     }
 }
 
-/// A script may nothing.
-struct Nothing;
+/// The host of scripts. It refuses every call.
+struct NoPermissions;
 
 fn refused<T>(what: &str) -> Result<T, HostError> {
     Err(HostError::NotPermitted(format!("a script of a workflow has no {what}: make it a function")))
 }
 
-impl Host for Nothing {
+impl Host for NoPermissions {
     fn publish(&mut self, _: PublishRequest) -> Result<(), HostError> {
         refused("messages")
     }

@@ -6,11 +6,11 @@ use edgefaas_workflow::program::Node;
 
 use super::instance::Running;
 
-/// Of the spans that are kept one in so many may be tasks of one instance: a loop does not push out everything else.
+/// The tasks of one instance take at most one in this many of the kept spans, so that a loop does not evict all others.
 const INSTANCE_SHARE: usize = 8;
 const MIN_TASKS: usize = 64;
 
-/// The tasks of one instance that have begun and not ended.
+/// Running tasks of one instance.
 #[derive(Default)]
 pub(super) struct OpenSpans {
     open: Vec<OpenSpan>,
@@ -19,7 +19,7 @@ pub(super) struct OpenSpans {
 
 struct OpenSpan {
     node: Option<u32>,
-    /// The task's place in the definition; empty for the workflow.
+    /// The task's path in the definition; empty for the workflow.
     path: String,
     id: String,
     parent: Option<String>,
@@ -28,17 +28,17 @@ struct OpenSpan {
 }
 
 impl OpenSpans {
-    /// The span of a task that runs.
+    /// The span of a running task.
     pub fn of_task(&self, node: u32) -> Option<String> {
         self.open.iter().rev().find(|span| span.node == Some(node)).map(|span| span.id.clone())
     }
 
-    /// Whether tasks that begin now are recorded.
+    /// True if tasks that begin now are recorded.
     fn has_room(&self, traces: &Traces) -> bool {
         self.count < (traces.max_spans() / INSTANCE_SHARE).max(MIN_TASKS) as u64
     }
 
-    /// Takes a note; gives a span when something has ended.
+    /// Handles a note. Returns a span when a task or the workflow has ended.
     pub fn note(
         &mut self,
         traces: &Traces,
@@ -91,7 +91,7 @@ impl OpenSpans {
             None => (instance, running.parent_span()),
             Some(_) => {
                 self.count += 1;
-                // The innermost of those that are around it.
+                // The innermost enclosing task.
                 let is_around = |span: &&OpenSpan| {
                     path.strip_prefix(span.path.as_str()).is_some_and(|rest| rest.starts_with('/'))
                 };

@@ -1,4 +1,4 @@
-//! Rules of workflows that several events start, and what they hold.
+//! Start rules: the rules of workflows that several events start, and the events they hold.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use ulid::Ulid;
 
-/// Start rules hold one in so many bytes of the node's budget for workflows, all together.
+/// All start rules together hold at most one byte in this many of the node's budget for workflows.
 const RULES_SHARE: usize = 4;
 
-/// The rules of workflows that start by several events. What they hold is charged to the node's budget for workflows; all
-/// of them together hold a quarter of it at most, in equal shares.
+/// The rules of workflows that several events start. Their events are charged to the node's budget for workflows:
+/// together at most a quarter of it, in equal shares.
 pub(crate) struct StartRules {
     pub(crate) rules: Mutex<HashMap<Arc<str>, Arc<StartRule>>>,
     pub(crate) budget: Budget,
@@ -29,16 +29,16 @@ pub(crate) struct StartRule {
     held: Mutex<Held>,
 }
 
-/// What a rule holds.
+/// The events of a rule, with their charge.
 struct Held {
     pub(crate) synthesizer: Synthesizer,
     /// Its part of the node's budget, returned with the rule.
     pub(crate) taken: Taken,
-    /// It was trimmed and has not been well within its share since.
+    /// The rule was trimmed, and has not been below half of its share since.
     pub(crate) is_over: bool,
 }
 
-/// What came of an event, or of the time.
+/// Result of an event or of a tick.
 pub(crate) struct Counted {
     pub firings: Vec<Firing>,
     /// The rule is due earlier than before.
@@ -58,8 +58,8 @@ pub(crate) struct OverShare {
 }
 
 impl Held {
-    /// Lets go of what exceeds the rule's share, and charges the rest. Gives an error once, until the rule is well within
-    /// its share again.
+    /// Trims the rule to its share, and charges the remaining bytes. Returns the error once, until the rule is below
+    /// half of its share.
     fn settle(&mut self, share_bytes: usize) -> Option<OverShare> {
         let has_trimmed = self.synthesizer.trim(share_bytes);
         let bytes = self.synthesizer.bytes();
@@ -68,7 +68,7 @@ impl Held {
             let was_over = std::mem::replace(&mut self.is_over, true);
             return (!was_over).then_some(OverShare { share_bytes });
         }
-        // A key that was let go leaves room for some events, which is no news.
+        // A trimmed key frees room for some events; that alone does not clear the state.
         self.is_over &= bytes > share_bytes / 2;
         None
     }
@@ -85,7 +85,7 @@ impl StartRule {
     /// Counts an event.
     ///
     /// # Errors
-    /// It cannot be counted; nothing has changed.
+    /// The event cannot be counted. The rule is unchanged.
     pub fn handle(
         &self,
         source: usize,
@@ -117,17 +117,17 @@ impl StartRule {
 }
 
 impl StartRules {
-    /// No rules yet. What they hold will be charged to `budget`.
+    /// No rules. The events of later rules are charged to `budget`.
     pub fn new(budget: &Budget) -> Self {
         Self { rules: Mutex::default(), budget: budget.clone() }
     }
 
-    /// What each rule may hold, in bytes.
+    /// The share of each rule, in bytes.
     pub fn share_bytes(&self) -> usize {
         self.budget.max_bytes() / RULES_SHARE / self.rules.lock().len().max(1)
     }
 
-    /// The rule of a workflow as it is deployed now.
+    /// The rule of a workflow in its deployed revision.
     pub fn of(&self, workflow: &LiveWorkflow, now_ms: u64) -> Option<Arc<StartRule>> {
         let known = self.rules.lock().get(&workflow.name).cloned();
         if let Some(known) = known.filter(|known| known.digest == workflow.digest) {
@@ -161,23 +161,23 @@ impl StartRules {
         self.all().iter().filter_map(|(_, rule)| rule.held.lock().synthesizer.due_ms()).min()
     }
 
-    /// Does what is due, and brings all rules within their shares.
+    /// Fires due rules, and trims all rules to their shares.
     pub fn tick(&self, now_ms: u64) -> Vec<(Arc<str>, Counted)> {
         let share_bytes = self.share_bytes();
         self.all().into_iter().map(|(name, rule)| (name, rule.tick(now_ms, share_bytes))).collect()
     }
 }
 
-/// A queue that the rule of somebody is about.
+/// A queue that an instance watches.
 pub(crate) struct Watched {
     pub(crate) instance: Ulid,
     pub(crate) frame: FrameId,
     pub(crate) queue: Queue,
-    /// The length that was told last.
-    pub(crate) told: Option<u64>,
+    /// The last length that was sent to the instance.
+    pub(crate) notified_length: Option<u64>,
 }
 
-/// What an instance gets that a rule starts: what the rule found, or for `all` without one the events.
+/// The input of an instance that a rule starts: the match of the rule or, for `all` without a rule, the events.
 pub(crate) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
     let has_own = program.schedule.as_ref().is_some_and(|schedule| schedule.rule.is_some());
     match has_own {
@@ -188,6 +188,7 @@ pub(crate) fn input_of_firing(program: &Program, firing: &Firing) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use edgefaas_workflow::expression::ExpressionError;
     use edgefaas_workflow::synthesizer::Predicate;
     use serde_json::json;
 
@@ -196,7 +197,7 @@ mod tests {
     const MAX_BYTES: usize = 400_000;
 
     fn rule(value: &Value) -> Rule {
-        let by_room = |_: &str| -> Result<Predicate, String> {
+        let by_room = |_: &str| -> Result<Predicate, ExpressionError> {
             Ok(Arc::new(|event: &Value| Ok(event.get("room").cloned().unwrap_or_default())))
         };
         Rule::parse(value, 1, &by_room).unwrap()
@@ -230,16 +231,16 @@ mod tests {
             assert!(held(&rules) <= MAX_BYTES / 4);
         }
         assert!(held(&rules) > MAX_BYTES / 5);
-        assert_eq!(news, [OverShare { share_bytes }], "it is said once");
+        assert_eq!(news, [OverShare { share_bytes }], "it is reported once");
 
-        // Another one halves the shares, and the first gives up what it has too much.
+        // A second rule halves the shares, and the first is trimmed.
         let second = add(&rules, "second", &window);
         rules.tick(2);
         assert!(held(&rules) <= MAX_BYTES / 8);
         (0..500).for_each(|number| drop(second.handle(0, &event(number), 2, rules.share_bytes()).unwrap()));
         assert!((MAX_BYTES / 5..=MAX_BYTES / 4).contains(&held(&rules)), "{}", held(&rules));
 
-        // A rule that is removed or replaced returns all of it.
+        // A removed or replaced rule returns its whole charge.
         drop(second);
         rules.retain(|name| name == "first");
         assert!(held(&rules) <= MAX_BYTES / 8);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_fired_is_returned() {
+    fn a_fired_rule_frees_its_events() {
         let rules = StartRules::new(&Budget::new(MAX_BYTES));
         let window = add(&rules, "window", &json!({"window": {"every": "1s"}}));
         let count = add(&rules, "count", &json!({"count": 3}));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_let_go_is_said_once() {
+    fn a_trimmed_key_is_reported_once() {
         let rules = StartRules::new(&Budget::new(MAX_BYTES));
         let rule = add(&rules, "keyed", &json!({"key": "${ .room }", "count": 1_000, "within": "1h"}));
         let count = |room: usize, now_ms: u64| {
@@ -275,7 +276,7 @@ mod tests {
         let news = (0..2_000).filter(|number| count(number / 3, 1)).count();
         assert_eq!(news, 1);
         assert!(held(&rules) <= MAX_BYTES / 4);
-        // All are too old, and there are too many again.
+        // All events have expired, and the limit is exceeded again.
         rules.tick(4_000_000);
         assert_eq!(held(&rules), 0);
         let news = (0..2_000).filter(|number| count(number / 3, 4_000_001)).count();

@@ -1,4 +1,4 @@
-//! When which instance goes on by itself.
+//! Timers of instances.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
-/// Instances that are woken at a time.
-const AT_ONCE: usize = 256;
+/// Maximum number of instances that one call of [`Timers::take_due`] returns.
+const MAX_DUE: usize = 256;
 
-/// Times by the node's own clock, in milliseconds.
+/// Timers by due time of the monotonic clock, in milliseconds.
 #[derive(Default)]
 pub(crate) struct Timers {
     due: Mutex<BTreeSet<(u64, Ulid)>>,
@@ -17,7 +17,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Moves an instance from one time to another.
+    /// Moves the timer of an instance from one time to another.
     pub fn set(&self, id: Ulid, before: Option<u64>, due: Option<u64>) {
         if before == due {
             return;
@@ -38,7 +38,7 @@ impl Timers {
     pub fn take_due(&self, now_ms: u64) -> Vec<Ulid> {
         let mut all = self.due.lock();
         let mut taken = Vec::new();
-        while taken.len() < AT_ONCE
+        while taken.len() < MAX_DUE
             && let Some((_, id)) = all.first().filter(|(due, _)| *due <= now_ms).copied()
         {
             all.pop_first();

@@ -11,24 +11,24 @@ use super::compute::SLICE;
 use super::coordinator::Coordinator;
 use super::discard::discard;
 use super::instance::Running;
-use super::root::NodeBudget;
+use super::root_budget::NodeBudget;
 use super::run_state::{Pace, Refusal, RunState};
 
-/// How long an instance holds a worker.
+/// The longest time that an instance holds a worker.
 pub(super) const WORKER_SLICE: Duration = Duration::from_millis(1);
-/// What an instance may grow by on a worker where memory gets tight: within these, a share of what is free. One that grows more computes
-/// elsewhere, so that no more of them grow than there is room for.
+/// The growth of an instance on a worker while memory is short: a share of the free bytes, within this range. An
+/// instance that grows more continues on the compute threads, which limit the number of growing instances.
 const WORKER_GROWTH_BYTES: std::ops::RangeInclusive<usize> = (2 << 10)..=(64 << 10);
 const WORKER_GROWTH_SHARE: usize = 4;
-/// What an instance may grow by until it is charged, where memory gets tight.
+/// The uncharged growth of an instance while memory is short, in bytes.
 const SLICE_BYTES: usize = 256 << 10;
-/// Tasks between two looks at the clock.
+/// Tasks between two reads of the clock.
 const CLOCK_TASKS: u32 = 8;
 
-/// A turn that goes on elsewhere, with the instance itself.
+/// A paused turn that continues on the compute threads, with its instance.
 pub(super) struct Paused {
     instance: Instance,
-    /// It was not told yet.
+    /// The event, if it was not delivered yet.
     event: Option<Event>,
     actions: Vec<Action>,
     now_ms: u64,
@@ -37,13 +37,13 @@ pub(super) struct Paused {
     runtime: Value,
     observed: bool,
     is_refusal: bool,
-    /// How long it has computed on the threads for that.
+    /// Time that the turn has used on the compute threads.
     computed: Duration,
 }
 
 fn worker_growth_bytes(budget: &NodeBudget) -> usize {
-    let (least, most) = WORKER_GROWTH_BYTES.into_inner();
-    (budget.bytes().free() / WORKER_GROWTH_SHARE).clamp(least, most)
+    let (min, max) = WORKER_GROWTH_BYTES.into_inner();
+    (budget.bytes().free() / WORKER_GROWTH_SHARE).clamp(min, max)
 }
 
 fn take_notes(actions: &mut Vec<Action>) -> Vec<Note> {
@@ -82,11 +82,12 @@ impl YieldTimer {
 }
 
 impl Coordinator {
-    /// Begins a turn with an event, the instance's lock held; at the times that its journal has, where it has one.
+    /// Begins a turn with an event while the caller holds the instance's lock. A durable instance gets the times of its
+    /// event log.
     ///
     /// # Errors
-    /// The turn is longer than a moment: it goes on by [`finish_turn`](Self::finish_turn). Until then the instance is told
-    /// nothing else.
+    /// The turn is long: [`finish_turn`](Self::finish_turn) continues it. Until then the instance receives no other
+    /// event.
     pub(super) fn begin_turn(
         &self,
         running: &Running,
@@ -101,7 +102,8 @@ impl Coordinator {
         let program = &running.workflow.program;
         let secrets = self.secrets_of(&running.workflow);
         let (now_ms, unix_ms) = times_ms.unwrap_or_else(|| (self.time.now_ms(), self.clock.now_unix_ms()));
-        let observed = running.trace_parent.is_some() || self.lifecycle_is_wanted(&running.workflow.name);
+        let observed =
+            running.trace_parent.is_some() || self.has_lifecycle_subscriber(&running.workflow.name);
         let runtime = &self.runtime;
         let memory_bytes = running.memory_bytes;
         let environment = Environment {
@@ -115,9 +117,10 @@ impl Coordinator {
         };
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
-        // One task may make much at once: where nothing is left, such turns come one after another.
-        let must_wait = self.budget.is_spent() && !is_refusal && !Coordinator::is_modest(&running.workflow);
-        // What goes on after a turn is known to be long.
+        // A single task may allocate much: while the budget is used up, such turns run one after another.
+        let must_wait =
+            self.budget.is_spent() && !is_refusal && !Coordinator::may_exceed_budget(&running.workflow);
+        // The continuation of a turn is known to be long.
         if matches!(event, Event::Continue)
             || event.is_large()
             || state.computing.pace == Pace::Slow
@@ -134,7 +137,7 @@ impl Coordinator {
                     && (!self.budget.is_tight()
                         || next.bytes <= bytes_before + worker_growth_bytes(&self.budget))
             });
-            // Filters of a message are not cut into slices.
+            // The filters of a message run without slices.
             state.computing.pace = pace_of(started.elapsed());
         }
         if later.is_none() && !state.instance.is_paused() {
@@ -144,7 +147,7 @@ impl Coordinator {
         let stand_in = state.instance.stand_in();
         let instance = std::mem::replace(&mut state.instance, stand_in);
         self.settle(running, state);
-        // It is elsewhere, and counts as before.
+        // The instance is in `Paused`, and its charge stays.
         state.charge_for(running.input_bytes, instance.bytes());
         let runtime = runtime.clone();
         Err(Box::new(Paused {
@@ -161,13 +164,13 @@ impl Coordinator {
         }))
     }
 
-    /// Does the rest of a turn. None: the node stops, and the instance is gone.
+    /// Finishes a paused turn. `None` if the node stops; the instance is then removed.
     pub(super) async fn finish_turn(
         &self,
         running: &Arc<Running>,
         paused: Box<Paused>,
     ) -> Option<Vec<Action>> {
-        // Its place from before would keep it from beginning.
+        // A slot of an earlier turn would block this turn.
         running.has_settled();
         let (of, program) = (running.clone(), running.workflow.program.clone());
         let bytes = paused.instance.bytes();
@@ -197,26 +200,26 @@ impl Coordinator {
             turn.actions.extend(more);
             turn.computed += started.elapsed();
             if turn.instance.is_paused() {
-                // What it holds counts, though nobody can refuse it before the end of the turn.
+                // The bytes are charged now; a refusal is possible only at the end of the turn.
                 of.charge(turn.instance.bytes());
                 paused = Some(turn);
                 return None;
             }
             Some(turn)
         });
-        let (turn, place) = turn.await?;
+        let (turn, slot) = turn.await?;
         let Paused { instance, mut actions, is_refusal, computed, .. } = *turn;
         {
             let mut state = running.state.lock();
             let stand_in = std::mem::replace(&mut state.instance, instance);
             let bytes = stand_in.bytes();
-            // It may have what the instance has given up.
+            // The stand-in may hold values that the instance has released.
             discard(stand_in, bytes);
-            state.computing.place = Some(place);
+            state.computing.slot = Some(slot);
             state.computing.pace = pace_of(computed);
             self.turn_ended(running, &mut state, is_refusal);
         }
-        // There may be thousands, which are not to hold the worker together.
+        // Thousands of notes must not block the worker.
         let mut timer = YieldTimer::start();
         for note in take_notes(&mut actions) {
             timer.yield_if_due().await;
@@ -227,7 +230,7 @@ impl Coordinator {
 
     fn turn_ended(&self, running: &Running, state: &mut RunState, is_refusal: bool) {
         if is_refusal {
-            state.budget.refusal = Refusal::Told { steps: state.instance.steps() };
+            state.budget.refusal = Refusal::Delivered { steps: state.instance.steps() };
         }
         self.settle(running, state);
     }

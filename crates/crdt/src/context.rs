@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::ReplicaId;
-use crate::tally::incarnations;
+use crate::replica_totals::incarnations;
 
 /// One event: the replica's update number `number`, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,7 @@
 use postcard::Error;
 
 use crate::ReplicaId;
-use crate::tally::{Tally, Total};
+use crate::replica_totals::{ReplicaTotals, Total};
 use crate::wire::{Reader, Wire};
 
 /// For each replica what it added and what it subtracted in total.
@@ -13,7 +13,7 @@ use crate::wire::{Reader, Wire};
 /// `i64` when concurrent additions went beyond; the state keeps the true totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counter {
-    pub(crate) tally: Tally<Totals>,
+    pub(crate) tally: ReplicaTotals<Totals>,
 }
 
 /// Both only grow, so the larger one is the later one.

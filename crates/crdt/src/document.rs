@@ -50,12 +50,12 @@ pub(crate) enum Form {
     Digest,
 }
 
-/// Why an edit was refused.
+/// An edit was refused.
 #[derive(Debug)]
 pub(crate) enum EditError {
     Index { index: u64, length: u64 },
     Pointer(&'static str),
-    Json(String),
+    Json(serde_json::Error),
     TooDeep,
     Engine(AutomergeError),
 }

@@ -7,7 +7,7 @@ use postcard::Error;
 use crate::causal::{Flag, MvRegister, Set};
 use crate::document::{Document, Form};
 use crate::dotted::{Dotted, read_path};
-use crate::tally::Tally;
+use crate::replica_totals::ReplicaTotals;
 use crate::wire::{Reader, Wire};
 use crate::{BoundedCounter, Counter, Field, FieldDelta, FieldType, GCounter};
 
@@ -121,16 +121,16 @@ impl Field {
     fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
         let variant = from.byte()?;
         match variant {
-            FOLDED_COUNTER => return Ok(Self::Counter(Counter { tally: Tally::read(from)? })),
-            FOLDED_G_COUNTER => return Ok(Self::GCounter(GCounter { tally: Tally::read(from)? })),
+            FOLDED_COUNTER => return Ok(Self::Counter(Counter { tally: ReplicaTotals::read(from)? })),
+            FOLDED_G_COUNTER => return Ok(Self::GCounter(GCounter { tally: ReplicaTotals::read(from)? })),
             _ => {}
         }
         let field_type = FieldType::from_number(variant).ok_or(Error::DeserializeBadEnum)?;
         let mut field = Self::empty(field_type);
         match &mut field {
-            Self::Counter(counter) => counter.tally = Tally::read_totals(from)?,
+            Self::Counter(counter) => counter.tally = ReplicaTotals::read_totals(from)?,
             Self::Register(register) => register.written = Option::read(from)?,
-            Self::GCounter(counter) => counter.tally = Tally::read_totals(from)?,
+            Self::GCounter(counter) => counter.tally = ReplicaTotals::read_totals(from)?,
             Self::BoundedCounter(counter) => *counter = BoundedCounter::read(from)?,
             Self::GSet(set) => {
                 for _ in 0..u64::read(from)? {

@@ -1,4 +1,9 @@
-//! Why an operation is refused.
+//! Errors of operations.
+
+use std::fmt;
+use std::sync::Arc;
+
+use automerge::AutomergeError;
 
 use crate::{BoundedCounterError, CounterOverflow, FieldType, GCounterOverflow, ReplicaId};
 
@@ -80,13 +85,13 @@ pub enum ApplyError {
         /// What is wrong.
         problem: &'static str,
     },
-    /// A text that is no JSON.
-    #[error("field `{field}`: the value is no JSON: {problem}")]
+    /// A text is not valid JSON.
+    #[error("field `{field}`: the value is not valid JSON: {error}")]
     BadJson {
         /// The field's name.
         field: String,
-        /// What is wrong, and where.
-        problem: String,
+        /// The parser's error, with line and column.
+        error: LibraryError<serde_json::Error>,
     },
     /// Maps or JSON values nest too deep.
     #[error("field `{field}`: it would nest deeper than {limit} levels; use fewer")]
@@ -128,13 +133,43 @@ pub enum ApplyError {
         replica: ReplicaId,
     },
     /// The document engine refused an edit.
-    #[error("field `{field}`: the document cannot be edited: {problem}")]
+    #[error("field `{field}`: the document cannot be edited: {error}")]
     Document {
         /// The field's name.
         field: String,
-        /// What the engine says.
-        problem: String,
+        /// The error of the document engine.
+        error: LibraryError<AutomergeError>,
     },
+}
+
+/// An error of a library. A clone shares it; two are equal if their texts are.
+#[derive(Debug)]
+pub struct LibraryError<E>(Arc<E>);
+
+impl<E> LibraryError<E> {
+    pub(crate) fn new(error: E) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl<E> Clone for LibraryError<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<E: fmt::Display> PartialEq for LibraryError<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl<E: fmt::Display> Eq for LibraryError<E> {}
+
+impl<E: fmt::Display> fmt::Display for LibraryError<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
 }
 
 impl ApplyError {

@@ -1,7 +1,7 @@
 //! A counter that only goes up (G-counter).
 
 use crate::ReplicaId;
-use crate::tally::{Tally, Total};
+use crate::replica_totals::{ReplicaTotals, Total};
 
 /// For each replica what it added in total.
 ///
@@ -9,7 +9,7 @@ use crate::tally::{Tally, Total};
 /// make [`value`](Self::value) stop at its end, while the state keeps the true totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GCounter {
-    pub(crate) tally: Tally<u64>,
+    pub(crate) tally: ReplicaTotals<u64>,
 }
 
 /// An addition would leave what a G-counter can hold.

@@ -19,7 +19,7 @@ pub(crate) fn read(doc: &impl ReadDoc) -> Json {
 
 /// Sets the value at a pointer; `-` after an array, or its length, appends to it.
 pub(crate) fn set(doc: &mut Transaction<'_>, pointer: &str, value: &str) -> Result<(), EditError> {
-    let value: Json = serde_json::from_str(value).map_err(|error| EditError::Json(error.to_string()))?;
+    let value: Json = serde_json::from_str(value).map_err(EditError::Json)?;
     let tokens = parse(pointer)?;
     if tokens.len() + depth(&value) > MAX_JSON_DEPTH {
         return Err(EditError::TooDeep);

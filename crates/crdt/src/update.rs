@@ -7,7 +7,7 @@ use crate::context::Dot;
 use crate::counter::Totals;
 use crate::document::{Document, EditError, MAX_DOCUMENT_BYTES, actor};
 use crate::dotted::{Dotted, Edited, Leaf, MAX_MAP_DEPTH, Path, Payload, Step};
-use crate::error::ApplyError;
+use crate::error::{ApplyError, LibraryError};
 use crate::register::Written;
 use crate::sequence::SequenceEdit;
 use crate::{
@@ -316,9 +316,9 @@ pub(crate) fn edit(
     result.map_err(|error| match error {
         EditError::Index { index, length } => ApplyError::IndexOutOfRange { field, index, length },
         EditError::Pointer(problem) => ApplyError::BadPointer { field, pointer: pointer_of, problem },
-        EditError::Json(problem) => ApplyError::BadJson { field, problem },
+        EditError::Json(error) => ApplyError::BadJson { field, error: LibraryError::new(error) },
         EditError::TooDeep => ApplyError::TooDeep { field, limit: json::MAX_JSON_DEPTH },
-        EditError::Engine(error) => ApplyError::Document { field, problem: error.to_string() },
+        EditError::Engine(error) => ApplyError::Document { field, error: LibraryError::new(error) },
     })
 }
 

@@ -63,7 +63,8 @@ pub(crate) struct PlainAsset {
 pub(crate) fn read_all(assets: &[Asset]) -> Result<Vec<PlainAsset>, AssetError> {
     let read = |asset: &Asset| {
         let name = || asset.name.clone();
-        let content = (asset.read)().map_err(|reason| AssetError::Unreadable { name: name(), reason })?;
+        let content = (asset.read)()
+            .map_err(|error| AssetError::Unreadable { name: name(), detail: error.to_string() })?;
         let (bytes, expected_bytes) = (content.len() as u64, asset.bytes);
         if bytes != expected_bytes {
             return Err(AssetError::WrongSize { name: name(), bytes, expected_bytes });
@@ -89,23 +90,57 @@ struct Region {
     bytes: u32,
 }
 
-/// Assets cannot be added to a function.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AssetError {
+/// Assets cannot be added to a function. A child process sends this error to its parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum AssetError {
+    /// The assets do not fit the address space.
     #[error("the assets and the function's own memory have more than 4 GiB together")]
     TooLarge,
-    #[error("the asset {name} cannot be read: {reason}")]
-    Unreadable { name: String, reason: ReadAssetError },
+    /// [`Asset::read`] failed.
+    #[error("the asset {name} cannot be read: {detail}")]
+    Unreadable {
+        /// The asset.
+        name: String,
+        /// The text of the error.
+        detail: String,
+    },
+    /// An asset does not have the size that was announced.
     #[error("the asset {name} cannot be read: it has {bytes} bytes and not {expected_bytes}")]
-    WrongSize { name: String, bytes: u64, expected_bytes: u64 },
-    #[error("assets cannot be added to it: {0}")]
-    Invalid(#[from] BinaryReaderError),
+    WrongSize {
+        /// The asset.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// The announced size.
+        expected_bytes: u64,
+    },
+    /// The function is not valid WebAssembly.
+    #[error("assets cannot be added to it: {detail}")]
+    InvalidWasm {
+        /// The parser's message.
+        detail: String,
+    },
+    /// All modules of the function import their memory, or have none.
     #[error("assets cannot be added to it: no module of it has a memory of its own")]
     NoMemory,
+    /// The memory is shared, has 64-bit addresses or unusual pages.
     #[error("assets cannot be added to it: its memory is not a plain 32-bit one")]
     UnsupportedMemory,
+    /// The header of a section gives a length beyond the end of the file.
     #[error("assets cannot be added to it: a section is longer than the file")]
     SectionTooLong,
+    /// The stored [`AssetTable`] cannot be decoded or encoded.
+    #[error("their table is damaged: {detail}")]
+    Table {
+        /// The codec's message.
+        detail: String,
+    },
+}
+
+impl From<BinaryReaderError> for AssetError {
+    fn from(error: BinaryReaderError) -> Self {
+        Self::InvalidWasm { detail: error.to_string() }
+    }
 }
 
 impl AssetTable {

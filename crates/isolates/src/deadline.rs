@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use wasmtime::{Store, UpdateDeadline};
 
-use crate::busy::{AtTick, Busy};
+use crate::cpu_time::{AtTick, CpuTime};
 
 /// The deadline has passed: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -18,18 +18,18 @@ use crate::busy::{AtTick, Busy};
 pub struct DeadlinePassed;
 
 /// Makes the code of `store` yield at ticks and wait for its function's [turn](crate::turns). It ends with [`DeadlinePassed`]
-/// after `deadline`, or with [`TimeUsed`](crate::busy::TimeUsed) at its limit of processor time.
-pub fn arm<T>(store: &mut Store<T>, deadline: Instant, busy: Arc<Busy>) {
+/// after `deadline`, or with [`TimeUsed`](crate::cpu_time::TimeUsed) at its limit of processor time.
+pub fn arm<T>(store: &mut Store<T>, deadline: Instant, cpu_time: Arc<CpuTime>) {
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(move |_| {
         if Instant::now() >= deadline {
             return Err(DeadlinePassed.into());
         }
-        if busy.at_tick()? == AtTick::GoesOn {
+        if cpu_time.at_tick()? == AtTick::GoesOn {
             return Ok(UpdateDeadline::Continue(1));
         }
-        let busy = busy.clone();
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(async move { busy.take_turn().await })))
+        let cpu_time = cpu_time.clone();
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(async move { cpu_time.take_turn().await })))
     });
 }
 

@@ -237,7 +237,8 @@ impl LogLevel {
     }
 }
 
-/// A host call was refused or failed. Functions see it as an error they can catch.
+/// A host call was refused or failed. Functions see it as an error that they can catch, with this kind and text: the
+/// `error` variant of `wit/`. The host writes the text for the author of the function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// The manifest's permissions do not name it.

@@ -6,11 +6,11 @@
 
 mod app_folder;
 mod assets;
-mod busy;
 pub mod child_process;
 mod code_cache;
 pub mod compile;
 pub mod component;
+mod cpu_time;
 mod deadline;
 pub mod engine;
 mod event;
@@ -31,7 +31,7 @@ mod turns;
 mod warm;
 
 pub use app_folder::{AppFileError, AppFolder};
-pub use assets::{Asset, ReadAsset, ReadAssetError};
+pub use assets::{Asset, AssetError, ReadAsset, ReadAssetError};
 pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
@@ -44,7 +44,7 @@ pub use host::{
     PublishRequest, Read, SocketPermit, TcpPermission,
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};
-pub use outcome::{Completion, InvocationMeta, Limits, RunError};
+pub use outcome::{Completion, InternalError, InvocationMeta, Limits, RunError};
 pub use pool::{Isolates, IsolatesConfig};
 pub use program::{FunctionSource, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};

@@ -145,5 +145,22 @@ pub enum RunError {
     },
     /// The node is at fault.
     #[error("internal error: {0}")]
-    Internal(String),
+    Internal(#[from] InternalError),
+}
+
+/// A fault of the node during a run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InternalError {
+    /// The WebAssembly engine failed, for another reason than a trap or a limit.
+    #[error("{detail}")]
+    Engine {
+        /// The engine's message, with its causes.
+        detail: String,
+    },
+    /// The event cannot be represented as an HTTP request.
+    #[error("{detail}")]
+    Request {
+        /// The message of the HTTP library.
+        detail: String,
+    },
 }

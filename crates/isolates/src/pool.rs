@@ -206,7 +206,7 @@ impl Isolates {
         let Prepared { kind, warm, .. } = &*program.0;
         // No instance stays idle while invocations wait for memory.
         let keep = warm.is_some() && !self.memory.is_short();
-        let Start { with, busy } = start;
+        let Start { with, cpu_time } = start;
         let uses = match &with {
             StartWith::Warm(taken) => taken.uses,
             StartWith::New(_) => 0,
@@ -220,7 +220,7 @@ impl Isolates {
                     StartWith::Warm(_) => Isolate::New(self.memory.empty(&program.0.memory)),
                     StartWith::New(reservation) => Isolate::New(reservation),
                 };
-                let resources = RunResources { isolate, keep, busy };
+                let resources = RunResources { isolate, keep, cpu_time };
                 let (completion, kept) =
                     self.components.run(component, resources, meta, event, limits, host).await;
                 (completion, kept.map(WarmInstance::Component))
@@ -233,7 +233,7 @@ impl Isolates {
                     StartWith::Warm(_) => Isolate::New(self.memory.empty(&program.0.memory)),
                     StartWith::New(reservation) => Isolate::New(reservation),
                 };
-                let resources = RunResources { isolate, keep, busy };
+                let resources = RunResources { isolate, keep, cpu_time };
                 let (completion, kept) = engine.run_in(script, resources, meta, event, limits, host).await;
                 (completion, kept.map(WarmInstance::JavaScript))
             }

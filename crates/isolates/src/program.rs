@@ -9,11 +9,11 @@ use tokio::task::JoinError;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use crate::assets::{self, Asset, AssetTable};
-use crate::busy::Busy;
+use crate::assets::{self, Asset, AssetError, AssetTable};
 use crate::code_cache::CodeCache;
 use crate::compile::{CompileError, CompiledComponent, ComponentTask};
 use crate::component::{ComponentError, ComponentProgram};
+use crate::cpu_time::CpuTime;
 use crate::guest_memory::FunctionMemory;
 use crate::host::LogLevel;
 use crate::js::{self, JsEngine, JsEngineError, JsProgram};
@@ -91,7 +91,7 @@ pub(crate) enum ProgramKind {
 
 impl Program {
     pub(crate) fn start(&self, with: StartWith, limits: Limits) -> Start {
-        Start { with, busy: Busy::new(limits.cpu, self.0.turns.clone()) }
+        Start { with, cpu_time: CpuTime::new(limits.cpu, self.0.turns.clone()) }
     }
 
     /// The time that compiling or evaluating took, or loading the cached result.
@@ -148,11 +148,12 @@ pub(crate) fn compiled(
     assets: &[Asset],
 ) -> Result<(Component, AssetTable), PrepareError> {
     let refused = |reason: CompileError| match reason {
-        CompileError::Invalid(reason) => ComponentError::Invalid { name: name.to_owned(), reason }.into(),
+        CompileError::Invalid { detail } => {
+            ComponentError::Invalid { name: name.to_owned(), reason: detail }.into()
+        }
         reason => PrepareError::Compile { name: name.to_owned(), reason },
     };
-    let unreadable = |reason: String| refused(CompileError::Assets(reason));
-    let damaged = |error: postcard::Error| unreadable(format!("their table is damaged: {error}"));
+    let damaged = |error: postcard::Error| refused(AssetError::Table { detail: error.to_string() }.into());
     let identity = assets::identity(assets);
     let (plain, with_assets): (&[&[u8]], &[&[u8]]) = (&[wasm], &[wasm, &identity, TABLE_FORMAT]);
     if !assets.is_empty()
@@ -165,7 +166,7 @@ pub(crate) fn compiled(
     {
         return Ok((component, AssetTable::default()));
     }
-    let contents = assets::read_all(assets).map_err(|error| unreadable(error.to_string()))?;
+    let contents = assets::read_all(assets).map_err(|error| refused(error.into()))?;
     let task = ComponentTask { wasm: wasm.clone(), assets: contents };
     let CompiledComponent { native, assets: table } =
         code.compiler().component(engine, task).map_err(refused)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::busy::Busy;
+use crate::cpu_time::CpuTime;
 use crate::guest_memory::Reservation;
 
 /// The isolate of one invocation. `I` is an idle instance.
@@ -19,5 +19,5 @@ pub(crate) struct RunResources<I> {
     /// Whether the run returns its instance, if that may have another invocation.
     pub keep: bool,
     /// Processor time of the run, and the turns of its function.
-    pub busy: Arc<Busy>,
+    pub cpu_time: Arc<CpuTime>,
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::busy::Busy;
 use crate::component::WarmComponent;
+use crate::cpu_time::CpuTime;
 use crate::guest_memory::Reservation;
 use crate::js::WarmJs;
 use crate::warm::Taken;
@@ -24,26 +24,26 @@ pub(crate) enum StartWith {
 /// An invocation that may start: it has a warm instance, or memory for a new one.
 pub struct Start {
     pub(crate) with: StartWith,
-    pub(crate) busy: Arc<Busy>,
+    pub(crate) cpu_time: Arc<CpuTime>,
 }
 
 impl Start {
     /// The usage of the invocation, which grows while it runs.
     pub fn usage(&self) -> Usage {
-        Usage { busy: self.busy.clone(), warm: matches!(self.with, StartWith::Warm(_)) }
+        Usage { cpu_time: self.cpu_time.clone(), warm: matches!(self.with, StartWith::Warm(_)) }
     }
 }
 
 /// The usage of an invocation. It can be read after the run was dropped, too.
 pub struct Usage {
-    busy: Arc<Busy>,
+    cpu_time: Arc<CpuTime>,
     warm: bool,
 }
 
 impl Usage {
     /// Processor time so far.
     pub fn cpu(&self) -> Duration {
-        self.busy.spent()
+        self.cpu_time.spent()
     }
 
     /// Whether the invocation has an instance of an earlier one.

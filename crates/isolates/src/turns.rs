@@ -46,21 +46,21 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::busy::{Busy, Counted};
+    use crate::cpu_time::{Counted, CpuTime};
 
     /// Many invocations that compute without end; each adds its slices of the thread to `slices`.
     fn compute(invocations: usize, slices: &Arc<AtomicU32>) -> Vec<tokio::task::JoinHandle<()>> {
         let turns = Arc::<Turns>::default();
         let compute = (0..invocations).map(|_| {
-            let (busy, slices) = (Busy::new(Duration::MAX, turns.clone()), slices.clone());
-            let ticks = busy.clone();
+            let (cpu_time, slices) = (CpuTime::new(Duration::MAX, turns.clone()), slices.clone());
+            let ticks = cpu_time.clone();
             let run = Box::pin(async move {
                 loop {
                     slices.fetch_add(1, Relaxed);
                     ticks.take_turn().await;
                 }
             });
-            tokio::spawn(Counted::new(busy, run))
+            tokio::spawn(Counted::new(cpu_time, run))
         });
         compute.collect()
     }
@@ -84,14 +84,14 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_something_else_leaves_the_turn_to_others() {
         let (turns, slices) = (Arc::<Turns>::default(), Arc::<AtomicU32>::default());
-        let busy = Busy::new(Duration::MAX, turns.clone());
-        let (ticks, counted) = (busy.clone(), slices.clone());
+        let cpu_time = CpuTime::new(Duration::MAX, turns.clone());
+        let (ticks, counted) = (cpu_time.clone(), slices.clone());
         let run = Box::pin(async move {
             ticks.take_turn().await;
             counted.fetch_add(1, Relaxed);
             std::future::pending::<()>().await;
         });
-        let waits = tokio::spawn(Counted::new(busy, run));
+        let waits = tokio::spawn(Counted::new(cpu_time, run));
         while slices.load(Relaxed) == 0 {
             tokio::task::yield_now().await;
         }

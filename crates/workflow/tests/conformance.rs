@@ -265,7 +265,7 @@ fn dedent(text: &str) -> String {
 fn yaml(text: &str) -> Result<Value, String> {
     match edgefaas_workflow::document::read(text) {
         Ok(value) => Ok(value.to_json()),
-        Err((_, _)) if text.trim().is_empty() => Ok(json!(null)),
-        Err((place, message)) => Err(format!("{place:?}: {message}")),
+        Err(_) if text.trim().is_empty() => Ok(json!(null)),
+        Err(error) => Err(error.to_string()),
     }
 }

@@ -16,9 +16,9 @@
 mod acks;
 mod backlog;
 mod copies;
-mod kept;
 mod link;
 mod outcome;
+mod persistent;
 mod send;
 mod slot;
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! ```
 
 mod by_client;
-mod due;
+mod expiry;
 mod load;
 mod purge;
 mod release;

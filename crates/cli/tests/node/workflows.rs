@@ -248,7 +248,7 @@ fn what_cannot_work_is_refused_at_the_deploy() {
         ("  - a: { set: { x: '${ .a | }' } }\n", ":3:"),
         ("  - a: { wait: soon, then: b }\n", "there is no task `b`"),
         ("  - a: { run: { container: { image: x } } }\n", "`run: container` is not supported"),
-        ("  - a: [\n", "this is no YAML"),
+        ("  - a: [\n", "this is not valid YAML"),
     ] {
         let said = refused(&file(&flow(tasks)), &[]);
         assert!(said.contains("flow.yaml") && said.contains(expected), "{tasks}: {said}");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use edgefaas_api::control as proto;
 use edgefaas_api::control::change_instance_request::Change;
-use edgefaas_workflow::{graph, picture};
+use edgefaas_workflow::{flowchart, graph};
 use serde_json::{Value, json};
 
 use crate::args::{Format, Global, Workflow};
@@ -105,7 +105,7 @@ async fn draw(name: &str, svg: Option<&Path>, global: &Global) -> anyhow::Result
         let text = std::fs::read_to_string(name)
             .map_err(|error| Failure::new(Exit::Invalid, format!("{name}: {error}")))?;
         let compiled = edgefaas_workflow::compile(&text, name)?;
-        graph::mermaid(&picture::picture(&compiled.program))
+        graph::mermaid(&flowchart(&compiled.program))
     } else {
         let mut client = connection::connect(global).await?;
         let request = proto::GraphRequest { workflow: name.to_owned() };

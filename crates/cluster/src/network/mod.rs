@@ -1,12 +1,12 @@
 //! libp2p reduced to what a cluster needs: one authenticated connection with one stream, over TCP or QUIC.
 //!
-//! Knows neither members nor frames' contents. `swarm` builds it, `entrance` bounds unauthenticated connections,
+//! Knows neither members nor frames' contents. `swarm` builds it, `unencrypted` bounds unauthenticated connections,
 //! `behaviour` opens the stream, `frame` reads and writes on it.
 
 pub(crate) mod address;
+pub(crate) mod address_slots;
 pub(crate) mod behaviour;
-pub(crate) mod busy;
-pub(crate) mod crowd;
-pub(crate) mod entrance;
 pub(crate) mod frame;
 pub(crate) mod swarm;
+pub(crate) mod task_time;
+pub(crate) mod unencrypted;

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 
 use super::address;
-use super::busy::Busy;
-use super::entrance::{Entrance, Guarded};
+use super::task_time::TaskTimer;
+use super::unencrypted::{LimitedTransport, UnencryptedConnections};
 use crate::Identity;
 
 /// Limit of a dial, until the connection is encrypted.
@@ -68,12 +68,12 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Owns the tasks of a swarm's connections; dropping it aborts them.
 struct ConnectionTasks {
     tasks: Mutex<JoinSet<()>>,
-    busy: Arc<Busy>,
+    task_timer: Arc<TaskTimer>,
 }
 
 impl ConnectionTasks {
-    fn new(busy: Arc<Busy>) -> Self {
-        Self { tasks: Mutex::default(), busy }
+    fn new(task_timer: Arc<TaskTimer>) -> Self {
+        Self { tasks: Mutex::default(), task_timer }
     }
 }
 
@@ -83,7 +83,7 @@ impl Executor for ConnectionTasks {
         while let Some(ended) = tasks.try_join_next() {
             report_panic(ended);
         }
-        tasks.spawn(self.busy.clone().time(task));
+        tasks.spawn(self.task_timer.clone().time(task));
     }
 }
 
@@ -102,14 +102,14 @@ fn report_panic(ended: Result<(), JoinError>) {
     }
 }
 
-/// A swarm over TCP (Noise, Yamux) and QUIC. `busy` measures the tasks of its connections; they end with the swarm.
+/// A swarm over TCP (Noise, Yamux) and QUIC. `task_timer` measures the tasks of its connections; they end with the swarm.
 ///
 /// # Errors
 /// `SetupError` if the identity is unusable or `behaviour` fails.
 pub(crate) fn swarm<B: NetworkBehaviour>(
     identity: &Identity,
-    busy: Arc<Busy>,
-    entrance: Arc<Entrance>,
+    task_timer: Arc<TaskTimer>,
+    unencrypted: Arc<UnencryptedConnections>,
     behaviour: impl FnOnce() -> io::Result<B>,
 ) -> Result<Swarm<B>, SetupError> {
     let keypair = identity.libp2p_keypair();
@@ -128,8 +128,13 @@ pub(crate) fn swarm<B: NetworkBehaviour>(
     let quic = quic::tokio::Transport::new(quic).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
     let either = tcp.or_transport(quic).map(|either, _| either.into_inner());
     let transport = TransportTimeout::with_outgoing_timeout(either, DIAL_TIMEOUT).boxed();
-    let config = swarm::Config::with_executor(ConnectionTasks::new(busy));
-    Ok(Swarm::new(Guarded::new(transport, entrance).boxed(), behaviour()?, identity.peer_id(), config))
+    let config = swarm::Config::with_executor(ConnectionTasks::new(task_timer));
+    Ok(Swarm::new(
+        LimitedTransport::new(transport, unencrypted).boxed(),
+        behaviour()?,
+        identity.peer_id(),
+        config,
+    ))
 }
 
 /// Listens by TCP and QUIC on the same port; port 0 takes one that is free for both.

@@ -1,4 +1,4 @@
-//! Which connections may reach the handshake: penalties, and a bounded number of peers that are not known members.
+//! Decides which connections may reach the handshake: penalties, and a bounded number of peers that are not known members.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use super::clock::TransportClock;
 use super::dial_signal::DialSignal;
 use crate::Membership;
 use crate::network::address;
-use crate::network::crowd::{Crowd, CrowdLimits, Origin};
-use crate::network::entrance::Entrance;
+use crate::network::address_slots::{AddressSlots, Origin, SlotLimits};
+use crate::network::unencrypted::UnencryptedConnections;
 use crate::penalties::Penalties;
 
 /// Encrypted connections whose peers are not known members and have not shown a certificate yet.
-const UNPROVEN: CrowdLimits = CrowdLimits { strangers: 64, members: 64, per_origin: 16 };
+const UNPROVEN: SlotLimits = SlotLimits { others: 64, members: 64, per_origin: 16 };
 
 /// Decides which connections may reach the handshake.
 pub(crate) struct Admission {
     membership: Arc<Mutex<Membership>>,
     clock: TransportClock,
     dial_signal: DialSignal,
-    entrance: Arc<Entrance>,
+    unencrypted: Arc<UnencryptedConnections>,
     penalties: Mutex<Penalties<PeerId>>,
-    unproven: Mutex<Crowd<ConnectionId>>,
+    unproven: Mutex<AddressSlots<ConnectionId>>,
     /// Origins of members' connections, which may differ from the addresses that they listen on.
     origins: Mutex<HashMap<PeerId, Origin>>,
 }
@@ -35,15 +35,15 @@ impl Admission {
         membership: Arc<Mutex<Membership>>,
         clock: TransportClock,
         dial_signal: DialSignal,
-        entrance: Arc<Entrance>,
+        unencrypted: Arc<UnencryptedConnections>,
     ) -> Self {
         Self {
             membership,
             clock,
             dial_signal,
-            entrance,
+            unencrypted,
             penalties: Mutex::default(),
-            unproven: Mutex::new(Crowd::new(UNPROVEN)),
+            unproven: Mutex::new(AddressSlots::new(UNPROVEN)),
             origins: Mutex::default(),
         }
     }
@@ -63,23 +63,23 @@ impl Admission {
         self.penalties.lock().waits_until(peer, now_ms)
     }
 
-    /// Whether a peer has to wait now.
+    /// True if a peer has to wait now.
     pub(crate) fn is_penalised(&self, peer: &PeerId) -> bool {
         self.penalised_until_ms(peer, self.clock.now_ms()).is_some()
     }
 
-    /// Whether the connection may stay until its peer has shown a certificate. Connections of known members always may:
+    /// True if the connection may stay until its peer has shown a certificate. Connections of known members always may:
     /// they have proved their peer id.
     pub(crate) fn may_greet(&self, connection: ConnectionId, peer: &PeerId, remote: &Multiaddr) -> bool {
         if self.membership.lock().member(peer).is_some() {
             return true;
         }
-        origin(remote).is_some_and(|origin| self.unproven.lock().try_enter(connection, origin))
+        origin(remote).is_some_and(|origin| self.unproven.lock().try_acquire(connection, origin))
     }
 
-    /// The connection is closed, or its peer has shown its certificate: its place is free.
+    /// The connection is closed, or its peer has shown its certificate: frees its slot.
     pub(crate) fn release(&self, connection: ConnectionId) {
-        self.unproven.lock().leave(connection);
+        self.unproven.lock().release(connection);
     }
 
     /// A member has connected from this address.
@@ -90,8 +90,8 @@ impl Admission {
         }
     }
 
-    /// Reserves places for the current members' addresses.
-    pub(crate) fn reserve_places(&self) {
+    /// Reserves slots for the current members' addresses.
+    pub(crate) fn reserve_slots(&self) {
         let mut reserved: HashSet<Origin> = HashSet::new();
         {
             let mut origins = self.origins.lock();
@@ -101,13 +101,13 @@ impl Admission {
             reserved.extend(addresses.filter_map(|address| origin(&address)));
             reserved.extend(origins.values());
         }
-        self.entrance.set_members(&reserved);
+        self.unencrypted.set_members(&reserved);
         self.unproven.lock().set_members(reserved);
     }
 
     /// Connections that were refused before they were encrypted.
     pub(crate) fn refused_unencrypted(&self) -> u64 {
-        self.entrance.refused()
+        self.unencrypted.refused()
     }
 }
 

@@ -22,7 +22,7 @@ use super::join_service::JoinService;
 use super::link::{Link, Outcome};
 use crate::network::address::{self, Bootstrap};
 use crate::network::behaviour::{Channels, GateClosed, Opened, Purpose};
-use crate::network::busy::Busy;
+use crate::network::task_time::TaskTimer;
 use crate::{KnownAddresses, Refusal};
 
 /// A channel that was open for less counts as a failed attempt, so that nothing flaps at full speed.
@@ -48,7 +48,7 @@ pub(crate) struct Behaviour {
 pub(crate) struct Driver {
     channels: Arc<ChannelServer>,
     joins: Arc<JoinService>,
-    busy: Arc<Busy>,
+    task_timer: Arc<TaskTimer>,
     swarm: Swarm<Behaviour>,
     book: DialBook,
     /// Addresses of a bootstrap name that are still to be tried in this round.
@@ -110,7 +110,7 @@ impl Driver {
     pub(crate) fn new(
         channels: ChannelServer,
         joins: Arc<JoinService>,
-        busy: Arc<Busy>,
+        task_timer: Arc<TaskTimer>,
         swarm: Swarm<Behaviour>,
         bootstrap: Vec<Bootstrap>,
     ) -> Self {
@@ -118,7 +118,7 @@ impl Driver {
         Self {
             channels: Arc::new(channels),
             joins,
-            busy,
+            task_timer,
             swarm,
             book,
             round: HashMap::new(),
@@ -134,7 +134,7 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         let channels = self.channels.clone();
         let (cancel, dial_signal) = (&channels.greeter.cancel, &channels.dial_signal);
-        self.reserve_places();
+        self.reserve_slots();
         loop {
             let next_ms = self.dial_due().min(self.expire());
             let wait = Duration::from_millis(next_ms.saturating_sub(self.now_ms()).min(MAX_SLEEP_MS));
@@ -142,7 +142,7 @@ impl Driver {
                 () = cancel.cancelled() => break,
                 event = self.swarm.select_next_some() => self.on_swarm(event),
                 Some(ended) = self.tasks.join_next_with_id() => self.on_task_ended(ended),
-                () = dial_signal.notified() => self.reserve_places(),
+                () = dial_signal.notified() => self.reserve_slots(),
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -167,9 +167,9 @@ impl Driver {
     }
 
     /// Brings everything that is kept per member up to date with the membership.
-    fn reserve_places(&self) {
+    fn reserve_slots(&self) {
         let greeter = &self.channels.greeter;
-        greeter.admission.reserve_places();
+        greeter.admission.reserve_slots();
         greeter.copies.retain_members(&greeter.gossip.membership.lock());
     }
 
@@ -451,7 +451,7 @@ impl Driver {
                     let outcome = channels.run(link, stream).await;
                     TaskEnd::Stream { connection, outcome }
                 };
-                self.spawn(TaskSubject::Stream(connection), self.busy.clone().time(task));
+                self.spawn(TaskSubject::Stream(connection), self.task_timer.clone().time(task));
             }
             Ok((Purpose::Join, stream)) => {
                 let joins = self.joins.clone();

@@ -17,7 +17,7 @@ use super::local_node::LocalNode;
 use super::node_starts::Copy;
 use super::peer::PeerInfo;
 use super::peer_table::PeerTable;
-use crate::network::busy::{Busy, Work};
+use crate::network::task_time::{TaskTime, TaskTimer};
 use crate::{Certificate, CertificateError, ClusterKey, Revocation, Token};
 
 /// A frame that was not accepted.
@@ -45,7 +45,7 @@ pub enum SendError {
     },
 }
 
-/// Calls into a running transport; clones are the same one. Does not keep it running: [`Events`](crate::Events) does.
+/// Calls into a running transport; clones are the same one. Does not keep it running: [`EventReceiver`](crate::EventReceiver) does.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) local: Arc<LocalNode>,
@@ -56,7 +56,7 @@ pub struct Handle {
     pub(super) joins: Arc<JoinService>,
     pub(super) counters: Arc<Cells>,
     pub(super) dial_signal: DialSignal,
-    pub(super) busy: Arc<Busy>,
+    pub(super) task_timer: Arc<TaskTimer>,
 }
 
 impl Handle {
@@ -100,8 +100,8 @@ impl Handle {
     }
 
     /// The running time of all tasks of the transport so far.
-    pub fn busy(&self) -> Work {
-        self.busy.read()
+    pub fn task_time(&self) -> TaskTime {
+        self.task_timer.read()
     }
 
     /// Copies of other members that were refused in the last 10 minutes: nodes with the same identity.

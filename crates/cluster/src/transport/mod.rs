@@ -14,7 +14,7 @@ mod dial_signal;
 mod discovered;
 mod driver;
 mod event;
-mod events;
+mod event_receiver;
 mod gossip;
 mod greeting;
 mod handle;
@@ -33,7 +33,7 @@ mod tests;
 
 pub use counters::Counters;
 pub use event::{DownReason, Event};
-pub use events::Events;
+pub use event_receiver::EventReceiver;
 pub use handle::{Handle, SendError};
 pub use node_starts::Copy;
 pub use options::Options;

@@ -20,7 +20,7 @@ use super::copy_detector::CopyDetector;
 use super::counters::Cells;
 use super::dial_signal::DialSignal;
 use super::driver::{Behaviour, Driver};
-use super::events::Events;
+use super::event_receiver::EventReceiver;
 use super::gossip::Gossip;
 use super::greeting::Greeter;
 use super::handle::Handle;
@@ -31,9 +31,9 @@ use super::peer_table::PeerTable;
 use crate::CertificateError;
 use crate::network::address::{Bootstrap, BootstrapError, TransportKind};
 use crate::network::behaviour::{Channels, Gate, GateClosed};
-use crate::network::busy::Busy;
-use crate::network::entrance::Entrance;
 use crate::network::swarm::{self, ListenError, ListenFailure, SetupError};
+use crate::network::task_time::TaskTimer;
+use crate::network::unencrypted::UnencryptedConnections;
 
 /// Limit of opening the listeners.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -95,23 +95,23 @@ impl From<ListenError> for StartError {
 pub struct Transport;
 
 impl Transport {
-    /// Listens, and connects to members until `cancel` or until the [`Events`] are dropped. Returns once it listens.
+    /// Listens, and connects to members until `cancel` or until the [`EventReceiver`] are dropped. Returns once it listens.
     ///
     /// # Errors
     /// `StartError`; nothing is left running then. Cancelling the call has the same effect.
     pub async fn start(
         options: Options,
         cancel: CancellationToken,
-    ) -> Result<(Handle, Events), StartError> {
+    ) -> Result<(Handle, EventReceiver), StartError> {
         check_membership(&options)?;
         let bootstrap = parse_bootstrap(&options.bootstrap)?;
         let (events, event_receiver) = mpsc::channel(options.event_capacity.max(1));
         let (cancel, serves_joins) = (cancel.child_token(), Arc::new(AtomicBool::new(false)));
-        let entrance: Arc<Entrance> = Arc::default();
-        let handle = parts(&options, entrance.clone(), serves_joins.clone());
+        let unencrypted: Arc<UnencryptedConnections> = Arc::default();
+        let handle = parts(&options, unencrypted.clone(), serves_joins.clone());
         let gate = gate(handle.admission.clone(), serves_joins.clone());
         let own = options.identity.peer_id();
-        let mut swarm = swarm::swarm(&options.identity, handle.busy.clone(), entrance, || {
+        let mut swarm = swarm::swarm(&options.identity, handle.task_timer.clone(), unencrypted, || {
             let mdns = match options.mdns {
                 true => Some(mdns::tokio::Behaviour::new(mdns::Config::default(), own)?),
                 false => None,
@@ -138,14 +138,19 @@ impl Transport {
             cancel: cancel.clone(),
         };
         let channels = ChannelServer { greeter, dial_signal: handle.dial_signal.clone(), events };
-        let driver = Driver::new(channels, handle.joins.clone(), handle.busy.clone(), swarm, bootstrap);
-        let driver = tokio::spawn(handle.busy.clone().time(driver.run()));
-        Ok((handle, Events::new(event_receiver, driver, cancel)))
+        let driver =
+            Driver::new(channels, handle.joins.clone(), handle.task_timer.clone(), swarm, bootstrap);
+        let driver = tokio::spawn(handle.task_timer.clone().time(driver.run()));
+        Ok((handle, EventReceiver::new(event_receiver, driver, cancel)))
     }
 }
 
 /// The parts of a transport that do not run by themselves.
-fn parts(options: &Options, entrance: Arc<Entrance>, serves_joins: Arc<AtomicBool>) -> Handle {
+fn parts(
+    options: &Options,
+    unencrypted: Arc<UnencryptedConnections>,
+    serves_joins: Arc<AtomicBool>,
+) -> Handle {
     let membership = options.membership.clone();
     let limits = Limits {
         max_frame_bytes: options.max_frame_bytes,
@@ -165,7 +170,7 @@ fn parts(options: &Options, entrance: Arc<Entrance>, serves_joins: Arc<AtomicBoo
     let dial_signal = DialSignal::default();
     let (peers, counters): (Arc<PeerTable>, Arc<Cells>) = Default::default();
     let admission =
-        Arc::new(Admission::new(membership.clone(), clock.clone(), dial_signal.clone(), entrance));
+        Arc::new(Admission::new(membership.clone(), clock.clone(), dial_signal.clone(), unencrypted));
     let gossip = Arc::new(Gossip::new(
         membership.clone(),
         peers.clone(),
@@ -182,8 +187,8 @@ fn parts(options: &Options, entrance: Arc<Entrance>, serves_joins: Arc<AtomicBoo
         dial_signal.clone(),
         serves_joins,
     ));
-    let busy: Arc<Busy> = Arc::default();
-    Handle { local, peers, gossip, admission, copies, joins, counters, dial_signal, busy }
+    let task_timer: Arc<TaskTimer> = Arc::default();
+    Handle { local, peers, gossip, admission, copies, joins, counters, dial_signal, task_timer }
 }
 
 fn parse_bootstrap(texts: &[String]) -> Result<Vec<Bootstrap>, StartError> {

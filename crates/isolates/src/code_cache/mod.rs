@@ -118,7 +118,7 @@ impl CodeCache {
             return Ok(cached);
         }
         let code = T::from_bytes(engine, native);
-        Ok((code.map_err(|error| CompileError::Invalid(format!("{error:#}")))?, metadata))
+        Ok((code.map_err(|error| CompileError::Invalid { detail: format!("{error:#}") })?, metadata))
     }
 
     /// The entry of a key. Its name depends on all that the code depends on: source, engine settings and version, processor.

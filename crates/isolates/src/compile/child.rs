@@ -121,7 +121,7 @@ fn error_of(status: ExitStatus, words: &str, memory_bytes: u64) -> CompileError 
         CompileError::TimedOut { at, limit: CPU_LIMIT }
     } else {
         match status.code() {
-            Some(1) => CompileError::Invalid(reason),
+            Some(1) => CompileError::Invalid { detail: reason },
             _ => {
                 let reason: String = format!("{status}: {reason}").chars().take(MAX_REASON_CHARS).collect();
                 CompileError::Crashed { at, reason }
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn the_end_of_a_child_says_what_is_wrong() {
         let shell = |script: &str| shell(script, b"x", Duration::from_secs(60)).unwrap_err();
-        assert_eq!(shell("echo bad >&2; exit 1"), CompileError::Invalid("bad".to_owned()));
+        assert_eq!(shell("echo bad >&2; exit 1"), CompileError::Invalid { detail: "bad".to_owned() });
         let error = shell("echo 'at: a.js' >&2; echo 'at: b.js' >&2; echo 'panicked at x' >&2; exit 101");
         let CompileError::Crashed { at, reason } = error else { panic!("{error:?}") };
         assert_eq!(at.as_deref(), Some("b.js"));

@@ -30,8 +30,7 @@ impl ComponentTask {
             let native = compile(engine, CodeKind::Component, &wasm)?.into();
             return Ok(CompiledComponent { native, assets: None });
         }
-        let (wasm, table) = assets::add_to_component(&wasm, &assets)
-            .map_err(|error| CompileError::Assets(error.to_string()))?;
+        let (wasm, table) = assets::add_to_component(&wasm, &assets)?;
         let native = compile(engine, CodeKind::Component, &wasm)?.into();
         Ok(CompiledComponent { native, assets: Some(table) })
     }

@@ -18,11 +18,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wasmtime::Engine;
 
-use crate::assets::PlainAsset;
+use crate::assets::{AssetError, PlainAsset};
 
 pub(crate) use child::{Input, run};
 pub(crate) use component::{CompiledComponent, ComponentTask};
-pub(crate) use parse_thread::{ParseThread, ParseThreadError};
+pub(crate) use parse_thread::ParseThread;
+pub use parse_thread::ParseThreadError;
 pub use process::ProcessLimits;
 
 /// Compiles deployed code in this process or in a child.
@@ -97,7 +98,7 @@ impl ChildCompiler {
     ) -> Result<T, CompileError> {
         let not_understood = |error: postcard::Error| CompileError::Process {
             program: self.program.display().to_string(),
-            reason: format!("what it is told, or what it answers, is not understood: {error}"),
+            reason: format!("its task or its result cannot be encoded or decoded: {error}"),
         };
         let content = postcard::to_allocvec(content).map_err(not_understood)?;
         postcard::from_bytes(&self.run(task, content.into())?).map_err(not_understood)
@@ -147,12 +148,15 @@ impl Task {
 /// The child process could not do its task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CompileError {
-    /// The code is not valid WebAssembly.
-    #[error("{0}")]
-    Invalid(String),
+    /// The code is not valid WebAssembly, or the child process failed with an error message.
+    #[error("{detail}")]
+    Invalid {
+        /// The message of the compiler or of the child process.
+        detail: String,
+    },
     /// The app's assets cannot be added to its memory.
-    #[error("{0}")]
-    Assets(String),
+    #[error(transparent)]
+    Assets(#[from] AssetError),
     /// The child process could not be run.
     #[error("the compiler {program} could not be run: {reason}")]
     Process {
@@ -214,7 +218,7 @@ pub enum CompileError {
     Crashed {
         /// The last file that it began.
         at: Option<String>,
-        /// How it ended, and its last words.
+        /// Its exit status, and the end of its stderr.
         reason: String,
     },
 }
@@ -237,7 +241,7 @@ pub(crate) fn compile(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Ve
         CodeKind::Module => engine.precompile_module(wasm),
         CodeKind::Component => engine.precompile_component(wasm),
     };
-    native.map_err(|error| CompileError::Invalid(format!("{error:#}")))
+    native.map_err(|error| CompileError::Invalid { detail: format!("{error:#}") })
 }
 
 /// Puts assets, names with contents, into a component that reads any, and compiles it in this process, for the fuzzer.

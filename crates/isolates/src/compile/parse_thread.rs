@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use serde::{Deserialize, Serialize};
+
 /// A line of stderr with this prefix names the file that the child begins with.
 pub(super) const PROGRESS_PREFIX: &str = "at: ";
 
@@ -11,11 +13,19 @@ const MAX_STACK_BYTES: u64 = 128 << 20;
 /// The minimum of it: the stack of a process's main thread.
 const MIN_STACK_BYTES: u64 = 8 << 20;
 
-/// The parser's thread gave no result.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ParseThreadError {
-    #[error("failed to spawn thread with a stack of {stack_bytes} bytes: {source}")]
-    Start { stack_bytes: usize, source: std::io::Error },
+/// The parser's thread gave no result. A child process sends this error to its parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ParseThreadError {
+    /// The thread did not start.
+    // The parent of this process looks for "failed to spawn thread" to tell that memory was short.
+    #[error("failed to spawn thread with a stack of {stack_bytes} bytes: {detail}")]
+    Start {
+        /// Size of its stack.
+        stack_bytes: usize,
+        /// The error of the system.
+        detail: String,
+    },
+    /// The parser panicked.
     #[error("the parser panicked")]
     Panicked,
 }
@@ -52,7 +62,10 @@ impl ParseThread {
                 .name("parse".to_owned())
                 .stack_size(self.stack_bytes)
                 .spawn_scoped(scope, work)
-                .map_err(|source| ParseThreadError::Start { stack_bytes: self.stack_bytes, source })?;
+                .map_err(|error| ParseThreadError::Start {
+                    stack_bytes: self.stack_bytes,
+                    detail: error.to_string(),
+                })?;
             thread.join().map_err(|_| ParseThreadError::Panicked)
         })
     }

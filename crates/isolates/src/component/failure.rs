@@ -5,7 +5,7 @@ use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use super::state::{ComponentState, MAX_RESOURCES};
-use crate::outcome::{Limits, RunError};
+use crate::outcome::{InternalError, Limits, RunError};
 
 /// The error of a run: the limit that it hit, else the trap.
 pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits) -> RunError {
@@ -47,7 +47,7 @@ pub fn classify(error: &wasmtime::Error, state: &ComponentState, limits: Limits)
                 location: frame,
                 stack,
             },
-            None => RunError::Internal(error.root_cause().to_string()),
+            None => InternalError::Engine { detail: error.root_cause().to_string() }.into(),
         },
     }
 }

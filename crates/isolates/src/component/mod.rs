@@ -26,7 +26,7 @@ use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket};
 use wasmtime_wasi_http::p2::bindings::{Proxy, ProxyPre};
 
 use crate::assets::AssetTable;
-use crate::busy::{Counted, TimeUsed};
+use crate::cpu_time::{Counted, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::event::Event;
 use crate::host::Host;
@@ -198,7 +198,7 @@ impl ComponentRunner {
     ) -> (Completion, Option<Box<WarmComponent>>) {
         let started = Instant::now();
         let deadline = started + limits.timeout;
-        let RunResources { isolate, keep, busy } = resources;
+        let RunResources { isolate, keep, cpu_time } = resources;
         let was_warm = matches!(isolate, Isolate::Warm(_));
         let (mut store, mut instance) = match isolate {
             Isolate::Warm(warm) => {
@@ -220,7 +220,7 @@ impl ComponentRunner {
                 (store, None)
             }
         };
-        deadline::arm(&mut store, deadline, busy.clone());
+        deadline::arm(&mut store, deadline, cpu_time.clone());
 
         let mut entered = started;
         let run = async {
@@ -249,7 +249,7 @@ impl ComponentRunner {
             }
         };
         // Boxed: the future is large, and every future around it would be moved with it.
-        let run = Counted::new(busy.clone(), Box::pin(run));
+        let run = Counted::new(cpu_time.clone(), Box::pin(run));
         let result = deadline::limit(deadline, run).await;
         let ended = Instant::now();
 
@@ -270,7 +270,7 @@ impl ComponentRunner {
             result,
             start: entered - started,
             execution: ended - entered,
-            cpu: busy.spent(),
+            cpu: cpu_time.spent(),
             memory_bytes,
             warm: was_warm,
         };

@@ -19,7 +19,7 @@ use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 
 use super::state::ComponentState;
 use crate::event::{Event, HttpResponse, Reply, Trigger};
-use crate::outcome::{InvocationMeta, Limits, RunError};
+use crate::outcome::{InternalError, InvocationMeta, Limits, RunError};
 
 /// The host of requests without a valid one.
 const NO_HOST: HeaderValue = HeaderValue::from_static("localhost");
@@ -35,7 +35,7 @@ pub(super) async fn handle(
 ) -> wasmtime::Result<Result<Reply, RunError>> {
     let request = match request(meta, event) {
         Ok(request) => request,
-        Err(error) => return Ok(Err(RunError::Internal(error.to_string()))),
+        Err(error) => return Ok(Err(InternalError::Request { detail: error.to_string() }.into())),
     };
     let (sender, receiver) = oneshot::channel();
     let mut http = store.data_mut().http();

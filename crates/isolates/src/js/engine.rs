@@ -8,7 +8,7 @@ use wasmtime::{Engine, Linker, Module, ModuleExport, Store};
 
 use super::calls;
 use super::engine_wasm::{self, ENGINE_WASM, SplitError};
-use super::run_time::RunTime;
+use super::guest_clock::GuestClock;
 use super::snapshot::{Base, FORMAT, MemoryFacts, Snapshot};
 use super::stack::Files;
 use super::state::{Stage, State};
@@ -175,15 +175,15 @@ impl JsEngine {
         assets: Arc<AssetTable>,
         reservation: Reservation,
     ) -> Store<State> {
-        let state = State::new(stage, memory_bytes, files, assets, reservation, self.run_time());
+        let state = State::new(stage, memory_bytes, files, assets, reservation, self.guest_clock());
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limit);
         store
     }
 
     /// The time of an invocation that begins now.
-    pub(super) fn run_time(&self) -> RunTime {
-        RunTime::begin(self.clock.now_unix_us())
+    pub(super) fn guest_clock(&self) -> GuestClock {
+        GuestClock::begin(self.clock.now_unix_us())
     }
 
     /// The cache key of the engine's own snapshot.

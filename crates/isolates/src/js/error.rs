@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::transpile::SyntaxError;
-use crate::compile::CompileError;
+use crate::assets::AssetError;
+use crate::compile::{CompileError, ParseThreadError};
 
 /// A function cannot be deployed.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
@@ -108,11 +109,8 @@ pub enum PrepareError {
         allowed_bytes: usize,
     },
     /// The app's assets cannot be added to its memory.
-    #[error("{reason}")]
-    Assets {
-        /// Why.
-        reason: String,
-    },
+    #[error(transparent)]
+    Assets(#[from] AssetError),
     /// Top-level code overflowed its stack.
     #[error("{entry}: top-level code overflowed its stack")]
     StackOverflow {
@@ -129,7 +127,51 @@ pub enum PrepareError {
     },
     /// The node is at fault.
     #[error("internal error: {0}")]
-    Internal(String),
+    Internal(#[from] PrepareFault),
+}
+
+/// A fault of the node while a function is prepared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum PrepareFault {
+    /// The WebAssembly engine failed.
+    #[error("{detail}")]
+    Engine {
+        /// The engine's message, with its causes.
+        detail: String,
+    },
+    /// A message to the JavaScript engine, a cache key or metadata cannot be encoded or decoded.
+    #[error("{detail}")]
+    Codec {
+        /// The codec's message.
+        detail: String,
+    },
+    /// The native code cannot be compiled or loaded.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// A blocking task panicked or was cancelled.
+    #[error("a task ended early: {detail}")]
+    Task {
+        /// The message of the async runtime.
+        detail: String,
+    },
+    /// The parser's thread gave no result.
+    #[error("the parser could not be run: {0}")]
+    Parser(#[from] ParseThreadError),
+    /// The isolate is no longer in the stage of a deploy.
+    #[error("the stage changed")]
+    Stage,
+}
+
+impl PrepareFault {
+    /// A fault of the WebAssembly engine.
+    pub(super) fn engine(error: &wasmtime::Error) -> Self {
+        Self::Engine { detail: format!("{error:#}") }
+    }
+
+    /// A value cannot be encoded or decoded.
+    pub(super) fn codec(error: impl fmt::Display) -> Self {
+        Self::Codec { detail: error.to_string() }
+    }
 }
 
 /// The limits of memory for top-level code.

@@ -17,16 +17,16 @@ use super::blocking::{blocking, internal};
 use super::calls;
 use super::engine::{JsEngine, JsEngineError};
 use super::engine_wasm::{self, ENGINE_WASM};
-use super::error::{DeployMemory, PrepareError};
+use super::error::{DeployMemory, PrepareError, PrepareFault};
 use super::snapshot::{Base, BaseMetadata, MemoryFacts, Snapshot, SnapshotMetadata};
 use super::stack::Files;
 use super::state::{Stage, State};
 use super::transpile::transpile;
 use crate::ModuleGraph;
 use crate::assets::{self, AssetTable, PlainAsset};
-use crate::busy::{Busy, Counted, TimeUsed};
 use crate::code_cache::{CacheFolder, CodeCache};
 use crate::compile::{self, CodeKind, Compiler, ParseThread};
+use crate::cpu_time::{Counted, CpuTime, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::engine::{EpochClock, PoolConfig};
 use crate::memory_image::{MemoryImage, PAGE_BYTES};
@@ -110,7 +110,7 @@ impl JsEngine {
             imports: module.imports.iter().map(|(name, path)| (name.as_str(), path.as_str())).collect(),
         });
         let load = Load { entry: &graph.entry, modules: modules.collect(), seed: rand::random() };
-        let load = abi::encode(&load).map_err(|error| PrepareError::Internal(error.to_string()))?;
+        let load = abi::encode(&load).map_err(PrepareFault::codec)?;
 
         let files = Arc::new(files);
         let base = self.base.get_or_try_init(|| self.make_base()).await?;
@@ -121,10 +121,11 @@ impl JsEngine {
                 allowed_bytes: memory_bytes,
             });
         }
-        let (deadline, busy) = (Instant::now() + PREPARE_TIMEOUT, Busy::new(PREPARE_CPU, Arc::default()));
+        let (deadline, cpu_time) =
+            (Instant::now() + PREPARE_TIMEOUT, CpuTime::new(PREPARE_CPU, Arc::default()));
         let mut store = self.deploy_store(files.clone());
-        deadline::arm(&mut store, deadline, busy.clone());
-        let run = Counted::new(busy, Box::pin(evaluate(self, &base.snapshot, &mut store, &load)));
+        deadline::arm(&mut store, deadline, cpu_time.clone());
+        let run = Counted::new(cpu_time, Box::pin(evaluate(self, &base.snapshot, &mut store, &load)));
         let evaluated = deadline::limit(deadline, run).await.unwrap_or_else(|passed| Err(passed.into()));
         let loaded = evaluated.map_err(|error| self.prepare_error(&error, &store, &graph.entry))?;
         drop(load);
@@ -136,7 +137,7 @@ impl JsEngine {
         let Stage::Deploy(lines) =
             std::mem::replace(&mut store.data_mut().stage, Stage::Deploy(Vec::new()))
         else {
-            return Err(PrepareError::Internal("the stage changed".to_owned()));
+            return Err(PrepareFault::Stage.into());
         };
         drop(store);
         let metadata = SnapshotMetadata {
@@ -150,14 +151,12 @@ impl JsEngine {
         let (engine, functions) = (self.engine.clone(), self.passed_on());
         blocking(move || {
             let pages = image.len().div_ceil(PAGE_BYTES) as u64;
-            let (assets, contents) = assets::lay_out(pages, &assets)
-                .map_err(|error| PrepareError::Assets { reason: error.to_string() })?;
+            let (assets, contents) = assets::lay_out(pages, &assets)?;
             let wasm = image.to_module(&functions, &contents, assets.memory_bytes);
             drop((image, contents));
             let metadata = postcard::to_allocvec(&SnapshotMetadata { assets, ..metadata });
-            let metadata = metadata.map_err(|error| PrepareError::Internal(error.to_string()))?.into();
-            let native = compile::compile(&engine, CodeKind::Module, &wasm)
-                .map_err(|error| PrepareError::Internal(error.to_string()))?;
+            let metadata = metadata.map_err(PrepareFault::codec)?.into();
+            let native = compile::compile(&engine, CodeKind::Module, &wasm).map_err(PrepareFault::from)?;
             Ok(EvaluatedScript { native: native.into(), metadata })
         })
         .await
@@ -190,8 +189,8 @@ impl JsEngine {
         let wasm = memory.to_module(&self.passed_on(), &[], 0);
         let raw = self.link(&Module::new(&self.engine, &wasm)?, facts)?;
         let mut store = self.deploy_store(Arc::default());
-        let busy = Busy::new(Duration::MAX, Arc::default());
-        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, busy);
+        let cpu_time = CpuTime::new(Duration::MAX, Arc::default());
+        deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, cpu_time);
         let instance = raw.start(&self.code, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
         let version = version.call_async(&mut store, ()).await?;
@@ -260,7 +259,7 @@ impl JsEngine {
         } else if error.downcast_ref() == Some(&wasmtime::Trap::StackOverflow) {
             PrepareError::StackOverflow { entry }
         } else {
-            PrepareError::Internal(format!("{error:#}"))
+            PrepareFault::engine(error).into()
         }
     }
 }
@@ -293,7 +292,7 @@ async fn transpile_all(
     };
     blocking(move || {
         let parsed = thread.run(parse);
-        parsed.map_err(|reason| PrepareError::Internal(format!("the parser could not be run: {reason}")))?
+        parsed.map_err(PrepareFault::from)?
     })
     .await
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::transpile::{ImportSite, MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 use crate::app_folder::{AppFileError, AppFolder};
-use crate::compile::{self, CompileError, ParseThread};
+use crate::compile::{self, CompileError, ParseThread, ParseThreadError};
 use crate::{Module, ModuleGraph};
 
 /// The maximum of modules of a function. More modules are a package meant for a build step.
@@ -26,9 +26,9 @@ const MAX_GRAPH_BYTES: u64 = 256 << 20;
 /// A function's modules cannot be gathered.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum CollectError {
-    /// A file cannot be read, or is outside of the app folder; the message says which and why.
-    #[error("{0}")]
-    File(String),
+    /// A file is outside of the app folder, or cannot be read.
+    #[error(transparent)]
+    File(#[from] SourceFileError),
     /// A module cannot be parsed, or has an import that cannot be resolved.
     #[error(transparent)]
     Module(#[from] SyntaxError),
@@ -41,14 +41,37 @@ pub enum CollectError {
     /// The process that parses did not end well.
     #[error(transparent)]
     Process(#[from] CompileError),
-    /// The parser's thread did not start.
+    /// The parser's thread gave no result.
     #[error("the parser could not be run: {0}")]
-    Parser(String),
+    Parser(#[from] ParseThreadError),
+    /// The result of the process that parses cannot be decoded.
+    #[error("the result of the parser cannot be decoded: {detail}")]
+    Result {
+        /// The codec's message.
+        detail: String,
+    },
+}
+
+/// A source file cannot be read. A child process sends this error to its parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum SourceFileError {
+    /// The app folder does not give the file.
+    #[error("{detail}")]
+    AppFile {
+        /// The text of the [`AppFileError`], which names the file.
+        detail: String,
+    },
+    /// The file is not text.
+    #[error("{path}: cannot be read: it is not valid UTF-8")]
+    NotUtf8 {
+        /// Path of the file.
+        path: String,
+    },
 }
 
 impl From<AppFileError> for CollectError {
     fn from(error: AppFileError) -> Self {
-        Self::File(error.to_string())
+        SourceFileError::AppFile { detail: error.to_string() }.into()
     }
 }
 
@@ -77,13 +100,12 @@ pub fn collect_in_child(
         max_output_bytes: MAX_GRAPH_BYTES,
     })?;
     let collected: Result<ModuleGraph, CollectError> = postcard::from_bytes(&collected)
-        .map_err(|error| CollectError::Parser(format!("its answer is not understood: {error}")))?;
+        .map_err(|error| CollectError::Result { detail: error.to_string() })?;
     collected
 }
 
 pub(crate) fn gather(entry: &Path, root: &Path, thread: ParseThread) -> Result<ModuleGraph, CollectError> {
-    let gathered = thread.run(|| gather_here(entry, root, thread.report));
-    gathered.map_err(|error| CollectError::Parser(error.to_string()))?
+    thread.run(|| gather_here(entry, root, thread.report))?
 }
 
 fn gather_here(entry: &Path, root: &Path, report: fn(&str)) -> Result<ModuleGraph, CollectError> {
@@ -115,8 +137,8 @@ fn gather_here(entry: &Path, root: &Path, report: fn(&str)) -> Result<ModuleGrap
             }
             Err(error) => return Err(error.into()),
         };
-        let source = String::from_utf8(source)
-            .map_err(|_| CollectError::File(format!("{path}: cannot be read: it is no UTF-8")))?;
+        let source =
+            String::from_utf8(source).map_err(|_| SourceFileError::NotUtf8 { path: path.clone() })?;
         let transpiled = transpile(&path, &source)?;
         if is_common_js(&file, &transpiled.code, &transpiled.imports) {
             let message = "a CommonJS module (it uses require or module.exports); only ES modules run here, \

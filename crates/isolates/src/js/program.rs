@@ -7,7 +7,7 @@ use wasmtime::Module;
 
 use super::blocking::{blocking, internal};
 use super::engine::JsEngine;
-use super::error::PrepareError;
+use super::error::{PrepareError, PrepareFault};
 use super::evaluate::{EvaluatedScript, ScriptTask, check_limit};
 use super::snapshot::{FORMAT, FUNCTION_KEY, MemoryFacts, Snapshot, SnapshotMetadata};
 use super::stack::Files;
@@ -82,9 +82,7 @@ impl JsEngine {
             return Ok(program);
         }
         let assets = if mentions_assets(graph) { script.assets.to_vec() } else { Vec::new() };
-        let assets = blocking(move || {
-            assets::read_all(&assets).map_err(|error| PrepareError::Assets { reason: error.to_string() })
-        });
+        let assets = blocking(move || Ok(assets::read_all(&assets)?));
         let assets = assets.await?;
         let evaluated = match self.cache.compiler() {
             Compiler::InProcess => {
@@ -106,8 +104,8 @@ impl JsEngine {
 
     /// The cache key of a snapshot: all that it depends on.
     fn key(&self, script: Script<'_>) -> Result<Vec<u8>, PrepareError> {
-        let failed = |error: postcard::Error| PrepareError::Internal(error.to_string());
-        let mut key = postcard::to_allocvec(&(FORMAT, script.owner, script.graph)).map_err(failed)?;
+        let mut key =
+            postcard::to_allocvec(&(FORMAT, script.owner, script.graph)).map_err(PrepareFault::codec)?;
         key.extend(assets::identity(script.assets));
         key.extend(self.digest.as_bytes());
         Ok(key)
@@ -144,10 +142,9 @@ impl JsEngine {
         let (module, metadata) = blocking(move || {
             let EvaluatedScript { native, metadata } = evaluated;
             let stored = cache.put(&engine, &[FUNCTION_KEY, &key], &native, metadata.to_vec());
-            let (module, metadata) = stored.map_err(|error| PrepareError::Internal(error.to_string()))?;
+            let (module, metadata) = stored.map_err(PrepareFault::from)?;
             // Read from the file, which another process may have written meanwhile.
-            let metadata = postcard::from_bytes(&metadata)
-                .map_err(|error| PrepareError::Internal(error.to_string()))?;
+            let metadata = postcard::from_bytes(&metadata).map_err(PrepareFault::codec)?;
             Ok((module, metadata))
         })
         .await?;

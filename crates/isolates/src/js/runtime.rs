@@ -14,11 +14,11 @@ use super::messages;
 use super::program::JsProgram;
 use super::stack::Files;
 use super::state::{Stage, State};
-use crate::busy::{Busy, Counted, TimeUsed};
+use crate::cpu_time::{Counted, CpuTime, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
 use crate::reply::check_reply;
 use crate::run_resources::{Isolate, RunResources};
-use crate::{Completion, Event, Host, InvocationMeta, Limits, Reply, RunError};
+use crate::{Completion, Event, Host, InternalError, InvocationMeta, Limits, Reply, RunError};
 
 /// An instance between two invocations.
 pub(crate) struct WarmJs {
@@ -42,7 +42,7 @@ impl JsEngine {
     ) -> (Completion, Option<Box<WarmJs>>) {
         let began = Instant::now();
         let deadline = began + limits.timeout;
-        let RunResources { isolate, keep, busy } = resources;
+        let RunResources { isolate, keep, cpu_time } = resources;
         let was_warm = matches!(isolate, Isolate::Warm(_));
         // Assets are not the function's own.
         let allowed_bytes = limits.memory_bytes + program.assets.memory_bytes;
@@ -58,12 +58,12 @@ impl JsEngine {
                 (self.store(Stage::Run(host), allowed_bytes, files, assets, reservation), None)
             }
         };
-        deadline::arm(&mut store, deadline, busy.clone());
+        deadline::arm(&mut store, deadline, cpu_time.clone());
         let mut started = None;
         // Boxed: the future is large, and every future around it would be moved with it.
         let run =
             Box::pin(handle(self, program, &mut store, &mut instance, meta, &event, limits, &mut started));
-        let run = Counted::new(busy.clone(), run);
+        let run = Counted::new(cpu_time.clone(), run);
         let result = match deadline::limit(deadline, run).await {
             Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
             Err(DeadlinePassed) => Err(RunError::TimedOut { limit: limits.timeout }),
@@ -83,7 +83,7 @@ impl JsEngine {
             result,
             start: started - began,
             execution: ended - started,
-            cpu: busy.spent(),
+            cpu: cpu_time.spent(),
             memory_bytes,
             warm: was_warm,
         };
@@ -113,8 +113,8 @@ impl JsEngine {
         host: Box<dyn Host>,
     ) -> Completion {
         let isolate = Isolate::New(self.no_reservation());
-        let busy = Busy::new(limits.cpu, Arc::default());
-        let resources = RunResources { isolate, keep: false, busy };
+        let cpu_time = CpuTime::new(limits.cpu, Arc::default());
+        let resources = RunResources { isolate, keep: false, cpu_time };
         self.run_in(program, resources, meta, event, limits, host).await.0
     }
 }
@@ -132,7 +132,7 @@ async fn handle(
     started: &mut Option<Instant>,
 ) -> wasmtime::Result<Result<Reply, RunError>> {
     // Also for a warm instance: the wall clock may have been set meanwhile.
-    store.data_mut().time = engine.run_time();
+    store.data_mut().time = engine.guest_clock();
     let instance = match *warm {
         Some(instance) => {
             let reset: TypedFunc<(), ()> = function(instance, store, &engine.exports.reset)?;
@@ -253,6 +253,6 @@ fn run_error(engine: &JsEngine, error: &wasmtime::Error, store: &Store<State>, l
             location: None,
             stack: Some(format!("{error:?}")),
         },
-        None => RunError::Internal(format!("{error:#}")),
+        None => InternalError::Engine { detail: format!("{error:#}") }.into(),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wasmtime::{Memory, ResourceLimiter};
 
-use super::run_time::RunTime;
+use super::guest_clock::GuestClock;
 use super::stack::Files;
 use super::tickets::Tickets;
 use crate::assets::AssetTable;
@@ -26,7 +26,7 @@ pub struct State {
     /// The assets in its memory.
     pub assets: Arc<AssetTable>,
     /// The time as the invocation sees it.
-    pub time: RunTime,
+    pub time: GuestClock,
     /// The last answer, until the engine takes it.
     pub(super) answer: Vec<u8>,
 }
@@ -47,7 +47,7 @@ impl State {
         files: Arc<Files>,
         assets: Arc<AssetTable>,
         reservation: Reservation,
-        time: RunTime,
+        time: GuestClock,
     ) -> Self {
         Self {
             stage,

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use edgefaas_cluster::replication::{
     Counters, Event, Interest, NodeId, ObjectKey, Output, Policy, Replication, Settings,
 };
-use edgefaas_cluster::{Busy, Event as TransportEvent, Events, Handle, Membership, SendError, Work};
+use edgefaas_cluster::{
+    Event as TransportEvent, EventReceiver, Handle, Membership, SendError, TaskTime, TaskTimer,
+};
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
 use edgefaas_functions::registry::{Registry, Routes};
 use edgefaas_state::objects::{FieldKey, FoldScope, Recoveries, own_object};
@@ -39,7 +41,7 @@ pub(super) struct Driver {
     pub membership: Arc<Mutex<Membership>>,
     pub files: Arc<ClusterFiles>,
     pub handle: Handle,
-    pub events: Events,
+    pub events: EventReceiver,
     pub counters: Arc<Mutex<Counters>>,
 }
 
@@ -63,7 +65,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         told: Vec::new(),
         compared: None,
         busy: Arc::default(),
-        told_busy: Work::default(),
+        told_busy: TaskTime::default(),
     };
     let others = running.set_members(&membership).await;
     let mut changes = registry.changes();
@@ -161,9 +163,9 @@ struct Running {
     /// Time at which every member had been compared with this node once.
     compared: Option<Duration>,
     /// Cost of handling events.
-    busy: Arc<Busy>,
+    busy: Arc<TaskTimer>,
     /// Total cost at the previous reading.
-    told_busy: Work,
+    told_busy: TaskTime,
 }
 
 impl Running {
@@ -181,8 +183,8 @@ impl Running {
     }
 
     /// Cost of replication since the previous call.
-    fn take_busy(&mut self) -> Work {
-        let busy = self.handle.busy() + self.busy.read();
+    fn take_busy(&mut self) -> TaskTime {
+        let busy = self.handle.task_time() + self.busy.read();
         busy - std::mem::replace(&mut self.told_busy, busy)
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use edgefaas_cluster::Work;
+use edgefaas_cluster::TaskTime;
 
 /// So many times as long as replication has cost since the last due changes were sent, the next ones wait: a ninth of a core,
 /// where nobody else wants it.
@@ -63,7 +63,7 @@ impl Throttle {
 
     /// When a rest is over as things stand: what the pressure adds to it ends with the pressure.
     pub fn end(&self, rest: &Cooldown) -> Instant {
-        let Work { processor, clock, turns } = rest.work;
+        let TaskTime { processor, clock, turns } = rest.work;
         let cost = match self.waited_us {
             Some(_) => processor + TURN.mul_f64(turns as f64),
             None => clock + rest.late,
@@ -84,20 +84,20 @@ impl Throttle {
 #[derive(Debug)]
 pub(super) struct Cooldown {
     from: Instant,
-    work: Work,
+    work: TaskTime,
     late: Duration,
 }
 
 impl Cooldown {
     /// From `work` that was done until now, and whose timer was `late`.
-    pub fn after(work: Work, late: Duration, now: Instant) -> Self {
+    pub fn after(work: TaskTime, late: Duration, now: Instant) -> Self {
         // What made it late itself counts once.
         Self { from: now, work, late: late.saturating_sub(TIMER_GRAIN).saturating_sub(work.clock) }
     }
 
     /// From nothing.
     pub fn none(now: Instant) -> Self {
-        Self { from: now, work: Work::default(), late: Duration::ZERO }
+        Self { from: now, work: TaskTime::default(), late: Duration::ZERO }
     }
 }
 
@@ -117,8 +117,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn work(processor: Duration, turns: u64) -> Work {
-        Work { processor, clock: processor, turns }
+    fn work(processor: Duration, turns: u64) -> TaskTime {
+        TaskTime { processor, clock: processor, turns }
     }
 
     /// Of a machine whose kernel says how busy it is.
@@ -138,21 +138,21 @@ mod tests {
     #[test]
     fn it_rests_longer_the_more_it_costs_and_the_more_others_wait() {
         let now = Instant::now();
-        let wait = |pressure: f64, work: Work| {
+        let wait = |pressure: f64, work: TaskTime| {
             throttle(pressure, now).end(&Cooldown::after(work, 4 * MS, now)).duration_since(now)
         };
         assert_eq!(wait(0.0, work(MS, 0)), 8 * MS, "late timers tell nothing that the kernel does not");
         assert_eq!(wait(0.5, work(MS, 0)), 16 * MS);
         assert_eq!(wait(0.5, work(MS, 100)), 32 * MS, "waking tasks costs as much again");
         assert_eq!(wait(MAX_PRESSURE, work(10 * MS, 0)), LONGEST);
-        assert_eq!(wait(0.9, Work::default()), Duration::ZERO);
+        assert_eq!(wait(0.9, TaskTime::default()), Duration::ZERO);
         assert_eq!(throttle(0.9, now).end(&Cooldown::none(now)), now);
     }
 
     #[test]
     fn the_more_members_the_less_often_each_of_them_sends() {
         let now = Instant::now();
-        let wait = |others: usize, work: Work| {
+        let wait = |others: usize, work: TaskTime| {
             let mut throttle = throttle(0.0, now);
             throttle.set_others(others);
             throttle.end(&Cooldown::after(work, Duration::ZERO, now)).duration_since(now)
@@ -168,7 +168,7 @@ mod tests {
     fn without_the_kernels_word_clocks_tell_who_else_wants_the_processor() {
         let now = Instant::now();
         let untold = Throttle { waited_us: None, ..throttle(0.0, now) };
-        let disturbed = Work { clock: 2 * MS, ..work(MS, 100) };
+        let disturbed = TaskTime { clock: 2 * MS, ..work(MS, 100) };
         let rest = Cooldown::after(disturbed, 5 * MS, now);
         assert_eq!(
             untold.end(&rest).duration_since(now),

@@ -262,7 +262,7 @@ impl Control for ControlService {
             let near = routes.near_workflows(&name);
             return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
         };
-        let graph = edgefaas_workflow::picture::picture(&workflow.program);
+        let graph = edgefaas_workflow::flowchart(&workflow.program);
         Ok(Response::new(proto::GraphResponse { mermaid: edgefaas_workflow::graph::mermaid(&graph) }))
     }
 

@@ -246,7 +246,7 @@ impl CoordinationHook {
         if let Some(offered) = offered
             && !matches!(verdict, Verdict::Reject(_) | Verdict::Block(_))
         {
-            targets.coordinator.give_to_workflows(publishing, offered);
+            targets.coordinator.deliver_to_workflows(publishing, offered);
         }
         verdict
     }

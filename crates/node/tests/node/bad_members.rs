@@ -13,7 +13,7 @@ use edgefaas_cluster::wire::{
     ObjectDelta, ObjectFields, Objects, ROUND_OBJECTS, RoundPlease, Summary, Wants,
 };
 use edgefaas_cluster::{
-    Event, Events, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
+    Event, EventReceiver, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
     join as join_cluster,
 };
 use edgefaas_node::{Clock, Platform};
@@ -28,7 +28,7 @@ use crate::support::{TestNode, in_time, text};
 /// A member that has a certificate, and nobody's code.
 struct Rogue {
     handle: Handle,
-    events: Events,
+    events: EventReceiver,
     peer: u64,
     _cancel: tokio_util::sync::DropGuard,
 }

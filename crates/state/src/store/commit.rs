@@ -18,11 +18,11 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{Batch, Durability};
-use super::chores::Chores;
-use super::keeper::Keeper;
-use super::space::{DiskSpace, SpaceReading, SpaceState};
+use super::disk_space::{DiskSpace, SpaceReading, SpaceState};
+use super::manifest_writer::ManifestWriter;
 use super::unflushed::Unflushed;
 use super::upkeep;
+use super::upkeep_requests::UpkeepRequests;
 use super::writer::{Answer, Counters, Failure, Job, Small, WalSlot, WalSpaces, Writer};
 use crate::error::{CommitError, StoreFailure};
 use crate::objects::{FieldKey, FieldWriter, Objects};
@@ -47,7 +47,7 @@ pub struct Committer {
     wal_slot: Arc<WalSlot>,
     thread: Mutex<Option<JoinHandle<()>>>,
     upkeep: Mutex<Option<JoinHandle<()>>>,
-    chores: Arc<Chores>,
+    requests: Arc<UpkeepRequests>,
     space: Arc<SpaceState>,
     unflushed: Unflushed,
     failure: Arc<Failure>,
@@ -84,7 +84,7 @@ pub(super) struct CommitterOptions {
     pub meta: Keyspace,
     /// The database's folder.
     pub folder: PathBuf,
-    pub keeper: Arc<Keeper>,
+    pub manifest_writer: Arc<ManifestWriter>,
     pub sync_interval: Duration,
     /// Free space kept in reserve; `None` for a share of the disk.
     pub reserve_bytes: Option<u64>,
@@ -100,14 +100,14 @@ impl Committer {
         let small = Arc::<Small>::default();
         let objects = options.fields.objects().clone();
         let counters = Arc::<Counters>::default();
-        let (chores, signalled) = Chores::new();
+        let (requests, signalled) = UpkeepRequests::new();
         let disk = DiskSpace::new(
             &options.folder,
             options.reserve_bytes,
             options.journal_bytes,
             options.database.clone(),
             options.all.clone(),
-            chores.clone(),
+            requests.clone(),
         );
         let space = disk.state().clone();
         let unflushed = Unflushed::new(
@@ -121,7 +121,7 @@ impl Committer {
             database: options.database,
             all: options.all,
             meta: options.meta,
-            chores: chores.clone(),
+            requests: requests.clone(),
             rounds: 0,
             wal_slot: wal_slot.clone(),
             spaces: options.wal_spaces,
@@ -141,7 +141,8 @@ impl Committer {
         let thread = std::thread::Builder::new()
             .name("commit".into())
             .spawn(move || Writer::run(&shared, &runtime, inbox))?;
-        let upkeep = upkeep::start(&writer, chores.clone(), signalled, (options.folder, options.keeper))?;
+        let upkeep =
+            upkeep::start(&writer, requests.clone(), signalled, (options.folder, options.manifest_writer))?;
         let (thread, upkeep) = (Mutex::new(Some(thread)), Mutex::new(Some(upkeep)));
         Ok(Self {
             writer,
@@ -151,7 +152,7 @@ impl Committer {
             wal_slot,
             thread,
             upkeep,
-            chores,
+            requests,
             space,
             unflushed,
             failure,
@@ -260,7 +261,7 @@ impl Committer {
     /// Closes the writer after it has written all queued batches. Blocks.
     pub(super) fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
-        self.chores.stop();
+        self.requests.stop();
         let upkeep = self.upkeep.lock().take();
         if let Some(upkeep) = upkeep {
             let _ = upkeep.join();

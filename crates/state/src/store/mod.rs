@@ -3,24 +3,24 @@
 //! All durable data is in one fjall database, so related changes commit together. All writes go through
 //! [`commit::Committer`]; reads access the key spaces directly.
 
-mod accept;
 mod batch;
 mod broker;
-mod check;
-mod chores;
 mod commit;
+mod damage_repair;
 mod dead_data;
+mod disk_space;
+mod file_check;
 mod incarnation;
-mod inspect;
-mod keeper;
-mod layout;
+mod journal_repair;
+mod key_space_files;
 mod lock;
 mod manifest;
+mod manifest_writer;
 mod rotate;
-mod space;
-mod tail;
+mod store_check;
 mod unflushed;
 mod upkeep;
+mod upkeep_requests;
 mod writer;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -33,17 +33,17 @@ use edgefaas_crdt::ReplicaId;
 use edgefaas_platform::Clock;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use keeper::{Keeper, Moment};
+use manifest_writer::{ManifestWriter, Moment};
 use writer::WalSpaces;
 
 pub use crate::error::{CommitError, StoreError, StoreFailure};
 pub use batch::{Batch, Durability};
 pub use broker::BrokerStorage;
-pub use check::{CheckError, CheckReport, SpaceReport, check};
 pub use commit::{CommitReading, Committer};
-pub use inspect::{Damage, Problem};
+pub use disk_space::{MIN_RESERVE_BYTES, SpaceReading};
+pub use file_check::{Damage, Problem};
 pub use lock::{DirLock, LockError};
-pub use space::{MIN_RESERVE_BYTES, SpaceReading};
+pub use store_check::{CheckError, CheckReport, SpaceReport, check};
 pub use writer::WalSync;
 
 use crate::objects::{FieldWriter, Objects};
@@ -97,7 +97,7 @@ pub struct Store {
     spaces: Spaces,
     committer: Committer,
     objects: Arc<Objects>,
-    keeper: Arc<Keeper>,
+    manifest_writer: Arc<ManifestWriter>,
     node_id: u64,
 }
 
@@ -140,14 +140,16 @@ impl Store {
         let failed = |reason| StoreError::Open { path: path.clone(), reason };
         let aside = options.data_dir.join("damaged");
         // The check runs before any file is created: a missing file must stay missing.
-        let keeper = Arc::new(prepare(options, &path, &aside)?);
+        let manifest_writer = Arc::new(prepare(options, &path, &aside)?);
         // The database contains secrets: only its owner may read it, whatever the parent folder allows.
         let private = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         private
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)))
             .map_err(|error| failed(error.into()))?;
-        match tail::cut_damaged(&path, &aside).map_err(|error| failed(error.into()))? {
-            Some(tail::Cut { journal, kept_bytes, lost_bytes, is_in_the_middle: false, .. }) => {
+        match journal_repair::cut_damaged(&path, &aside).map_err(|error| failed(error.into()))? {
+            Some(journal_repair::Cut {
+                journal, kept_bytes, lost_bytes, is_in_the_middle: false, ..
+            }) => {
                 tracing::warn!(
                     journal = %journal.display(),
                     lost_bytes,
@@ -156,15 +158,17 @@ impl Store {
                      not synced is lost"
                 )
             }
-            Some(tail::Cut { journal, kept_bytes, lost_bytes, put_aside, .. }) => tracing::error!(
-                journal = %journal.display(),
-                lost_bytes,
-                kept_bytes,
-                put_aside = ?put_aside,
-                "the store's journal is damaged in its middle, and everything behind that is lost, though there are whole \
-                 records in it: if there was no power cut, the disk is failing; in a cluster the other nodes still have the \
-                 objects, else restore a backup"
-            ),
+            Some(journal_repair::Cut { journal, kept_bytes, lost_bytes, put_aside, .. }) => {
+                tracing::error!(
+                    journal = %journal.display(),
+                    lost_bytes,
+                    kept_bytes,
+                    put_aside = ?put_aside,
+                    "the store's journal is damaged in its middle, and everything behind that is lost, though there are whole \
+                     records in it: if there was no power cut, the disk is failing; in a cluster the other nodes still have the \
+                     objects, else restore a backup"
+                )
+            }
             None => {}
         }
         let builder = Database::builder(&path)
@@ -200,7 +204,7 @@ impl Store {
         let fields = spaces.fields.clone();
         let objects =
             Arc::new(Objects::new(database.clone(), fields, replica, options.objects_cache_bytes));
-        keeper.write(&spaces.all(), Moment::Synced);
+        manifest_writer.write(&spaces.all(), Moment::Synced);
         let committer = Committer::start(commit::CommitterOptions {
             database: database.clone(),
             fields: FieldWriter::new(objects.clone(), clock),
@@ -213,13 +217,13 @@ impl Store {
             all: spaces.all(),
             meta: spaces.meta.clone(),
             folder: path,
-            keeper: keeper.clone(),
+            manifest_writer: manifest_writer.clone(),
             sync_interval: options.sync_interval,
             reserve_bytes: options.reserve_bytes,
             journal_bytes: options.journal_bytes,
         })
         .map_err(StoreError::Thread)?;
-        Ok(Self { database, spaces, committer, objects, keeper, node_id })
+        Ok(Self { database, spaces, committer, objects, manifest_writer, node_id })
     }
 
     /// The key spaces, for reading.
@@ -246,7 +250,7 @@ impl Store {
     pub fn close(&self) -> Result<(), StoreError> {
         self.committer.close();
         self.database.persist(PersistMode::SyncAll).map_err(StoreError::Read)?;
-        self.keeper.write(&self.spaces.all(), Moment::Closed);
+        self.manifest_writer.write(&self.spaces.all(), Moment::Closed);
         Ok(())
     }
 }
@@ -264,7 +268,7 @@ fn keyspace_options(compression: CompressionPolicy) -> KeyspaceCreateOptions {
 const LATER_FILE: &str = "http-token";
 
 /// Checks the store's files before the engine opens them, and repairs them if the operator accepts the loss.
-fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper, StoreError> {
+fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<ManifestWriter, StoreError> {
     let failed =
         |reason: std::io::Error| StoreError::Open { path: store.to_owned(), reason: reason.into() };
     let mut found = manifest::read(&options.data_dir).map_err(failed)?;
@@ -274,7 +278,8 @@ fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper,
         tracing::warn!(file = %file.display(), "a copy of the store's manifest is missing or damaged, and is written again");
     }
     let known = found.manifest.as_ref();
-    let inspection = inspect::inspect(store, known, inspect::STARTUP_TABLE_BYTES).map_err(failed)?;
+    let inspection =
+        file_check::check_files(store, known, file_check::STARTUP_TABLE_BYTES).map_err(failed)?;
     if known.is_none() && inspection.exists {
         tracing::warn!(
             "the store has no manifest (it is from an earlier version, or both copies are gone): it is taken as it is, and what may \
@@ -294,16 +299,16 @@ fn prepare(options: &StoreOptions, store: &Path, aside: &Path) -> Result<Keeper,
             let (path, aside) = (store.to_owned(), aside.to_owned());
             return Err(StoreError::Lost { path, aside, damage: inspection.damage });
         }
-        exists = accept::accept(store, aside, known, &inspection.damage).map_err(failed)?;
+        exists = damage_repair::repair(store, aside, known, &inspection.damage).map_err(failed)?;
         // The old manifest lists files that no longer exist.
         manifest::remove(&options.data_dir).map_err(failed)?;
         let number = known.map_or(0, |manifest| manifest.number);
         found.manifest = Some(manifest::Manifest { number, ..manifest::Manifest::default() });
     }
     if exists {
-        inspect::restore_markers(store, found.manifest.is_some()).map_err(failed)?;
+        file_check::restore_markers(store, found.manifest.is_some()).map_err(failed)?;
     }
-    let keeper = Keeper::new(&options.data_dir, store, found.manifest);
-    keeper.open().map_err(failed)?;
-    Ok(keeper)
+    let manifest_writer = ManifestWriter::new(&options.data_dir, store, found.manifest);
+    manifest_writer.open().map_err(failed)?;
+    Ok(manifest_writer)
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, seek};
 
-use super::tail;
+use super::journal_repair;
 
 /// Beyond fjall's limit (`worker_pool.rs`, 64,000,000).
 const BEYOND_LIMIT: u64 = 64_000_001;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Makes the database in `folder` start a new journal; false if it did not. No write may run meanwhile. `flush` seals a
 /// non-empty memtable.
 pub(super) fn rotate(folder: &Path, flush: impl FnOnce() -> bool) -> io::Result<bool> {
-    let Some(journal) = tail::newest(folder)? else { return Ok(false) };
+    let Some(journal) = journal_repair::newest(folder)? else { return Ok(false) };
     let Some(descriptor) = descriptor_of(&journal.canonicalize()?)? else { return Ok(false) };
     // SAFETY: fjall keeps the journal open until it rotates it, and rotates it only beyond the limit; no write runs. So
     // the descriptor is open and refers to the journal until the position is set.
@@ -39,7 +39,7 @@ pub(super) fn rotate(folder: &Path, flush: impl FnOnce() -> bool) -> io::Result<
     if flush() {
         while !is_rotated && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
-            is_rotated = tail::newest(folder)?.is_some_and(|newest| newest != journal);
+            is_rotated = journal_repair::newest(folder)?.is_some_and(|newest| newest != journal);
         }
     }
     if !is_rotated {

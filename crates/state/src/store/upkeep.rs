@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use fjall::{Database, Keyspace};
 use parking_lot::Mutex;
 
-use super::chores::Chores;
 use super::dead_data::{self, Size, WORTH_BYTES};
-use super::keeper::{Keeper, Moment};
+use super::manifest_writer::{ManifestWriter, Moment};
+use super::upkeep_requests::UpkeepRequests;
 use super::writer::Writer;
 
 /// Interval of measuring the free space, which other programs use as well.
@@ -47,45 +47,45 @@ const FEW_DELETED_INTERVAL: Duration = Duration::from_secs(60);
 /// Runs the requested work until the store closes.
 fn run(
     writer: &Weak<Mutex<Writer>>,
-    chores: &Chores,
+    requests: &UpkeepRequests,
     signalled: &Receiver<()>,
-    (folder, keeper): (PathBuf, Arc<Keeper>),
+    (folder, manifest_writer): (PathBuf, Arc<ManifestWriter>),
 ) {
     let mut upkeep = Upkeep::new(folder);
     let mut due: Option<Instant> = None;
     loop {
         let wait = due.map_or(WATCH_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
         let received = signalled.recv_timeout(wait.min(WATCH_INTERVAL));
-        if received == Err(RecvTimeoutError::Disconnected) || chores.is_stopped() {
+        if received == Err(RecvTimeoutError::Disconnected) || requests.is_stopped() {
             return;
         }
         let Some(writer) = writer.upgrade() else { return };
         writer.lock().watch_disk();
-        let rotates = chores.takes_rotate();
-        let is_asked = chores.takes_reclaim();
+        let rotates = requests.take_rotate();
+        let is_requested = requests.take_reclaim();
         // Each round checks the manifest anyway.
-        let _ = chores.takes_survey();
-        let Some(pass) = Pass::new(&writer, chores) else { continue };
-        let reclaims = is_asked || due.map_or(pass.is_missed(), |due| due <= Instant::now());
+        let _ = requests.take_manifest_check();
+        let Some(pass) = Pass::new(&writer, requests) else { continue };
+        let reclaims = is_requested || due.map_or(pass.is_missed(), |due| due <= Instant::now());
         if reclaims {
-            due = upkeep.reclaim(&pass, is_asked).map(|wait| Instant::now() + wait);
+            due = upkeep.reclaim(&pass, is_requested).map(|wait| Instant::now() + wait);
         } else if rotates {
             pass.empty_journals(&upkeep.folder, false);
         }
         upkeep.release_old_tables(&pass);
-        if pass.is_idle() && keeper.is_stale() {
-            keeper.write(&pass.spaces, Moment::Running);
+        if pass.is_idle() && manifest_writer.is_stale() {
+            manifest_writer.write(&pass.spaces, Moment::Running);
         }
-        if is_asked || (reclaims && due.is_some()) {
+        if is_requested || (reclaims && due.is_some()) {
             // Refused writes repeat their request; passes keep their minimum interval.
-            pause(chores, RETRY / 4);
+            pause(requests, RETRY / 4);
         }
     }
 }
 
-fn pause(chores: &Chores, duration: Duration) {
+fn pause(requests: &UpkeepRequests, duration: Duration) {
     let until = Instant::now() + duration;
-    while Instant::now() < until && !chores.is_stopped() {
+    while Instant::now() < until && !requests.is_stopped() {
         std::thread::sleep(POLL);
     }
 }
@@ -124,11 +124,11 @@ impl Upkeep {
         Self { folder, retry: RETRY, soon: SOON, calm: CALM, last: None, compactions: 0, counted: 0 }
     }
 
-    /// Runs a pass if one is due; returns the time until the next one. `is_asked`: a write was refused.
-    fn reclaim(&mut self, pass: &Pass<'_>, is_asked: bool) -> Option<Duration> {
+    /// Runs a pass if one is due; returns the time until the next one. `is_requested`: a write was refused.
+    fn reclaim(&mut self, pass: &Pass<'_>, is_requested: bool) -> Option<Duration> {
         let is_full = pass.look_again();
         let before_bytes = pass.compaction_room_bytes();
-        if !self.is_due(pass, is_full || is_asked, before_bytes) {
+        if !self.is_due(pass, is_full || is_requested, before_bytes) {
             return self.wait(pass, is_full);
         }
         if !pass.can_flush_all() {
@@ -229,18 +229,18 @@ impl Upkeep {
 /// One round of upkeep.
 struct Pass<'a> {
     writer: &'a Arc<Mutex<Writer>>,
-    chores: &'a Chores,
+    requests: &'a UpkeepRequests,
     database: Database,
     spaces: Vec<Keyspace>,
 }
 
 impl<'a> Pass<'a> {
     /// `None` if the store has failed or is closed.
-    fn new(writer: &'a Arc<Mutex<Writer>>, chores: &'a Chores) -> Option<Self> {
+    fn new(writer: &'a Arc<Mutex<Writer>>, requests: &'a UpkeepRequests) -> Option<Self> {
         let guard = writer.lock();
         let (database, spaces) = guard.engine()?;
         drop(guard);
-        Some(Self { writer, chores, database, spaces })
+        Some(Self { writer, requests, database, spaces })
     }
 
     fn commits(&self) -> u64 {
@@ -341,7 +341,7 @@ impl<'a> Pass<'a> {
         let until = Instant::now() + patience;
         while !is_done() {
             let is_lost = self.writer.try_lock().is_some_and(|writer| writer.engine().is_none());
-            if self.chores.is_stopped() || is_lost || Instant::now() >= until {
+            if self.requests.is_stopped() || is_lost || Instant::now() >= until {
                 return false;
             }
             std::thread::sleep(POLL);
@@ -358,7 +358,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             // Measuring takes time: the engine may have started a compaction that uses the same room.
-            if self.chores.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
+            if self.requests.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
                 compacted.is_whole = false;
                 break;
             }
@@ -397,11 +397,11 @@ struct Compacted {
 /// Starts the upkeep thread.
 pub(super) fn start(
     writer: &Arc<Mutex<Writer>>,
-    chores: Arc<Chores>,
+    requests: Arc<UpkeepRequests>,
     signalled: Receiver<()>,
-    store: (PathBuf, Arc<Keeper>),
+    store: (PathBuf, Arc<ManifestWriter>),
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     let writer = Arc::downgrade(writer);
-    let work = move || run(&writer, &chores, &signalled, store);
+    let work = move || run(&writer, &requests, &signalled, store);
     std::thread::Builder::new().name("store-upkeep".into()).spawn(work)
 }

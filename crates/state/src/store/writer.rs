@@ -18,10 +18,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Durability, ENTRY_BYTES, Write};
-use super::chores::Chores;
+use super::disk_space::{DiskSpace, Purpose};
 use super::rotate;
-use super::space::{DiskSpace, Purpose};
 use super::unflushed::{self, Unflushed};
+use super::upkeep_requests::UpkeepRequests;
 use crate::error::{CommitError, MAX_KEY_BYTES, StoreFailure};
 use crate::objects::{FieldWriter, Footprint};
 
@@ -124,7 +124,7 @@ pub(super) struct Writer {
     pub(super) database: Database,
     pub(super) all: Vec<Keyspace>,
     pub(super) meta: Keyspace,
-    pub(super) chores: Arc<Chores>,
+    pub(super) requests: Arc<UpkeepRequests>,
     /// Rounds of upkeep.
     pub(super) rounds: u64,
     pub(super) wal_slot: Arc<WalSlot>,
@@ -193,11 +193,11 @@ impl Writer {
             }
             small.thread_writes.store(false, Ordering::Relaxed);
             let (unflushed, failure) = (writer.unflushed.clone(), writer.failure.clone());
-            let chores = writer.chores.clone();
+            let requests = writer.requests.clone();
             let may_flush = writer.disk.can_flush_all();
             drop(writer);
             if open && may_flush {
-                unflushed.settle(|| failure.happened.is_cancelled() || chores.is_stopped());
+                unflushed.settle(|| failure.happened.is_cancelled() || requests.is_stopped());
             }
         }
     }
@@ -365,7 +365,7 @@ impl Writer {
     /// Tells the broker how many more bytes it may store; `None` if the disk has no room for the waiting ones.
     fn offer_room(&mut self, wal: &Wal) -> Option<u64> {
         if wal.takes_refusal() {
-            self.chores.reclaim();
+            self.requests.reclaim();
         }
         let room = self.disk.room_after(wal.waiting_bytes() as u64);
         wal.set_stalled(room.is_none());
@@ -523,7 +523,7 @@ impl Writer {
     }
 
     fn sync(&mut self) {
-        self.chores.survey();
+        self.requests.check_manifest();
         match self.database.persist(PersistMode::SyncData) {
             Ok(()) => drop(self.counters.syncs.fetch_add(1, Ordering::Relaxed)),
             Err(error) => self.fail(StoreFailure::Sync { cause: error.to_string().into() }),

@@ -1,4 +1,4 @@
-//! YAML 1.2 (and so JSON) as a tree in which everything knows its line and column.
+//! YAML 1.2, and so JSON, as a tree of values with their lines and columns.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +6,11 @@ use saphyr::Scalar;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::{Number, Value};
 
-/// A longer text is not looked at.
+/// Maximum size of the text, in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// Deeper trees are refused.
+/// Maximum depth of the tree.
 const MAX_DEPTH: usize = 100;
-/// Values in a document, aliases counted as often as they are used.
+/// Maximum number of values. Every use of an alias counts its values again.
 const MAX_VALUES: usize = 200_000;
 
 /// A place in the text.
@@ -25,9 +25,9 @@ pub struct Place {
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Located {
-    /// Where it starts.
+    /// The start of the value.
     pub place: Place,
-    /// What it is.
+    /// The value.
     pub node: Node,
 }
 
@@ -38,14 +38,14 @@ pub enum Node {
     Scalar(Value),
     /// A sequence.
     Array(Vec<Located>),
-    /// A mapping in the order of the text; no key comes twice.
+    /// A mapping in the order of the text, with unique keys.
     Object(Vec<(Key, Located)>),
 }
 
 /// A key of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// Where it starts.
+    /// The start of the key.
     pub place: Place,
     /// Its text.
     pub text: String,
@@ -57,7 +57,7 @@ impl Located {
         self.entries().iter().find(|(name, _)| name.text == key).map(|(_, value)| value)
     }
 
-    /// The entries of a mapping; none if it is something else.
+    /// The entries of a mapping; empty for other values.
     pub fn entries(&self) -> &[(Key, Located)] {
         match &self.node {
             Node::Object(entries) => entries,
@@ -65,7 +65,7 @@ impl Located {
         }
     }
 
-    /// The items of a sequence.
+    /// The items of a sequence; `None` for other values.
     pub fn items(&self) -> Option<&[Located]> {
         match &self.node {
             Node::Array(items) => Some(items),
@@ -78,7 +78,7 @@ impl Located {
         matches!(self.node, Node::Object(_))
     }
 
-    /// A string's text.
+    /// The text of a string; `None` for other values.
     pub fn text(&self) -> Option<&str> {
         match &self.node {
             Node::Scalar(Value::String(text)) => Some(text),
@@ -86,7 +86,7 @@ impl Located {
         }
     }
 
-    /// Without the places.
+    /// The value as JSON, without places.
     pub fn to_json(&self) -> Value {
         match &self.node {
             Node::Scalar(value) => value.clone(),
@@ -97,7 +97,7 @@ impl Located {
         }
     }
 
-    /// What it is, in a word.
+    /// The kind of the value, with its article, for messages.
     pub fn kind(&self) -> &'static str {
         match &self.node {
             Node::Scalar(Value::Null) => "nothing",
@@ -109,7 +109,7 @@ impl Located {
         }
     }
 
-    /// The place of what a JSON pointer (RFC 6901) within this value names, or of as much of it as there is.
+    /// The place of the value that a JSON pointer (RFC 6901) names, or of its nearest ancestor that exists.
     pub fn place_of(&self, pointer: &str) -> Place {
         let mut at = self;
         for part in pointer.split('/').skip(1) {
@@ -127,29 +127,98 @@ impl Located {
     }
 }
 
-/// Reads the one document of a text.
+/// A text cannot be read as the document of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {}, column {}: {fault}", place.line, place.column)]
+pub struct DocumentError {
+    /// The place of the fault.
+    pub place: Place,
+    /// The fault.
+    pub fault: DocumentFault,
+}
+
+/// The kinds of a [`DocumentError`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentFault {
+    /// The text has too many bytes.
+    #[error("the text is larger than {max_bytes} bytes")]
+    TooLarge {
+        /// The maximum.
+        max_bytes: usize,
+    },
+    /// The YAML parser rejects the text.
+    #[error("this is not valid YAML: {detail}")]
+    Syntax {
+        /// The parser's message.
+        detail: String,
+    },
+    /// The text has no document.
+    #[error("the text is empty")]
+    Empty,
+    /// The text has more than one document.
+    #[error("a second document starts here; put each workflow into a file of its own")]
+    SecondDocument,
+    /// A value has a tag that is not of YAML's core schema.
+    #[error("tags have no meaning in a workflow")]
+    Tag,
+    /// A value does not have the form that its tag requires.
+    #[error("the value does not fit its tag")]
+    TagMismatch,
+    /// An alias names no earlier anchor, or an anchor around it.
+    #[error("the alias names no anchor that has ended before")]
+    UnknownAnchor,
+    /// Lists and objects nest too deeply.
+    #[error("it is nested more than {max_depth} deep")]
+    TooDeep {
+        /// The maximum.
+        max_depth: usize,
+    },
+    /// The document has too many values.
+    #[error("it has more than {max_values} values")]
+    TooManyValues {
+        /// The maximum.
+        max_values: usize,
+    },
+    /// Aliases make the document too large or too deep.
+    #[error("with its aliases it has more than {max_values} values or {max_depth} levels")]
+    AliasesTooLarge {
+        /// The maximum number of values.
+        max_values: usize,
+        /// The maximum depth.
+        max_depth: usize,
+    },
+    /// A key of a mapping is a list or an object.
+    #[error("a key is a list or an object; keys are text")]
+    KeyNotText,
+    /// Two keys of a mapping are equal.
+    #[error("the key `{key}` occurs twice")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+}
+
+/// Reads the single document of a text.
 ///
 /// # Errors
-/// The place and what is wrong there: no YAML, more than one document, a key that comes twice, too large or too deep,
-/// an alias or a tag that means nothing here.
-pub fn read(text: &str) -> Result<Located, (Place, String)> {
+/// See [`DocumentFault`].
+pub fn read(text: &str) -> Result<Located, DocumentError> {
+    let at_start = |fault| DocumentError { place: Place { line: 1, column: 1 }, fault };
     if text.len() > MAX_BYTES {
-        return Err((Place { line: 1, column: 1 }, format!("the text is larger than {MAX_BYTES} bytes")));
+        return Err(at_start(DocumentFault::TooLarge { max_bytes: MAX_BYTES }));
     }
     let mut reader = Reader::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| scan_error(&error))?;
-        reader.event(event, span).map_err(|message| (place(&span), message))?;
+        let (event, span) = event.map_err(|error| syntax_error(&error))?;
+        reader.event(event, span).map_err(|fault| DocumentError { place: place(&span), fault })?;
     }
-    reader.root.ok_or_else(|| (Place { line: 1, column: 1 }, "there is nothing in it".to_owned()))
+    reader.root.ok_or_else(|| at_start(DocumentFault::Empty))
 }
 
-fn scan_error(error: &ScanError) -> (Place, String) {
+fn syntax_error(error: &ScanError) -> DocumentError {
     let mark = error.marker();
-    (
-        Place { line: mark.line().max(1), column: mark.col() + 1 },
-        format!("this is no YAML: {}", error.info()),
-    )
+    let place = Place { line: mark.line().max(1), column: mark.col() + 1 };
+    DocumentError { place, fault: DocumentFault::Syntax { detail: error.info().to_owned() } }
 }
 
 fn place(span: &Span) -> Place {
@@ -165,7 +234,7 @@ struct Reader {
     documents: usize,
 }
 
-/// A sequence or mapping whose end has not come.
+/// A sequence or mapping that has not ended yet.
 struct Open {
     anchor: usize,
     value: Located,
@@ -174,30 +243,28 @@ struct Open {
 }
 
 impl Reader {
-    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), String> {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), DocumentFault> {
         let place = place(&span);
         match event {
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(
-                        "a second document starts here; put each workflow into a file of its own".into()
-                    );
+                    return Err(DocumentFault::SecondDocument);
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let tagged = tag.as_ref().is_some_and(|tag| !tag.is_yaml_core_schema());
                 if tagged {
-                    return Err("tags have no meaning in a workflow".into());
+                    return Err(DocumentFault::Tag);
                 }
                 let plain = style == ScalarStyle::Plain;
                 let scalar = Scalar::parse_from_cow_and_metadata(text.clone(), style, tag.as_ref())
-                    .ok_or("the value does not fit its tag")?;
+                    .ok_or(DocumentFault::TagMismatch)?;
                 let value = match scalar {
                     Scalar::Null => Value::Null,
                     Scalar::Boolean(value) => Value::Bool(value),
                     Scalar::Integer(value) => Value::Number(value.into()),
-                    // A number JSON has no form for (.inf) stays the text that it was.
+                    // A number that JSON cannot represent (.inf) stays a text.
                     Scalar::FloatingPoint(value) => match plain.then(|| text.parse::<u64>().ok()).flatten()
                     {
                         Some(large) => Value::Number(large.into()),
@@ -216,8 +283,7 @@ impl Reader {
                 }
             }
             Event::Alias(anchor) => {
-                let value =
-                    self.anchors.get(&anchor).ok_or("the alias names no anchor that has ended before")?;
+                let value = self.anchors.get(&anchor).ok_or(DocumentFault::UnknownAnchor)?;
                 let value = value.clone();
                 self.count(&value)?;
                 self.add(value, 0)?;
@@ -227,29 +293,27 @@ impl Reader {
         Ok(())
     }
 
-    fn open(&mut self, place: Place, node: Node, anchor: usize) -> Result<(), String> {
+    fn open(&mut self, place: Place, node: Node, anchor: usize) -> Result<(), DocumentFault> {
         if self.open.len() >= MAX_DEPTH {
-            return Err(format!("it is nested more than {MAX_DEPTH} deep"));
+            return Err(DocumentFault::TooDeep { max_depth: MAX_DEPTH });
         }
         self.open.push(Open { anchor, value: Located { place, node }, key: None, keys: HashSet::new() });
         Ok(())
     }
 
-    /// Counts what an alias stands for before it is put in, since aliases of aliases grow without end.
-    fn count(&mut self, value: &Located) -> Result<(), String> {
+    /// Counts the values of an anchor or alias before they are copied, since aliases of aliases grow exponentially.
+    fn count(&mut self, value: &Located) -> Result<(), DocumentFault> {
         self.values += size(value);
         match self.values > MAX_VALUES || depth(value) + self.open.len() > MAX_DEPTH {
-            true => {
-                Err(format!("with its aliases it has more than {MAX_VALUES} values or {MAX_DEPTH} levels"))
-            }
+            true => Err(DocumentFault::AliasesTooLarge { max_values: MAX_VALUES, max_depth: MAX_DEPTH }),
             false => Ok(()),
         }
     }
 
-    fn add(&mut self, value: Located, anchor: usize) -> Result<(), String> {
+    fn add(&mut self, value: Located, anchor: usize) -> Result<(), DocumentFault> {
         self.values += 1;
         if self.values > MAX_VALUES {
-            return Err(format!("it has more than {MAX_VALUES} values"));
+            return Err(DocumentFault::TooManyValues { max_values: MAX_VALUES });
         }
         if anchor > 0 {
             self.count(&value)?;
@@ -267,10 +331,10 @@ impl Reader {
                     let text = match &value.node {
                         Node::Scalar(Value::String(text)) => text.clone(),
                         Node::Scalar(other) => other.to_string(),
-                        _ => return Err("a key is a list or an object; keys are text".into()),
+                        _ => return Err(DocumentFault::KeyNotText),
                     };
                     if !open.keys.insert(text.clone()) {
-                        return Err(format!("the key `{text}` comes twice"));
+                        return Err(DocumentFault::DuplicateKey { key: text });
                     }
                     open.key = Some(Key { place: value.place, text });
                 }
@@ -304,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_know_their_places() {
+    fn values_have_their_places() {
         let read = read("a: 1\nb:\n  - x\n  - {c: 1.5, d: null}\n").unwrap();
         assert_eq!(read.to_json(), json!({"a": 1, "b": ["x", {"c": 1.5, "d": null}]}));
         assert_eq!(read.place_of("/b/1/c"), Place { line: 4, column: 9 });
@@ -317,15 +381,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_has_its_place() {
+    fn an_error_has_the_place_of_the_fault() {
         for (text, line, part) in [
-            ("a: 1\na: 2\n", 2, "comes twice"),
-            ("a: [1, 2\nb: 3\n", 2, "no YAML"),
-            ("", 1, "nothing"),
+            ("a: 1\na: 2\n", 2, "occurs twice"),
+            ("a: [1, 2\nb: 3\n", 2, "not valid YAML"),
+            ("", 1, "empty"),
             ("a: 1\n---\nb: 2\n", 2, "second document"),
             ("a: !mine 1\n", 1, "tags"),
         ] {
-            let (place, message) = read(text).unwrap_err();
+            let DocumentError { place, fault } = read(text).unwrap_err();
+            let message = fault.to_string();
             assert!(message.contains(part), "{text:?}: {message}");
             assert_eq!(place.line, line, "{text:?}: {message}");
         }
@@ -339,7 +404,7 @@ mod tests {
             let list = vec![format!("*a{before}"); 10].join(",");
             text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
         }
-        assert!(read(&text).unwrap_err().1.contains("aliases"));
+        assert!(matches!(read(&text).unwrap_err().fault, DocumentFault::AliasesTooLarge { .. }));
         assert!(read(&format!("{}{}", "[".repeat(5000), "]".repeat(5000))).is_err());
     }
 }

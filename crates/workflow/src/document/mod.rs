@@ -1,7 +1,7 @@
-//! Text into a tree of values that know their places, and what is wrong with it as people read it.
+//! The text of a definition: reading it into a tree of values with their places, and errors with line and column.
 
 mod diagnostic;
 mod located;
 
 pub use diagnostic::{DefinitionError, Problem, Problems};
-pub use located::{Key, Located, Node, Place, read};
+pub use located::{DocumentError, DocumentFault, Key, Located, Node, Place, read};

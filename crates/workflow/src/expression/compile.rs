@@ -1,27 +1,28 @@
-//! From jq text to its forms: native, or guarded for jaq.
+//! Compiles jq text to the native form, or to the form that jaq interprets.
 
 use std::sync::OnceLock;
 
 use jaq_core::compile::Undefined as Kind;
 use jaq_core::load::parse::Term;
 
-use super::guarded::{Guard, Undefined};
+use super::interpreted::{Interpreted, Undefined};
 use super::native::Node;
 use super::source::{self, Wrong};
-use super::{library, lower, tree, weight};
+use super::{cost, library, lower, tree};
 
-/// The native form if there is one; the guarded form, made now if there is no native one; quick bytes (see [`weight`]).
-type Forms = (Option<Node>, OnceLock<Option<Guard>>, u64);
+/// The native form if there is one; the interpreted form, compiled now if there is no native one; the quick bytes (see
+/// [`cost`]).
+type Forms = (Option<Node>, OnceLock<Option<Interpreted>>, u64);
 
 /// Compiles the tree of `text`. `variables`: the names that may be used, without `$`.
 pub(super) fn compile(text: &str, term: Term<&str>, variables: &[&str]) -> Result<Forms, Wrong> {
     refuse(text, &term)?;
-    let quick_bytes = weight::quick_bytes(&term);
+    let quick_bytes = cost::quick_bytes(&term);
     if let Some(native) = lower::lower(&term, variables) {
         return Ok((Some(native), OnceLock::new(), quick_bytes));
     }
-    match Guard::compile(term, variables) {
-        Ok(guard) => Ok((None, OnceLock::from(Some(guard)), quick_bytes)),
+    match Interpreted::compile(term, variables) {
+        Ok(interpreted) => Ok((None, OnceLock::from(Some(interpreted)), quick_bytes)),
         Err(undefined) => Err(match undefined.first() {
             Some(undefined) => Wrong {
                 message: unknown(undefined, variables),

@@ -9,7 +9,7 @@ use jaq_core::native::{Fun, bome, run, unary, v};
 use jaq_core::{Bind, Cv, DataT, Error, Exn, Lut, Native, ValR, ValX};
 
 use super::access::ended;
-use super::guard::{self, REGEX_COST, TICK, TICK_CHAIN};
+use super::instrument::{self, REGEX_COST, TICK, TICK_CHAIN};
 use super::meter::{self, Stop};
 use super::regex_cost;
 use super::tree;
@@ -17,9 +17,9 @@ use super::value::{self, V};
 use crate::data::Num;
 
 /// Says that jaq runs on our values.
-pub(super) struct Guarded;
+pub(super) struct JaqData;
 
-impl DataT for Guarded {
+impl DataT for JaqData {
     type V<'a> = V;
     type Data<'a> = &'a Lut<Self>;
 }
@@ -95,8 +95,8 @@ fn all() -> &'static [(Def<&'static str>, BTreeSet<String>)] {
         let more = jaq_core::load::parse(MORE, |parser| parser.defs()).unwrap_or_default();
         let jaq = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
         let refused = |name: &str| REFUSED.iter().any(|(refused, _)| *refused == name);
-        let guarded = jaq.chain(more).filter(|def| !refused(def.name)).map(guard::definition);
-        let regex = guard::REGEX.into_iter().map(|(from, to)| guard::regex(from, to));
+        let guarded = jaq.chain(more).filter(|def| !refused(def.name)).map(instrument::definition);
+        let regex = instrument::REGEX.into_iter().map(|(from, to)| instrument::regex(from, to));
         regex
             .chain(guarded)
             .map(|def| (tree::calls(&def.body), def))
@@ -106,7 +106,7 @@ fn all() -> &'static [(Def<&'static str>, BTreeSet<String>)] {
 }
 
 /// The functions in Rust.
-pub(super) fn natives() -> impl Iterator<Item = Fun<Guarded>> {
+pub(super) fn natives() -> impl Iterator<Item = Fun<JaqData>> {
     let jaq = jaq_core::funs().chain(jaq_std::funs());
     jaq.filter(|(name, ..)| !DROPPED.contains(name)).chain(ours())
 }
@@ -116,11 +116,11 @@ fn counted<'a>(passed: Result<(), Stop>) -> Result<(), Exn<'a, V>> {
     passed.map_err(|_| Exn::halt(1))
 }
 
-fn ours() -> impl Iterator<Item = Fun<Guarded>> {
+fn ours() -> impl Iterator<Item = Fun<JaqData>> {
     // Through functions, since a native function is a pointer to one and holds nothing.
     macro_rules! native {
         ($tick:path) => {
-            Native::<Guarded>::new(|cv| box_once(counted($tick()).map(|()| cv.1)))
+            Native::<JaqData>::new(|cv| box_once(counted($tick()).map(|()| cv.1)))
                 .with_paths(|cv| {
                     // Values are no deeper, so only what is null all along has longer paths.
                     let passed = match cv.1.1.iter().nth(meter::DEPTH as usize) {
@@ -135,9 +135,9 @@ fn ours() -> impl Iterator<Item = Fun<Guarded>> {
                 })
         };
     }
-    let plain: [Fun<Guarded>; 10] = [
-        run::<Guarded>(("now", v(0), |_| bome(Ok(V::from(meter::now_unix_ms() as f64 / 1_000.0))))),
-        run::<Guarded>((REGEX_COST, v(1), |cv| {
+    let plain: [Fun<JaqData>; 10] = [
+        run::<JaqData>(("now", v(0), |_| bome(Ok(V::from(meter::now_unix_ms() as f64 / 1_000.0))))),
+        run::<JaqData>((REGEX_COST, v(1), |cv| {
             unary(cv, |text, pattern| {
                 if let (V::Str(text), V::Str(pattern)) = (&text, &pattern) {
                     let cost = regex_cost::of(pattern).map_err(Error::str)?;
@@ -149,18 +149,18 @@ fn ours() -> impl Iterator<Item = Fun<Guarded>> {
                 Ok(text)
             })
         })),
-        run::<Guarded>(("length", v(0), |cv| bome(length(&cv.1)))),
-        run::<Guarded>(("explode", v(0), |cv| bome(explode(&cv.1)))),
-        run::<Guarded>(("tojson", v(0), |cv| bome(cv.1.json_text().map_err(ended)))),
-        run::<Guarded>(("fromjson", v(0), |cv| bome(from_json(&cv.1)))),
-        run::<Guarded>(("has", v(1), |cv| {
+        run::<JaqData>(("length", v(0), |cv| bome(length(&cv.1)))),
+        run::<JaqData>(("explode", v(0), |cv| bome(explode(&cv.1)))),
+        run::<JaqData>(("tojson", v(0), |cv| bome(cv.1.json_text().map_err(ended)))),
+        run::<JaqData>(("fromjson", v(0), |cv| bome(from_json(&cv.1)))),
+        run::<JaqData>(("has", v(1), |cv| {
             unary(cv, |value, key| value.index_opt(&key).map(|found| V::Bool(found.is_some())))
         })),
-        run::<Guarded>(("contains", v(1), |cv| {
+        run::<JaqData>(("contains", v(1), |cv| {
             unary(cv, |value, part| contains(&value, &part).map(V::Bool))
         })),
-        run::<Guarded>(("indices", v(1), |cv| unary(cv, |value, wanted| value.indices(&wanted)))),
-        run::<Guarded>(("bsearch", v(1), |cv| {
+        run::<JaqData>(("indices", v(1), |cv| unary(cv, |value, wanted| value.indices(&wanted)))),
+        run::<JaqData>(("bsearch", v(1), |cv| {
             unary(cv, |value, wanted| match value.items() {
                 Some(items) => Ok(V::from(search(items, &wanted).map_err(ended)?)),
                 None => Err(Error::typ(value, "array")),
@@ -174,25 +174,25 @@ fn ours() -> impl Iterator<Item = Fun<Guarded>> {
 }
 
 /// As jaq's, which goes on comparing when the steps are used up.
-fn sorting() -> [Fun<Guarded>; 5] {
+fn sorting() -> [Fun<JaqData>; 5] {
     let by = || -> Box<[Bind]> { Box::new([Bind::Fun(())]) };
     [
-        run::<Guarded>(("sort", v(0), |cv| {
+        run::<JaqData>(("sort", v(0), |cv| {
             let items = items_of(&cv.1);
             let sorted = items.and_then(|items| value::sort(items, V::order).map_err(ended));
             bome(sorted.and_then(|items| V::array(items).map_err(ended)))
         })),
-        run::<Guarded>(("sort_by", by(), |cv| {
+        run::<JaqData>(("sort_by", by(), |cv| {
             box_once(keyed(cv).and_then(|items| {
                 let items = items.into_iter().map(|(_, item)| item).collect();
                 Ok(V::array(items).map_err(ended)?)
             }))
         })),
-        run::<Guarded>(("group_by", by(), |cv| box_once(keyed(cv).and_then(grouped)))),
-        run::<Guarded>(("min_by_or_empty", by(), |cv| {
+        run::<JaqData>(("group_by", by(), |cv| box_once(keyed(cv).and_then(grouped)))),
+        run::<JaqData>(("min_by_or_empty", by(), |cv| {
             first(keyed(cv).map(|items| items.into_iter().next()))
         })),
-        run::<Guarded>(("max_by_or_empty", by(), |cv| {
+        run::<JaqData>(("max_by_or_empty", by(), |cv| {
             first(keyed(cv).map(|items| items.into_iter().next_back()))
         })),
     ]
@@ -217,7 +217,7 @@ fn items_of(value: &V) -> Result<Vec<V>, Error<V>> {
 }
 
 /// The items in the order of what a function makes of them, with that.
-fn keyed<'a>(mut cv: Cv<'a, Guarded>) -> Result<Vec<(Vec<V>, V)>, Exn<'a, V>> {
+fn keyed<'a>(mut cv: Cv<'a, JaqData>) -> Result<Vec<(Vec<V>, V)>, Exn<'a, V>> {
     let (by, context) = cv.0.pop_fun();
     let mut keyed = Vec::new();
     for item in items_of(&cv.1).map_err(Exn::from)? {

@@ -1,26 +1,26 @@
 //! The DSL's runtime expressions: jq.
 //!
 //! Most are paths, comparisons and constructions with one output; those are evaluated here ([`native`]). All others run
-//! with jaq ([`guarded`]). Every step is counted ([`meter`]), since jq text can loop without end and fill any memory.
+//! with jaq ([`interpreted`]). Every step is counted ([`meter`]), since jq text can loop without end and fill any memory.
 
 mod access;
 mod arithmetic;
 mod compile;
 mod error;
-mod guard;
-mod guarded;
+mod instrument;
+mod interpreted;
 mod library;
 mod lower;
 mod meter;
 mod native;
 
+mod cost;
 mod regex_cost;
 mod source;
 mod template;
 mod tree;
 mod value;
 mod variables;
-mod weight;
 
 #[cfg(test)]
 mod tests;
@@ -31,14 +31,14 @@ use std::sync::{Arc, OnceLock};
 use jaq_core::load::parse::Term;
 use serde_json::Value;
 
+pub(crate) use self::cost::LINEAR_BYTES;
 pub use self::error::{EvalError, ExpressionError};
-use self::guarded::Guard;
+use self::interpreted::Interpreted;
 pub use self::meter::Bounds;
 use self::native::{End, Node};
 use self::source::Wrong;
 pub use self::template::Template;
 pub use self::variables::Variables;
-pub(crate) use self::weight::LINEAR_BYTES;
 use crate::data::Data;
 
 /// A compiled expression. A clone shares it.
@@ -51,8 +51,8 @@ struct Compiled {
     variables: Vec<String>,
     quick_bytes: u64,
     native: Option<Node>,
-    /// For jaq. With a native form: made when that one first needs it.
-    guarded: OnceLock<Option<Guard>>,
+    /// For jaq. With a native form: compiled at the first fallback.
+    interpreted: OnceLock<Option<Interpreted>>,
 }
 
 impl Expression {
@@ -61,7 +61,7 @@ impl Expression {
     pub fn parse(source: &str, variables: &[&str]) -> Result<Self, ExpressionError> {
         let inside = expression_text(source).unwrap_or(source);
         let start = source::offset_of(source, inside.as_ptr().addr()).unwrap_or_default();
-        let (native, guarded, quick_bytes) = source::parse(inside, |term| {
+        let (native, interpreted, quick_bytes) = source::parse(inside, |term| {
             compile::compile(inside, term, variables)
         })
         .map_err(|wrong| ExpressionError {
@@ -74,7 +74,7 @@ impl Expression {
             variables: variables.iter().map(|name| (*name).to_owned()).collect(),
             quick_bytes,
             native,
-            guarded,
+            interpreted,
         })))
     }
 
@@ -160,11 +160,11 @@ impl Expression {
                 Err(end) => return Err(self.ended(end)),
             }
         }
-        let guarded = self.0.guarded.get_or_init(|| self.0.guard());
-        let Some(guarded) = guarded else {
+        let interpreted = self.0.interpreted.get_or_init(|| self.0.interpreted_form());
+        let Some(interpreted) = interpreted else {
             return Err(self.ended(End::Error("it does not compile".into())));
         };
-        Ok(guarded.eval(&self.0.source, input, variables)?.unwrap_or_default())
+        Ok(interpreted.eval(&self.0.source, input, variables)?.unwrap_or_default())
     }
 
     fn ended(&self, end: End) -> EvalError {
@@ -177,12 +177,12 @@ impl Expression {
 }
 
 impl Compiled {
-    fn guard(&self) -> Option<Guard> {
+    fn interpreted_form(&self) -> Option<Interpreted> {
         let variables: Vec<&str> = self.variables.iter().map(String::as_str).collect();
-        let guard = |term: Term<&str>| {
-            Guard::compile(term, &variables).map_err(|_| Wrong { message: String::new(), offset: 0 })
+        let compile = |term: Term<&str>| {
+            Interpreted::compile(term, &variables).map_err(|_| Wrong { message: String::new(), offset: 0 })
         };
-        source::parse(&self.source, guard).ok()
+        source::parse(&self.source, compile).ok()
     }
 }
 

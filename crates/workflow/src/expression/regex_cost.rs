@@ -1,13 +1,25 @@
-//! What a regular expression costs for each byte of text: about as many states as it may have. The library
-//! that runs them goes through all of those for each byte and cannot be interrupted.
+//! Cost of a regular expression for each byte of text: about its number of states. The library that runs the
+//! expression may visit all states for each byte, and cannot be interrupted.
 
-/// The longest text, in bytes. All matches in it are in memory at once.
+/// Maximum size of the text, in bytes. All matches in it are in memory at the same time.
 pub(super) const TEXT_BYTES: usize = 256 << 10;
-/// States beyond which a regular expression is refused.
-const STATES: u64 = 50_000;
+/// Maximum number of states.
+const MAX_STATES: u64 = 50_000;
 
-/// States of `pattern`, too many rather than too few. Err: what is wrong with it.
-pub(super) fn of(pattern: &str) -> Result<u64, String> {
+/// A regular expression may have too many states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the regular expression is too large: about {states} states of at most {MAX_STATES}; repeat less in it"
+)]
+pub(super) struct RegexTooLarge {
+    states: u64,
+}
+
+/// An upper estimate of the number of states of `pattern`.
+///
+/// # Errors
+/// The estimate exceeds [`MAX_STATES`].
+pub(super) fn of(pattern: &str) -> Result<u64, RegexTooLarge> {
     let mut states: u64 = 1;
     let mut times: u64 = 1;
     let mut counting: Option<u64> = None;
@@ -24,7 +36,7 @@ pub(super) fn of(pattern: &str) -> Result<u64, String> {
             (Some(_), ' ') => counting,
             _ => None,
         };
-        // A class such as `\w` or `.` is many states, for Unicode has many letters.
+        // A class such as `\w` or `.` takes many states, since Unicode has many letters.
         states += match c {
             '\\' | '[' => 64,
             '.' => 16,
@@ -32,10 +44,8 @@ pub(super) fn of(pattern: &str) -> Result<u64, String> {
         };
     }
     let states = states.saturating_mul(times);
-    if states > STATES {
-        return Err(format!(
-            "the regular expression is too large: about {states} states of at most {STATES}; repeat less in it"
-        ));
+    if states > MAX_STATES {
+        return Err(RegexTooLarge { states });
     }
     Ok(states)
 }

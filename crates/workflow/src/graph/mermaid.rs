@@ -10,7 +10,7 @@ use super::{Graph, Kind, lines};
 pub fn mermaid(graph: &Graph) -> String {
     let tree = tree(graph);
     let mut out = String::from("flowchart TD\n");
-    // Group 0 is the whole picture. Their order has each before those in it, so that a stack gives the nesting.
+    // Group 0 is the whole graph. Their order has each before those in it, so that a stack gives the nesting.
     let mut stack = vec![(0, false)];
     while let Some((group, closes)) = stack.pop() {
         let indent = "  ".repeat(tree.depth(group) + usize::from(group == 0));

@@ -1,4 +1,4 @@
-//! A workflow as a picture, in Mermaid.
+//! Graphs in Mermaid.
 
 mod mermaid;
 #[cfg(test)]
@@ -7,7 +7,7 @@ mod tree;
 
 pub use mermaid::mermaid;
 
-/// What is drawn. Edges and groups that name a node which is not there are left out.
+/// A graph to draw. Edges and groups that name an unknown node are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Graph {
     /// The nodes, those that come first in the flow first.

@@ -7,7 +7,7 @@ use super::{Graph, Group};
 /// Boxes in each other; the nodes of deeper ones are in the last.
 const MAX_DEPTH: usize = 32;
 
-/// The groups as a list, each before those in it; the first is the whole picture.
+/// The groups as a list, each before those in it; the first is the whole graph.
 pub(super) struct Tree<'g> {
     /// The index of each node.
     pub(super) ids: HashMap<&'g str, usize>,
@@ -67,7 +67,7 @@ impl Tree<'_> {
         self.groups.get(group).map_or("", |flat| flat.title)
     }
 
-    /// 0 for the whole picture.
+    /// 0 for the whole graph.
     pub(super) fn depth(&self, group: usize) -> usize {
         self.groups.get(group).map_or(0, |flat| flat.depth)
     }

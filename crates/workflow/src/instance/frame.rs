@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::event::FrameId;
-use super::listening::Listening;
+use super::listen_state::Listening;
 use crate::data::Data;
 use crate::program::NodeId;
 

@@ -9,7 +9,7 @@ use super::depth::event_taken_in;
 use super::event::FrameId;
 use super::filter::{ActiveFilter, has_attributes};
 use super::frame::{Frame, State};
-use super::listening::{Listening, Resolved, item_bytes};
+use super::listen_state::{Listening, Resolved, item_bytes};
 use super::rules::{firing_value, parse_rule};
 use super::run::Run;
 use super::work::Work;

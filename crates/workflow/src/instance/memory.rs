@@ -2,7 +2,7 @@
 
 use super::event::FrameId;
 use super::frame::{Frame, State, Trying};
-use super::listening::Listening;
+use super::listen_state::Listening;
 use super::state::Instance;
 use super::work::Work;
 use crate::data::Data;

@@ -16,7 +16,7 @@ mod frame;
 mod issue;
 mod iterate;
 mod listen;
-mod listening;
+mod listen_state;
 mod memory;
 mod request;
 mod retry;

@@ -56,10 +56,8 @@ impl Instance {
 /// A rule that was checked when the definition was compiled.
 pub(super) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, RuleError> {
     let compile = |text: &str| {
-        let expression = Expression::parse(text, &[]).map_err(|error| error.to_string())?;
-        let predicate: Predicate = Arc::new(move |event: &Value| {
-            expression.eval_json(event, 0).map_err(|error| error.to_string())
-        });
+        let expression = Expression::parse(text, &[])?;
+        let predicate: Predicate = Arc::new(move |event: &Value| expression.eval_json(event, 0));
         Ok(predicate)
     };
     Rule::parse(rule, sources.max(1), &compile)

@@ -29,8 +29,8 @@ pub fn compile(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
     let mut compiler = Compiler::default();
     let program = match read(text) {
         Ok(root) => compiler.document(&root),
-        Err((place, message)) => {
-            compiler.reader.problems.add(place, message);
+        Err(error) => {
+            compiler.reader.problems.add(error.place, error.fault.to_string());
             None
         }
     };

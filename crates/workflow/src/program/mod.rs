@@ -3,9 +3,9 @@
 mod calls;
 mod compile;
 mod events;
-mod reach;
 mod reader;
 mod tasks;
+mod unreachable;
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::compile::Compiler;
-use super::reach::unreachable;
+use super::unreachable::unreachable;
 use super::{
     Backoff, Block, Case, DataFlow, DurationSpec, Flow, For, Fork, Kind, Node, NodeId, Retry, Try,
 };
@@ -563,13 +563,12 @@ impl Compiler {
         self.reader.template(&error, "`error`")
     }
 
-    /// A condition over many events. What it says is checked by the synthesizer itself.
+    /// A condition over many events, which the synthesizer checks.
     pub fn rule(&mut self, value: &Located, strategy: &super::Strategy) -> Option<Value> {
         let rule = value.to_json();
         let compile = |text: &str| {
             crate::expression::Expression::parse(text, &[])
                 .map(|_| Arc::new(|_: &Value| Ok(json!(null))) as crate::synthesizer::Predicate)
-                .map_err(|error| error.to_string())
         };
         match crate::synthesizer::Rule::parse(&rule, strategy.filters.len().max(1), &compile) {
             Ok(_) => Some(rule),

@@ -1,6 +1,7 @@
 //! Errors of rules, and of events that cannot be counted.
 
 use crate::duration::TextError;
+use crate::expression::{EvalError, ExpressionError};
 
 /// A rule that cannot be used. `Display` says what is wrong, where in the rule, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +80,7 @@ pub enum RuleError {
         /// What stands there.
         text: String,
         /// Why it cannot be used.
-        reason: String,
+        reason: RuleExpressionError,
     },
     /// A name or topic filter that is none.
     #[error("`{pointer}` is `{text}`: {reason}")]
@@ -91,6 +92,20 @@ pub enum RuleError {
         /// What is wrong with it and what to do.
         reason: &'static str,
     },
+}
+
+/// The expression of a rule cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleExpressionError {
+    /// There is no jq text inside of `${ }`.
+    #[error("it is empty")]
+    Empty,
+    /// The text does not start with `${` and end with `}`.
+    #[error("it is not of the form `${{ .data.room }}`")]
+    NoBraces,
+    /// The jq text does not compile.
+    #[error(transparent)]
+    Invalid(#[from] ExpressionError),
 }
 
 impl RuleError {
@@ -116,8 +131,8 @@ pub enum SynthesisError {
     /// The key's expression failed.
     #[error("the key of an event could not be computed: {reason}; check `key` against the events it gets")]
     Key {
-        /// What the expression said.
-        reason: String,
+        /// The error of the expression.
+        reason: EvalError,
     },
     /// The key is `null`: the event has none.
     #[error(
@@ -139,8 +154,8 @@ pub enum SynthesisError {
         "the value of an event could not be computed: {reason}; check `threshold.value` against the events it gets"
     )]
     Value {
-        /// What the expression said.
-        reason: String,
+        /// The error of the expression.
+        reason: EvalError,
     },
     /// The threshold's value is no number.
     #[error(

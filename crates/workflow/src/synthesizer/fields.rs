@@ -3,11 +3,12 @@
 use serde_json::{Map, Number, Value};
 
 use super::Predicate;
-use super::error::{RuleError, kind_of};
+use super::error::{RuleError, RuleExpressionError, kind_of};
 use crate::duration::{self, TextError};
+use crate::expression::ExpressionError;
 
-/// Turns the jq text of an expression into something that can be called.
-pub(super) type Compile<'c> = dyn Fn(&str) -> Result<Predicate, String> + 'c;
+/// Compiles the jq text of an expression.
+pub(super) type Compile<'c> = dyn Fn(&str) -> Result<Predicate, ExpressionError> + 'c;
 
 /// The units of a duration as an object, with their milliseconds.
 const UNITS: [(&str, u64); 5] = [
@@ -177,9 +178,9 @@ impl<'v> Fields<'v> {
         };
         let inside = text.trim().strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).map(str::trim);
         let compiled = match inside {
-            Some("") => Err("it is empty".to_owned()),
-            Some(inside) => compile(inside),
-            None => Err("it is not of the form `${ .data.room }`".to_owned()),
+            Some("") => Err(RuleExpressionError::Empty),
+            Some(inside) => compile(inside).map_err(RuleExpressionError::from),
+            None => Err(RuleExpressionError::NoBraces),
         };
         let failed = |reason| RuleError::Expression { pointer: self.at(key), text: text.clone(), reason };
         compiled.map(Some).map_err(failed)

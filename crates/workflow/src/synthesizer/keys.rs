@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::cell::Cell;
 use super::held::Held;
+use super::key_state::KeyState;
 
 /// Memory of a key's state, beside what it holds: its place in each of the maps, which are half full at least.
 const SLOT_BYTES: usize = 2 * (size_of::<Slot>() + size_of::<(Key, u64)>() + 6 * size_of::<u64>());
@@ -36,13 +36,13 @@ struct Size {
 #[derive(Debug)]
 struct Slot {
     key: Key,
-    cell: Cell,
+    cell: KeyState,
     due: Option<i64>,
     used: u64,
 }
 
 impl Size {
-    fn of(key: &Key, cell: &Cell) -> Self {
+    fn of(key: &Key, cell: &KeyState) -> Self {
         Self { events: cell.events(), times: cell.times(), bytes: slot_bytes(key, cell) }
     }
 
@@ -60,7 +60,7 @@ impl Size {
 }
 
 /// Memory of a key with its state.
-pub(super) fn slot_bytes(key: &Key, cell: &Cell) -> usize {
+pub(super) fn slot_bytes(key: &Key, cell: &KeyState) -> usize {
     SLOT_BYTES + key.as_ref().map_or(0, Held::bytes) + cell.bytes()
 }
 
@@ -89,7 +89,7 @@ impl Keys {
     }
 
     /// Adds a key that is not there; it counts as just used.
-    pub(super) fn add(&mut self, key: Key, cell: Cell) -> u64 {
+    pub(super) fn add(&mut self, key: Key, cell: KeyState) -> u64 {
         let (id, used) = (self.stamp(), self.stamp());
         self.held.add(Size::of(&key, &cell));
         self.ids.insert(key.clone(), id);
@@ -112,7 +112,7 @@ impl Keys {
     pub(super) fn change<T>(
         &mut self,
         id: u64,
-        step: impl FnOnce(&mut Cell, &Key) -> (Option<i64>, T),
+        step: impl FnOnce(&mut KeyState, &Key) -> (Option<i64>, T),
     ) -> Option<T> {
         let slot = self.slots.get_mut(&id)?;
         let before = Size::of(&slot.key, &slot.cell);
@@ -139,17 +139,17 @@ impl Keys {
     }
 
     /// The key that was used the longest time ago.
-    pub(super) fn oldest(&self) -> Option<(u64, &Cell)> {
+    pub(super) fn oldest(&self) -> Option<(u64, &KeyState)> {
         let (_, id) = self.used.first_key_value()?;
         self.slots.get(id).map(|slot| (*id, &slot.cell))
     }
 
-    pub(super) fn cell(&self, id: u64) -> Option<&Cell> {
+    pub(super) fn cell(&self, id: u64) -> Option<&KeyState> {
         self.slots.get(&id).map(|slot| &slot.cell)
     }
 
     /// Lets a key go, with what it held.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Cell> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<KeyState> {
         let slot = self.slots.remove(&id)?;
         self.ids.remove(&slot.key);
         self.used.remove(&slot.used);
@@ -161,7 +161,7 @@ impl Keys {
     }
 
     /// All keys with their states, the least recently used first.
-    pub(super) fn by_use(&self) -> impl Iterator<Item = (&Key, &Cell)> {
+    pub(super) fn by_use(&self) -> impl Iterator<Item = (&Key, &KeyState)> {
         self.used.values().filter_map(|id| self.slots.get(id)).map(|slot| (&slot.key, &slot.cell))
     }
 

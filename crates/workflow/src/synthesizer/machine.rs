@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::cell::Cell;
 use super::error::SynthesisError;
+use super::key_state::KeyState;
 use super::keys::{Key, Keys};
 use super::reading::Reading;
 use super::rule::{Kind, Queue, RATE_EVENTS, Rule};
@@ -190,7 +190,7 @@ impl Synthesizer {
     /// What it remembers at `now_ms`, to be [restored](Self::restore). Takes time and room for every event held.
     pub fn state(&self, now_ms: u64) -> State {
         let by_ms = self.now.max(millis(now_ms)).saturating_neg();
-        let shifted = |(key, cell): (&Key, &Cell)| {
+        let shifted = |(key, cell): (&Key, &KeyState)| {
             let mut cell = cell.clone();
             cell.shift(by_ms);
             (key.clone(), cell)
@@ -255,7 +255,7 @@ impl Synthesizer {
 
     /// Adds the state of a new key, if the condition has any.
     fn add(&mut self, key: Key) -> Option<u64> {
-        let cell = Cell::new(&self.rule, &self.grid, self.now)?;
+        let cell = KeyState::new(&self.rule, &self.grid, self.now)?;
         let due = cell.due(&self.rule, &self.grid);
         let id = self.keys.add(key, cell);
         self.keys.change(id, |_, _| (due, ()));

@@ -115,11 +115,11 @@
 //! If ticks come late, nothing is lost: each window with events fires on its own, in order, and [`Firing::late_ms`]
 //! says by how much it is late.
 
-mod cell;
 mod collect;
 mod error;
 mod fields;
 mod held;
+mod key_state;
 mod keys;
 mod machine;
 mod rate;
@@ -136,14 +136,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use error::{RuleError, SynthesisError};
+use crate::expression::EvalError;
+
+pub use error::{RuleError, RuleExpressionError, SynthesisError};
 pub use machine::Synthesizer;
 pub use reading::Reading;
 pub use rule::{Queue, Rule};
 pub use state::State;
 
-/// Computes something over an event: the key, or the value that a threshold is for. Gives the reason if it cannot.
-pub type Predicate = Arc<dyn Fn(&Value) -> Result<Value, String> + Send + Sync>;
+/// A compiled expression of a rule: computes the key of an event, or the value that a threshold compares.
+pub type Predicate = Arc<dyn Fn(&Value) -> Result<Value, EvalError> + Send + Sync>;
 
 /// A condition that was met.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,6 +7,7 @@ use serde_json::{Number, Value};
 use super::Predicate;
 use super::error::{RuleError, kind_of};
 use super::fields::{Compile, Fields};
+use crate::expression::ExpressionError;
 
 /// The keys of which a rule has exactly one.
 const CONDITIONS: &[&str] = &["count", "window", "rate", "silence", "all", "threshold", "queue"];
@@ -69,18 +70,18 @@ pub(super) struct Level {
 }
 
 impl Rule {
-    /// Reads a rule, as the module describes it.
+    /// Reads a rule of the form that the [module](super) describes.
     ///
-    /// `sources` is the number of filters that `all` waits for; the other conditions do not look at it. `compile` gets
-    /// the jq inside of `${ … }` and gives what computes it over an event, or why it cannot be used.
+    /// `sources` is the number of filters that `all` waits for; the other conditions ignore it. `compile` compiles the
+    /// jq text inside of `${ … }`.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with its place in the rule and what to do.
+    /// The first error, with its place in the rule and the remedy.
     pub fn parse(
         value: &Value,
         sources: usize,
-        compile: &dyn Fn(&str) -> Result<Predicate, String>,
+        compile: &dyn Fn(&str) -> Result<Predicate, ExpressionError>,
     ) -> Result<Self, RuleError> {
         let fields = Fields::new(value, String::new(), KEYS)?;
         let mut conditions = CONDITIONS.iter().filter(|key| fields.get(key).is_some());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cell::Cell;
+use super::key_state::KeyState;
 use super::keys::{Key, slot_bytes};
 
 /// All that a [`Synthesizer`](super::Synthesizer) remembers, without its rule.
@@ -16,7 +16,7 @@ pub struct State {
     /// Where the windows' grid is.
     pub(super) origin_ms: i64,
     /// The least recently used first.
-    pub(super) keys: Vec<(Key, Cell)>,
+    pub(super) keys: Vec<(Key, KeyState)>,
     /// Whether the queue was longer than it may be.
     pub(super) long_queue: bool,
     pub(super) dropped: u64,

@@ -10,17 +10,22 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::expression::ExpressionError;
 
 /// Paths such as `.data.room`, as far as the tests need jq.
-fn compile(text: &str) -> Result<Predicate, String> {
+fn compile(text: &str) -> Result<Predicate, ExpressionError> {
     let pointer = text.replace('.', "/");
     if !pointer.starts_with('/') {
-        return Err("it is no path".into());
+        return Err(ExpressionError { message: "it is no path".into(), offset: 0, text: text.to_owned() });
     }
     Ok(Arc::new(move |event: &Value| match event.pointer(&pointer) {
-        Some(Value::String(text)) if text == "bad" => Err("it is bad".into()),
+        Some(Value::String(text)) if text == "bad" => Err(bad()),
         found => Ok(found.cloned().unwrap_or_default()),
     }))
+}
+
+fn bad() -> EvalError {
+    EvalError::Failed { expression: ".k".into(), message: "it is bad".into() }
 }
 
 fn rule(value: Value) -> Rule {
@@ -326,7 +331,7 @@ fn events_that_cannot_be_counted_change_nothing() {
     let before = counter.counts();
     let mut error = |event: Value| counter.handle(0, &Arc::new(event), 1_000).unwrap_err();
     assert_eq!(error(json!({})), SynthesisError::NoKey);
-    assert_eq!(error(json!({ "k": "bad" })), SynthesisError::Key { reason: "it is bad".into() });
+    assert_eq!(error(json!({ "k": "bad" })), SynthesisError::Key { reason: bad() });
     let long = SynthesisError::LongKey { bytes: 1_025, max_bytes: 1_024 };
     assert_eq!(error(json!({ "k": "x".repeat(1_025) })), long);
     assert_eq!(counter.counts(), before);

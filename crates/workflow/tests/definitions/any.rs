@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use edgefaas_workflow::instance::Cut;
-use edgefaas_workflow::{Action, Environment, Event, Instance, WorkflowError, compile, graph, picture};
+use edgefaas_workflow::{Action, Environment, Event, Instance, WorkflowError, compile, flowchart, graph};
 use serde_json::{Value, json};
 
 /// Events an instance gets at most.
@@ -26,7 +26,7 @@ pub fn definition(text: &str, seed: u8) -> bool {
             return false;
         }
     };
-    let _ = graph::mermaid(&picture(&program));
+    let _ = graph::mermaid(&flowchart(&program));
     let mut instance =
         Instance::new(Arc::from("any"), Arc::new(json!({"x": 1, "list": [1, 2]})), u64::from(seed), 0);
     let (secrets, runtime) = (json!({}), json!({}));

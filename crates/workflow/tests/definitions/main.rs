@@ -1,7 +1,7 @@
 //! What is wrong with definitions, told with its place; and texts that are none.
 
 mod any;
-mod pictures;
+mod flowcharts;
 mod refused;
 
 use proptest::prelude::*;

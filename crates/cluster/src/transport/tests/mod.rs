@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct Node {
     pub(super) id: u64,
     pub(super) handle: Handle,
-    pub(super) events: Events,
+    pub(super) events: EventReceiver,
     pub(super) membership: Arc<Mutex<Membership>>,
     pub(super) identity: Identity,
     pub(super) cancel: CancellationToken,

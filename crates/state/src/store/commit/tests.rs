@@ -162,7 +162,7 @@ fn what_a_snapshot_has_kept_is_reclaimed_when_it_is_gone() {
         space.remove(number.to_be_bytes()).unwrap();
     }
     let before = reclaims();
-    committer.chores.reclaim();
+    committer.requests.reclaim();
     until(&|| reclaims() > before);
     let tables = || {
         let files = std::fs::read_dir(space.path().join("tables")).unwrap();

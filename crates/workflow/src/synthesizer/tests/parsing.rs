@@ -83,7 +83,11 @@ fn what_is_wrong_and_where() {
         (json!({ "count": 1, "limit": 5 }), "/key", "add `key` or remove `limit`"),
         (json!({ "count": 1, "limit": 0, "key": "${ .k }" }), "/limit", "from 1 to 100000"),
         (json!({ "count": 1, "key": "${ }" }), "/key", "it is empty"),
-        (json!({ "count": 1, "key": "${ room }" }), "/key", "cannot be used: it is no path"),
+        (
+            json!({ "count": 1, "key": "${ room }" }),
+            "/key",
+            "cannot be used: in the expression `room`, at byte 0: it is no path",
+        ),
         (json!({ "count": 1, "key": 5 }), "/key", "not an expression such as"),
     ] {
         let shown = rule.to_string();

@@ -1,0 +1,446 @@
+//! Advancing instances: an event goes in, actions come out, and a durable instance is committed between the two.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use edgefaas_broker::Message;
+use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome};
+use edgefaas_functions::registry::LiveWorkflow;
+use edgefaas_functions::trace::new_trace_parent;
+use edgefaas_isolates::Reply;
+use edgefaas_state::store::{Batch, CommitError};
+use edgefaas_workflow::event::is_large;
+use edgefaas_workflow::instance::{Action, Instance, Outgoing};
+use edgefaas_workflow::{Event, Status};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::actions::PendingCall;
+use super::coordinator::Coordinator;
+use super::event_queue::{Queued, StepEffects, Turns};
+use super::instance::{Running, Start};
+use super::outgoing_messages;
+use super::run_state::INSTANCE_BYTES;
+use super::run_state::{End, Refusal, RunState};
+use super::turn::{Paused, YieldTimer};
+
+/// The interval between two commit attempts while the disk is full.
+const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
+
+impl Coordinator {
+    /// Registers an instance within the budgets. [`Event::Start`] starts it.
+    ///
+    /// # Errors
+    /// A budget or the disk has no room for the instance, the chain of calls is too deep, or the node is draining.
+    pub fn enter_workflow(self: &Arc<Self>, start: Start) -> Result<Arc<Running>, InvocationError> {
+        let workflow = start.workflow.clone();
+        let name = || workflow.name.to_string();
+        if self.drain.is_draining() && start.depth == 0 {
+            return Err(InvocationError::Draining);
+        }
+        if start.depth > MAX_DEPTH {
+            return Err(InvocationError::TooDeep { function: name(), depth: start.depth });
+        }
+        let limits = self.limits;
+        let full =
+            |capacity: usize| InvocationError::QueueFull { function: name(), capacity: capacity as u32 };
+        // A running instance may still start children, so that it can finish.
+        if start.depth == 0 && self.running.load(Relaxed) >= limits.running {
+            return Err(full(limits.running));
+        }
+        let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
+        // A child is admitted together with its parent.
+        let is_new = !start.is_recovered && start.parent.is_none();
+        if is_new && workflow.program.durable && !self.broker.wal().has_room(bytes) {
+            let error = self.store.committer().disk_full();
+            return Err(InvocationError::NotStored { function: name(), error });
+        }
+        let root = start.root.unwrap_or_else(|| self.root_budget(start.id));
+        let charge = match start.is_recovered {
+            true => root.charge_recovered(start.id, bytes),
+            false => {
+                let may_exceed_budget = Coordinator::may_exceed_budget(&workflow);
+                root.charge_instance(start.id, bytes, may_exceed_budget).or_else(|error| {
+                    self.make_room(bytes);
+                    root.charge_instance(start.id, bytes, may_exceed_budget).map_err(|_| error)
+                })
+            }
+        };
+        let charge = charge.map_err(|error| InvocationError::OverBudget { workflow: name(), error })?;
+        let mut trace_parent = start.trace_parent;
+        if trace_parent.is_none() && start.parent.is_none() && self.traces.sample(self.clock.now_unix_ms())
+        {
+            trace_parent = Some(new_trace_parent());
+        }
+        let unix_ms = self.clock.now_unix_ms();
+        let instance = Instance::new(start.id.to_string().into(), start.input, start.id.0 as u64, unix_ms);
+        let max_instances = start.workflow.program.max_instances;
+        let mut instances = self.instances.lock();
+        if instances.len() >= limits.instances {
+            return Err(full(limits.instances));
+        }
+        if let Some(max_instances) = max_instances {
+            let same = start.workflow.figures.live.load(Relaxed);
+            if same >= max_instances {
+                return Err(full(max_instances as usize));
+            }
+        }
+        start.workflow.figures.live.fetch_add(1, Relaxed);
+        start.workflow.figures.started.fetch_add(1, Relaxed);
+        self.figures.started.fetch_add(1, Relaxed);
+        let running = Arc::new(Running {
+            id: start.id,
+            workflow: start.workflow,
+            depth: start.depth,
+            trace_parent,
+            parent: start.parent,
+            answer: start.answer,
+            input_bytes: start.input_bytes,
+            memory_bytes: start.memory_bytes.unwrap_or(limits.root.bytes as u64),
+            root,
+            state: Mutex::new(RunState::new(instance, charge)),
+            inbox: Mutex::default(),
+        });
+        instances.insert(running.id, running.clone());
+        Ok(running)
+    }
+
+    /// Runs a workflow from its start to its end, as a function is run. If the future is dropped, the instance
+    /// continues.
+    pub async fn run_workflow(self: &Arc<Self>, start: Start) -> Outcome {
+        let (id, since) = (start.id.to_string(), Instant::now());
+        let workflow = start.workflow.clone();
+        let result = match self.enter_workflow(start) {
+            Err(error) => {
+                workflow.figures.rejected.fetch_add(1, Relaxed);
+                self.figures.rejected.fetch_add(1, Relaxed);
+                Err(error)
+            }
+            Ok(running) => {
+                let (waiter, result) = oneshot::channel();
+                running.state.lock().end = End::Open { waiter: Some(waiter) };
+                self.spawn_advance(running, Queued::now(Event::Start));
+                match result.await {
+                    Ok(Ok(output)) if is_large(&output) => {
+                        let text = tokio::task::spawn_blocking(move || output.to_string()).await;
+                        text.map(Reply::Json).map_err(|_| InvocationError::Draining)
+                    }
+                    Ok(Ok(output)) => Ok(Reply::Json(output.to_string())),
+                    Ok(Err(error)) => Err(InvocationError::Workflow {
+                        workflow: workflow.name.to_string(),
+                        error: Box::new(error),
+                    }),
+                    Err(_) => Err(InvocationError::Draining),
+                }
+            }
+        };
+        let timing =
+            edgefaas_functions::invocation::Timing { execution: since.elapsed(), ..Default::default() };
+        Outcome { id, result, timing }
+    }
+
+    /// Delivers an event to an instance on a new task.
+    pub(crate) fn spawn_advance(self: &Arc<Self>, running: Arc<Running>, queued: Queued) {
+        let coordinator = self.clone();
+        let advancing: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { coordinator.advance(&running, queued).await });
+        self.workers.spawn(advancing);
+    }
+
+    /// Delivers an event to an instance and carries out the calls that follow in this task.
+    pub(crate) async fn advance(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+        let mut next = Some(queued);
+        while let Some(queued) = next {
+            // Boxed, so that an instance without a pending call does not allocate memory for one.
+            let pending = match running.is_durable() {
+                true => Box::pin(self.step_durable(running, [queued])).await,
+                false => self.step(running, queued).await,
+            };
+            next = match pending {
+                Some(pending) => Box::pin(self.carry_out(running, pending)).await,
+                None => None,
+            };
+        }
+    }
+
+    /// Delivers an event to an instance. While a long turn of the instance runs elsewhere, the event waits.
+    pub(super) async fn step(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: Queued,
+    ) -> Option<PendingCall> {
+        let turn = {
+            let mut state = running.state.lock();
+            let queued = state.turns.offer(queued)?;
+            let turn = self.begin_turn(running, &mut state, queued.event, None);
+            if turn.is_err() {
+                state.turns = Turns::busy();
+            }
+            turn
+        };
+        match turn {
+            Ok(actions) => {
+                let pending = self.perform(running, actions, true);
+                if self.ended_when_stored(running).await { pending } else { None }
+            }
+            // Boxed, since few turns are long.
+            Err(paused) => Box::pin(self.step_elsewhere(running, paused)).await,
+        }
+    }
+
+    /// Finishes a long turn, and delivers the events that arrived during it.
+    async fn step_elsewhere(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        paused: Box<Paused>,
+    ) -> Option<PendingCall> {
+        let mut inline: Option<PendingCall> = None;
+        let (mut turn, mut waiting) = (Err(paused), Vec::new().into_iter());
+        let mut timer = YieldTimer::start();
+        loop {
+            timer.yield_if_due().await;
+            let actions = match turn {
+                Ok(actions) => actions,
+                Err(paused) => match self.finish_turn(running, paused).await {
+                    Some(actions) => actions,
+                    None => {
+                        self.forget(running);
+                        return None;
+                    }
+                },
+            };
+            if let Some(pending) = self.perform(running, actions, true)
+                && let Some(before) = inline.replace(pending)
+            {
+                self.spawn_call(running, before);
+            }
+            if !self.ended_when_stored(running).await {
+                return None;
+            }
+            let mut state = running.state.lock();
+            if waiting.as_slice().is_empty() {
+                let Some(more) = state.turns.take() else { return inline };
+                waiting = more.into_iter();
+            }
+            let Some(Queued { event, .. }) = waiting.next() else { return inline };
+            turn = self.begin_turn(running, &mut state, event, None);
+        }
+    }
+
+    /// Reports the end of an instance, if it has ended, once its messages are stored. False if they cannot be stored;
+    /// the instance is then removed.
+    async fn ended_when_stored(self: &Arc<Self>, running: &Arc<Running>) -> bool {
+        let published = {
+            let state = running.state.lock();
+            state.published.filter(|_| state.instance.status().is_ended())
+        };
+        if published.is_some() {
+            // Storing may take as long as the disk takes.
+            running.has_settled();
+        }
+        if let Some(ticket) = published
+            && let Err(error) = self.broker.durable(ticket).await
+        {
+            tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its messages could not be stored");
+            self.forget(running);
+            return false;
+        }
+        self.report_if_ended(running);
+        true
+    }
+
+    /// Updates timers and counts after a turn.
+    pub(super) fn settle(&self, running: &Running, state: &mut RunState) {
+        let due_ms = state.instance.due_ms();
+        self.timers.set(running.id, state.registered.due_ms, due_ms);
+        state.registered.due_ms = due_ms;
+        let fits = state.charge_for(running.input_bytes, state.instance.bytes());
+        state.budget.refusal = match state.budget.refusal {
+            Refusal::None if !fits => Refusal::Due,
+            // The workflow caught the error, and the instance is still too large.
+            Refusal::Delivered { steps } if !fits && state.instance.steps() > steps => Refusal::Due,
+            Refusal::Delivered { .. } | Refusal::Due if fits => Refusal::None,
+            other => other,
+        };
+        let runs = state.instance.status() == Status::Running;
+        if runs != state.registered.is_running {
+            state.registered.is_running = runs;
+            match runs {
+                true => drop(self.running.fetch_add(1, Relaxed)),
+                false => {
+                    self.running.fetch_sub(1, Relaxed);
+                    self.room.notify_one();
+                }
+            }
+        }
+    }
+
+    pub(super) fn secrets_of(&self, workflow: &LiveWorkflow) -> Value {
+        let names = &workflow.program.secrets;
+        if names.is_empty() {
+            return Value::Object(serde_json::Map::new());
+        }
+        let value =
+            |name: &String| Some((name.clone(), Value::String(self.secrets.get(&workflow.app, name)?)));
+        Value::Object(names.iter().filter_map(value).collect())
+    }
+
+    /// Advances a durable instance. The events, the effects of its functions and its messages are committed in one
+    /// batch before the next step starts. Events that arrive during the commit go into the next batch.
+    pub(super) async fn step_durable(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        queued: impl IntoIterator<Item = Queued>,
+    ) -> Option<PendingCall> {
+        {
+            let mut state = running.state.lock();
+            if !state.turns.begin(queued) {
+                return None;
+            }
+        }
+        let mut inline: Option<PendingCall> = None;
+        loop {
+            let Some(taken) = running.state.lock().turns.take() else { break };
+            let mut queued = Vec::with_capacity(taken.len());
+            for item in taken {
+                match &item.inbox {
+                    Some((_, Some(ticket))) if self.broker.durable(*ticket).await.is_err() => {
+                        // The event was never accepted, and its sender has received the error.
+                        if matches!(item.event, Event::Start) {
+                            self.forget(running);
+                            return None;
+                        }
+                    }
+                    _ => queued.push(item),
+                }
+            }
+            if queued.is_empty() {
+                continue;
+            }
+            let mut batch = Batch::default();
+            let mut outgoing = Vec::new();
+            // The events stay charged to the budgets until they are on the disk.
+            let mut charges = Vec::new();
+            let mut actions = Vec::new();
+            let mut timer = YieldTimer::start();
+            for Queued { event, effects, inbox, charge } in queued {
+                timer.yield_if_due().await;
+                charges.extend(charge);
+                let (turn, logged) = {
+                    let mut state = running.state.lock();
+                    let number = inbox.map(|(number, _)| number);
+                    let logged = self.log_event(running, &mut state, &event, number, &mut batch);
+                    (self.begin_turn(running, &mut state, event, Some(logged.times_ms())), logged)
+                };
+                if let Some(StepEffects { batch: changes, source, messages, .. }) = effects {
+                    batch.append(changes);
+                    outgoing.extend(self.publisher.put_messages(
+                        &mut batch,
+                        &source,
+                        running.depth + 1,
+                        &messages,
+                    ));
+                }
+                match turn {
+                    Ok(more) => actions.extend(more),
+                    // Boxed, since few turns are long.
+                    Err(paused) => match Box::pin(self.finish_turn(running, paused)).await {
+                        Some(more) => actions.extend(more),
+                        None => {
+                            self.forget(running);
+                            return None;
+                        }
+                    },
+                }
+                self.log_turn(&running.state.lock(), logged, &mut batch);
+            }
+            {
+                let mut state = running.state.lock();
+                let published: Vec<Message> = self.messages_of(running, &mut actions);
+                outgoing.extend(self.publisher.put_messages(
+                    &mut batch,
+                    &running.workflow.name,
+                    running.depth + 1,
+                    &published,
+                ));
+                self.log_state(running, &mut state, &mut batch);
+            }
+            if let Err(error) = self.commit_step(running, batch).await {
+                // The stored instance is unchanged and continues from there at the next start.
+                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its step could not be stored");
+                self.forget(running);
+                return None;
+            }
+            drop(charges);
+            self.publisher.send(outgoing);
+            if let Some(pending) = self.perform(running, actions, false)
+                && let Some(before) = inline.replace(pending)
+            {
+                self.spawn_call(running, before);
+            }
+            self.report_if_ended(running);
+        }
+        inline
+    }
+
+    /// Commits the batch of a step. While the disk is full, retries every [`DISK_WAIT`].
+    async fn commit_step(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
+        loop {
+            match self.store.committer().commit(batch.clone(), self.durability).await {
+                Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
+                    running.has_settled();
+                    tokio::time::sleep(DISK_WAIT).await
+                }
+                committed => return committed,
+            }
+        }
+    }
+
+    /// Removes the publishes from `actions` and returns their messages.
+    fn messages_of(&self, running: &Running, actions: &mut Vec<Action>) -> Vec<Message> {
+        let mut messages = Vec::new();
+        actions.retain(|action| match action {
+            Action::Publish(outgoing) => {
+                messages.extend(self.message_of(running, outgoing));
+                false
+            }
+            _ => true,
+        });
+        messages
+    }
+
+    pub(super) fn message_of(&self, running: &Running, outgoing: &Outgoing) -> Option<Message> {
+        match outgoing_messages::of(
+            outgoing,
+            &running.workflow.permissions,
+            self.publisher.max_message_bytes(),
+        ) {
+            Ok(message) => Some(message),
+            Err(error) => {
+                let path = &running.workflow.program.node(outgoing.node).path;
+                let text = format!("{path}: {error}");
+                let (name, id) = (&running.workflow.name, running.id.to_string());
+                self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
+                None
+            }
+        }
+    }
+
+    pub(super) fn note(&self, running: &Running, note: &edgefaas_workflow::instance::Note) {
+        if self.traces.is_on() {
+            let mut state = running.state.lock();
+            let node = note.node.map(|node| running.workflow.program.node(node));
+            if let Some(span) =
+                state.spans.note(&self.traces, running, note, node, self.clock.now_unix_us())
+            {
+                let secrets = &running.workflow.program.secrets;
+                drop(state);
+                self.traces.add(span, |text| self.secrets.mask(&running.workflow.app, secrets, text));
+            }
+        }
+        self.publish_lifecycle(running, note);
+    }
+}

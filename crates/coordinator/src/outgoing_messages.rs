@@ -1,0 +1,234 @@
+//! Messages of workflows: events, publishes, answers, lifecycle events and dead letters.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_broker::topic::{TopicName, TopicNameError};
+use edgefaas_broker::{Message, Properties, QoS};
+use edgefaas_functions::answer::Answer;
+use edgefaas_functions::dead_letter::DeadLetter;
+use edgefaas_functions::durable::AnswerTo;
+use edgefaas_functions::invocation::InvocationError;
+use edgefaas_functions::problem::Problem;
+use edgefaas_functions::topics::{
+    EMITTED_EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, takes_from_functions,
+};
+use edgefaas_isolates::Reply;
+use edgefaas_manifest::Permissions;
+use edgefaas_workflow::event::lifecycle;
+use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
+use serde_json::{Value, json};
+use ulid::Ulid;
+
+use super::coordinator::Coordinator;
+use super::instance::Running;
+use super::run_state::WorkflowResult;
+
+/// Content type of CloudEvents in their JSON form (CloudEvents MQTT binding, section 3.2).
+pub(crate) const CLOUD_EVENT: &str = "application/cloudevents+json";
+
+/// A message of a workflow that cannot be sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MessageError {
+    /// The topic is invalid.
+    #[error("`{topic}`: {error}")]
+    Topic { topic: String, error: TopicNameError },
+    /// The type of an event gives no valid topic.
+    #[error("`{kind}`: {error}")]
+    EventType { kind: String, error: TopicNameError },
+    /// The message has neither a topic nor the type of an event.
+    #[error("the message has no topic")]
+    NoTopic,
+    /// The workflow has no permission to publish to the topic.
+    #[error(
+        "the workflow may not publish to `{topic}`: its permissions.publish in the manifest do not name it"
+    )]
+    Forbidden { topic: String },
+    /// The topic belongs to the node.
+    #[error("only the node publishes to `{topic}`")]
+    Reserved { topic: String },
+    /// A property has no form in MQTT.
+    #[error("{problem}")]
+    Properties { problem: String },
+    /// The message is larger than the broker allows.
+    #[error("the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)")]
+    TooLarge { bytes: usize, max_bytes: usize },
+}
+
+/// The message that a workflow sends, of at most `max_bytes` with its properties.
+///
+/// # Errors
+/// See [`MessageError`].
+pub(super) fn of(
+    outgoing: &Outgoing,
+    permissions: &Permissions,
+    max_bytes: usize,
+) -> Result<Message, MessageError> {
+    let topic = match (&outgoing.topic, &outgoing.content) {
+        (Some(topic), _) => {
+            let name = TopicName::new(topic.as_str())
+                .map_err(|error| MessageError::Topic { topic: topic.clone(), error })?;
+            if !permissions.allows_publish(topic) {
+                return Err(MessageError::Forbidden { topic: topic.clone() });
+            }
+            if !takes_from_functions(topic) {
+                return Err(MessageError::Reserved { topic: topic.clone() });
+            }
+            name
+        }
+        (None, Content::CloudEvent(event)) => {
+            let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
+            let level: String =
+                kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
+            TopicName::new(format!("{EMITTED_EVENTS}{level}"))
+                .map_err(|error| MessageError::EventType { kind: kind.to_owned(), error })?
+        }
+        (None, Content::Payload(_)) => return Err(MessageError::NoTopic),
+    };
+    let (payload, content_type) = match &outgoing.content {
+        Content::CloudEvent(event) => (event.to_string(), Some(CLOUD_EVENT)),
+        Content::Payload(Value::String(text)) => (text.clone(), None),
+        Content::Payload(Value::Null) => (String::new(), None),
+        Content::Payload(other) => (other.to_string(), Some("application/json")),
+    };
+    let properties = Properties {
+        content_type: content_type.map(Into::into),
+        user: outgoing.headers.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
+        ..Properties::default()
+    };
+    if let Some(problem) = properties.problem() {
+        return Err(MessageError::Properties { problem });
+    }
+    let qos = match outgoing.qos {
+        0 => QoS::AtMostOnce,
+        1 => QoS::AtLeastOnce,
+        _ => QoS::ExactlyOnce,
+    };
+    let message = Message::new(topic, Bytes::from(payload))
+        .with_qos(qos)
+        .with_retain(outgoing.retain)
+        .with_properties(properties);
+    let bytes = message.weight();
+    match bytes > max_bytes {
+        true => Err(MessageError::TooLarge { bytes, max_bytes }),
+        false => Ok(message),
+    }
+}
+
+impl Coordinator {
+    /// True if a client or a workflow subscribes to the lifecycle events of a workflow.
+    pub(super) fn has_lifecycle_subscriber(&self, workflow: &str) -> bool {
+        let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
+        self.broker.has_subscribers_below(NODE_LEVEL, EVENTS_LEVEL)
+            && any.into_iter().any(|kind| {
+                let topic = |what: &str| format!("{LIFECYCLE_EVENTS}{workflow}/{what}/{}", kind.word());
+                self.broker.has_subscribers(&topic("workflow"))
+                    || self.broker.has_subscribers(&topic("task"))
+            })
+    }
+
+    /// Publishes a lifecycle event of a workflow or task, if it has a subscriber.
+    pub(super) fn publish_lifecycle(&self, running: &Running, note: &Note) {
+        let name = &running.workflow.name;
+        let what = if note.node.is_some() { "task" } else { "workflow" };
+        let topic = format!("{LIFECYCLE_EVENTS}{name}/{what}/{}", note.kind.word());
+        if !self.broker.has_subscribers(&topic) {
+            return;
+        }
+        let program = &running.workflow.program;
+        let mut data = json!({
+            "name": format!("{}.{}", program.name, program.namespace),
+            "workflow": {"namespace": program.namespace, "name": program.name, "version": program.version},
+            "instance": running.id.to_string(),
+        });
+        if let Some(node) = note.node {
+            data["task"] = Value::from(program.node(node).path.as_str());
+        }
+        let part = match note.kind {
+            NoteKind::Started => "input",
+            NoteKind::Completed => "output",
+            NoteKind::Faulted | NoteKind::Retried => "error",
+            NoteKind::Skipped | NoteKind::Cancelled => "data",
+        };
+        data[part] = note.value.to_json();
+        let text = self.secrets.mask(&running.workflow.app, &program.secrets, data.to_string());
+        let data = serde_json::from_str(&text).unwrap_or_default();
+        let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(self.clock.now_unix_ms() as i64)
+            .unwrap_or_default()
+            .to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+        let kind = format!("{what}.{}", note.kind.word());
+        let event = lifecycle(&Ulid::generate().to_string(), &kind, name, &time, data);
+        let Ok(topic) = TopicName::new(topic) else { return };
+        let properties = Properties { content_type: Some(CLOUD_EVENT.into()), ..Properties::default() };
+        let message = Message::new(topic, Bytes::from(event.to_string())).with_properties(properties);
+        self.publisher.publish(name, running.depth.saturating_add(1), message);
+    }
+
+    /// Publishes the answer to an MQTT caller. Without a caller or another receiver of the result, a failure becomes a
+    /// dead letter.
+    pub(super) fn answer_workflow(
+        self: &Arc<Self>,
+        running: &Running,
+        result: &WorkflowResult,
+        is_reported: bool,
+    ) {
+        let name = &running.workflow.name;
+        let problem = |error: &edgefaas_workflow::WorkflowError| {
+            let error =
+                InvocationError::Workflow { workflow: name.to_string(), error: Box::new(error.clone()) };
+            Problem::of(&error, Some(&running.id.to_string()))
+        };
+        if let Some(to) = &running.answer {
+            let result = match result {
+                Ok(output) => Ok(Reply::Json(output.to_string())),
+                Err(error) => Err(problem(error)),
+            };
+            if let Some(message) = self.workflow_answer(running, to, result) {
+                self.publisher.answer(
+                    name,
+                    running.depth.saturating_add(1),
+                    to.requester.as_ref().map(|r| r.client()),
+                    message,
+                );
+            }
+            return;
+        }
+        let Err(error) = result else { return };
+        if is_reported || running.parent.is_some() || running.is_durable() {
+            return;
+        }
+        let problem = problem(error);
+        let reason = self.secrets.mask(
+            &running.workflow.app,
+            &running.workflow.program.secrets,
+            problem.detail.clone(),
+        );
+        let letter = DeadLetter {
+            name: name.to_string(),
+            title: problem.title.to_string(),
+            detail: reason,
+            status: problem.status,
+            about: vec![("instance", running.id.to_string())],
+            content_type: Some("application/json".to_owned()),
+            payload: Bytes::from(running.input_text()),
+        };
+        if let Some(letter) = letter.message(self.publisher.max_message_bytes()) {
+            self.publisher.publish(name, running.depth.saturating_add(1), letter);
+        }
+    }
+
+    fn workflow_answer(
+        &self,
+        running: &Running,
+        to: &AnswerTo,
+        result: Result<Reply, Problem>,
+    ) -> Option<Message> {
+        let answer = Answer {
+            topic: TopicName::new(to.topic.as_str()).ok()?,
+            correlation_data: to.correlation_data.clone(),
+            depth: running.depth,
+            requester: to.requester.as_ref().map(|requester| requester.client()),
+        };
+        answer.message(result, self.publisher.max_message_bytes())
+    }
+}

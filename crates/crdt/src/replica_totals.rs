@@ -1,0 +1,171 @@
+//! Totals by replica, the base of the counters. The total of a replica only grows, so the larger of two is the later one.
+
+use std::collections::BTreeMap;
+use std::mem::size_of;
+
+use postcard::Error;
+
+use crate::ReplicaId;
+use crate::wire::{Reader, Wire};
+
+/// What a replica counted so far.
+pub(crate) trait Total: Copy + Default + PartialEq + Wire {
+    /// The pairwise larger of two totals of one replica.
+    fn join(self, other: Self) -> Self;
+    /// The sum of totals of two replicas, if it fits.
+    fn checked_plus(self, other: Self) -> Option<Self>;
+}
+
+/// The totals of all replicas. A node's folded incarnations are one base; above it stand those that still count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReplicaTotals<T> {
+    bases: BTreeMap<u64, Base<T>>,
+    totals: BTreeMap<ReplicaId, T>,
+}
+
+/// What a node's incarnations up to and with `up_to` counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Base<T> {
+    up_to: u32,
+    total: T,
+}
+
+impl<T> Default for ReplicaTotals<T> {
+    fn default() -> Self {
+        Self { bases: BTreeMap::new(), totals: BTreeMap::new() }
+    }
+}
+
+impl<T: Total> ReplicaTotals<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bases.is_empty() && self.totals.is_empty()
+    }
+
+    pub(crate) fn has_bases(&self) -> bool {
+        !self.bases.is_empty()
+    }
+
+    /// Everything that counts.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = T> + '_ {
+        self.bases.values().map(|base| base.total).chain(self.totals.values().copied())
+    }
+
+    pub(crate) fn get(&self, replica: ReplicaId) -> T {
+        self.totals.get(&replica).copied().unwrap_or_default()
+    }
+
+    /// Sets a replica's total and gives it as a delta.
+    pub(crate) fn set(&mut self, replica: ReplicaId, total: T) -> Self {
+        self.totals.insert(replica, total);
+        Self { bases: BTreeMap::new(), totals: BTreeMap::from([(replica, total)]) }
+    }
+
+    /// Sets a replica's total where no delta is wanted; none takes it away.
+    pub(crate) fn replace(&mut self, replica: ReplicaId, total: Option<T>) {
+        match total {
+            Some(total) => self.totals.insert(replica, total),
+            None => self.totals.remove(&replica),
+        };
+    }
+
+    pub(crate) fn folded_up_to(&self, node: u64) -> Option<u32> {
+        self.bases.get(&node).map(|base| base.up_to)
+    }
+
+    /// The higher base of a node wins and covers the totals below it.
+    pub(crate) fn merge(&mut self, other: &Self) -> bool {
+        let mut changed = false;
+        for (node, theirs) in &other.bases {
+            changed |= self.take_base(*node, *theirs);
+        }
+        for (replica, theirs) in &other.totals {
+            if self.bases.get(&replica.node).is_some_and(|base| replica.incarnation <= base.up_to) {
+                continue;
+            }
+            let ours = self.totals.entry(*replica).or_insert_with(|| {
+                changed = true;
+                T::default()
+            });
+            let joined = ours.join(*theirs);
+            changed |= joined != *ours;
+            *ours = joined;
+        }
+        changed
+    }
+
+    pub(crate) fn fold(&mut self, node: u64, up_to: u32) -> bool {
+        let base = self.bases.get(&node).copied();
+        if base.is_some_and(|base| base.up_to >= up_to) {
+            return false;
+        }
+        let mut covered = self.totals.range(incarnations(node, up_to)).map(|(_, total)| *total).peekable();
+        if base.is_none() && covered.peek().is_none() {
+            return false;
+        }
+        let start = base.map(|base| base.total).unwrap_or_default();
+        let Some(total) = covered.try_fold(start, T::checked_plus) else { return false };
+        self.take_base(node, Base { up_to, total })
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.totals.len() * (size_of::<ReplicaId>() + size_of::<T>())
+            + self.bases.len() * (size_of::<u64>() + size_of::<Base<T>>())
+    }
+
+    /// The totals alone, for a state without bases.
+    pub(crate) fn write_totals(&self, out: &mut Vec<u8>) {
+        self.totals.write(out);
+    }
+
+    pub(crate) fn read_totals(from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { bases: BTreeMap::new(), totals: BTreeMap::read(from)? })
+    }
+
+    fn take_base(&mut self, node: u64, theirs: Base<T>) -> bool {
+        let joined = match self.bases.get(&node) {
+            Some(ours) if ours.up_to > theirs.up_to => *ours,
+            Some(ours) if ours.up_to == theirs.up_to => {
+                Base { up_to: ours.up_to, total: ours.total.join(theirs.total) }
+            }
+            _ => theirs,
+        };
+        let changed = self.bases.insert(node, joined) != Some(joined);
+        while let Some((replica, _)) = self.totals.range(incarnations(node, joined.up_to)).next() {
+            let replica = *replica;
+            self.totals.remove(&replica);
+        }
+        changed
+    }
+}
+
+impl<T: Total> Wire for ReplicaTotals<T> {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.bases.write(out);
+        self.totals.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        let bases: BTreeMap<u64, Base<T>> = BTreeMap::read(from)?;
+        let mut tally = Self::read_totals(from)?;
+        for (node, base) in bases {
+            tally.take_base(node, base);
+        }
+        Ok(tally)
+    }
+}
+
+impl<T: Wire> Wire for Base<T> {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.up_to.write(out);
+        self.total.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { up_to: u32::read(from)?, total: T::read(from)? })
+    }
+}
+
+/// A node's incarnations up to and with one.
+pub(crate) fn incarnations(node: u64, up_to: u32) -> std::ops::RangeInclusive<ReplicaId> {
+    ReplicaId::new(node, 0)..=ReplicaId::new(node, up_to)
+}
