@@ -34,7 +34,7 @@ pub use self::error::{BuildError, RunError};
 use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
-use crate::bridge::{Bridges, ViaHook};
+use crate::bridge::{Bridges, LoopPreventionHook};
 use crate::cluster::Cluster;
 use crate::config::NodeConfig;
 use crate::control::{self, ControlParts, NodeFacts};
@@ -142,7 +142,7 @@ impl Node {
         let access = Arc::new(Access::new(policy, clock.clone()));
         let access_hook = Arc::new(AccessHook(access.clone()));
         // A client without publish permission cannot trigger a function: access comes first.
-        let via = Arc::new(ViaHook::new(&store.node_id(), &config.broker.bridge_clients));
+        let via = Arc::new(LoopPreventionHook::new(&store.node_id(), &config.broker.bridge_clients));
         let hooks = Hooks {
             publish: vec![access_hook.clone(), via, coordination.clone()],
             session: vec![access_hook],
