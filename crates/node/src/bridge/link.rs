@@ -42,7 +42,7 @@ const MAX_PENDING_ACKS: usize = 4096;
 const MAX_IN_FLIGHT: u16 = 1000;
 /// Maximum number of messages in flight to the other broker with MQTT 3.1.1, which has no Receive Maximum.
 const MAX_IN_FLIGHT_V311: u16 = 100;
-/// Bytes that are reserved for the growth of a packet on its way through the bridge, without the remote prefix.
+/// Maximum growth of a packet in the bridge, without the remote prefix: the bridge adds a user property.
 const OVERHEAD_BYTES: usize = 256;
 /// Interval of the attempts to publish a message for which this node's broker has no room.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -106,7 +106,8 @@ pub async fn serve<S>(
                 connection.as_mut().graceful_shutdown();
             }
             () = progress.evicted() => {
-                tracing::debug!(peer = %progress.address(), "a connection was closed to free memory: its client reads too slowly");
+                let peer = progress.address();
+                tracing::debug!(%peer, "a connection was closed to free memory: its client reads too slowly");
                 return socket.reset_on_close();
             }
             () = socket.failed() => return,

@@ -121,8 +121,8 @@ impl ReplyBudget {
         Self(Arc::new(Shared { max_bytes, wait_limits, state: Mutex::default(), released: Notify::new() }))
     }
 
-    /// Reserves memory for the reply of a function, before it runs. Reserves nothing for a function
-    /// with small replies. While the size of its replies is unknown, only one call of a function reserves memory.
+    /// Reserves memory for the reply of a function, before it runs. Reserves nothing for a function with small replies. While the
+    /// size of its replies is unknown, only one call of a function reserves memory at a time.
     ///
     /// # Errors
     /// [`ReplyBudgetFull`] if not enough memory is free now.
