@@ -27,7 +27,8 @@ pub struct BridgeSection {
     pub password_file: Option<PathBuf>,
     /// Client identifier at the other broker; by default made of the node's id and the bridge's name.
     pub client_id: Option<String>,
-    /// Keepalive: after this time without a packet the bridge sends a ping, and disconnects if no answer arrives.
+    /// Interval of PINGREQ. The bridge disconnects if nothing arrives between two of them. A Server Keep Alive of the other broker
+    /// replaces this value.
     #[serde(with = "humantime_serde", default = "default_keepalive")]
     pub keepalive: Duration,
     /// The version of the protocol.
@@ -159,61 +160,62 @@ impl BridgeSection {
     /// # Errors
     /// The URL is not a valid URL of a broker.
     pub fn remote(&self) -> Result<Remote, BridgeConfigError> {
-        let wrong = |problem: String| BridgeConfigError { bridge: self.name.clone(), problem };
-        let expected =
-            || wrong(format!("url = {:?} is not mqtt://HOST:PORT or mqtts://HOST:PORT", self.url));
-        let uri: http::Uri = self.url.parse().map_err(|_| expected())?;
+        let invalid = |problem: String| BridgeConfigError { bridge: self.name.clone(), problem };
+        let invalid_url =
+            || invalid(format!("url = {:?} is not mqtt://HOST:PORT or mqtts://HOST:PORT", self.url));
+        let uri: http::Uri = self.url.parse().map_err(|_| invalid_url())?;
         let (tls, default_port) = match uri.scheme_str() {
             Some("mqtt") => (false, 1883),
             Some("mqtts") => (true, 8883),
-            _ => return Err(expected()),
+            _ => return Err(invalid_url()),
         };
-        let authority = uri.authority().ok_or_else(expected)?;
+        let authority = uri.authority().ok_or_else(invalid_url)?;
         if authority.as_str().contains('@') {
-            return Err(wrong("the URL has a user in it: use `username` and `password_file`".into()));
+            return Err(invalid("the URL contains a user name: use `username` and `password_file`".into()));
         }
         if uri.path_and_query().is_some_and(|path| path != "/") {
-            return Err(expected());
+            return Err(invalid_url());
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(Remote { host, port: authority.port_u16().unwrap_or(default_port), tls })
     }
 
-    fn problem(&self) -> Result<(), String> {
+    /// Validates the settings of this bridge; the error is the problem.
+    fn validate(&self) -> Result<(), String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
         if self.name.is_empty() || self.name.len() > 63 || !self.name.bytes().all(allowed) {
-            return Err("a name has 1 to 63 of a-z, A-Z, 0-9, `_`, `-` and `.`".into());
+            return Err("a name must have 1 to 63 characters of a-z, A-Z, 0-9, `_`, `-` and `.`".into());
         }
         let remote = self.remote().map_err(|error| error.problem)?;
         if remote.tls && self.ca.is_none() {
-            return Err("mqtts:// needs `ca`: the file with the certificates to trust".into());
+            return Err("mqtts:// needs `ca`: the file with the trusted certificates".into());
         }
         if !remote.tls && (self.ca.is_some() || self.cert.is_some()) {
             return Err("`ca` and `cert` are for mqtts:// only".into());
         }
         if self.cert.is_some() != self.key.is_some() {
-            return Err("`cert` and `key` go together".into());
+            return Err("`cert` and `key` must be set together".into());
         }
         if self.password_file.is_some() && self.username.is_none() {
             return Err("`password_file` needs `username`".into());
         }
         if !(1..=65_535).contains(&self.keepalive.as_secs()) {
-            return Err("`keepalive` is from 1s to 65535s".into());
+            return Err("`keepalive` must be from 1s to 65535s".into());
         }
         if self.topics.is_empty() {
-            return Err("without `topics` nothing goes over it".into());
+            return Err("`topics` is empty: the bridge would relay nothing".into());
         }
         for topic in &self.topics {
             for prefix in [&topic.local_prefix, &topic.remote_prefix] {
                 if prefix.contains(['+', '#', '\0']) {
-                    return Err(format!("the prefix {prefix:?} must not have `+` or `#` in it"));
+                    return Err(format!("the prefix {prefix:?} must not contain `+`, `#` or a zero byte"));
                 }
             }
             for filter in [topic.local_filter(), topic.remote_filter()] {
                 let parsed = TopicFilter::new(filter.clone());
                 let parsed = parsed.map_err(|error| format!("the filter {filter:?}: {error}"))?;
                 if parsed.is_shared() {
-                    return Err(format!("the filter {filter:?} is of a shared subscription"));
+                    return Err(format!("the filter {filter:?} must not be a shared subscription"));
                 }
             }
         }
@@ -224,14 +226,14 @@ impl BridgeSection {
 /// Validates the settings of all bridges.
 ///
 /// # Errors
-/// The first invalid setting.
+/// [`BridgeConfigError`] with the first invalid setting.
 pub fn check(bridges: &[BridgeSection]) -> Result<(), BridgeConfigError> {
     let mut names = HashSet::new();
     for section in bridges {
-        let wrong = |problem: String| BridgeConfigError { bridge: section.name.clone(), problem };
-        section.problem().map_err(wrong)?;
+        let invalid = |problem: String| BridgeConfigError { bridge: section.name.clone(), problem };
+        section.validate().map_err(invalid)?;
         if !names.insert(&section.name) {
-            return Err(wrong("there are two of this name".into()));
+            return Err(invalid("another bridge has the same name".into()));
         }
     }
     Ok(())
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         for (url, host, port, tls) in [
             ("mqtt://127.0.0.1", "127.0.0.1", 1883, false),
             ("mqtts://broker.example.org", "broker.example.org", 8883, true),
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_make_no_sense_are_refused_with_the_reason() {
+    fn invalid_settings_are_refused_with_the_reason() {
         for (extra, reason) in [
             ("url = \"http://a\"", "is not mqtt://HOST:PORT"),
             ("url = \"mqtt://me@a\"", "use `username`"),
@@ -279,10 +281,13 @@ mod tests {
             ("password_file = \"x\"", "needs `username`"),
             ("keepalive = \"0s\"", "from 1s"),
             ("version = \"3.1\"", "3.1.1"),
-            ("topics = []", "nothing goes over it"),
+            ("topics = []", "would relay nothing"),
             ("topics = [{ filter = \"a/#/b\", direction = \"in\" }]", "a/#/b"),
             ("topics = [{ filter = \"a\", direction = \"in\", qos = 3 }]", "qos is 0, 1 or 2"),
-            ("topics = [{ filter = \"a\", direction = \"in\", local_prefix = \"+/\" }]", "must not have"),
+            (
+                "topics = [{ filter = \"a\", direction = \"in\", local_prefix = \"+/\" }]",
+                "must not contain",
+            ),
         ] {
             let error = parse(extra).expect_err(extra);
             assert!(error.contains(reason), "{extra}: {error}");

@@ -1,22 +1,22 @@
 //! Bridges: connections of this node, as a client, to other brokers.
 //!
 //! ```text
-//! config   [[bridges]]
-//! topics   prefixes there and back
-//! via      the nodes that a message has passed
-//! wire     packets of a client (rumqttc's codecs), both versions
-//! relay    what packets mean: no I/O, no clock
-//! link     one connection with both of its ends
-//! recorded what is remembered over restarts
+//! config           [[bridges]]
+//! topics           mapping between local and remote topics
+//! loop_prevention  list of the nodes that a message has passed, and its hook
+//! codec            packets of an MQTT client (rumqttc's codecs), both versions
+//! relay            translation of packets: no I/O, no clock
+//! link             one connection to the other broker and to this node's broker
+//! records          records in the store
 //! ```
 
+mod codec;
 pub mod config;
 mod link;
-mod recorded;
+mod loop_prevention;
+mod records;
 mod relay;
 mod topics;
-mod via;
-mod wire;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -30,16 +30,16 @@ use tokio_util::sync::CancellationToken;
 
 use self::config::BridgeSection;
 use self::link::Ended;
+pub use self::loop_prevention::LoopPreventionHook;
 use self::topics::Topics;
-pub use self::via::ViaHook;
 
 /// Prefix of the client identifiers of bridges' sessions in this node's broker.
 const SESSION_PREFIX: &str = "$bridge/";
 /// Backoff after the first failure; it doubles after each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
-/// A connection of at least this duration resets the backoff.
-const GOOD_CONNECTION: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// An attempt that lasts longer than this resets the backoff. The time for connecting counts as well.
+const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 
 /// All bridges of a node.
 pub struct Bridges {
@@ -57,18 +57,19 @@ pub(crate) struct Bridge {
     out_filters: Vec<TopicFilter>,
     /// Client identifier of its session in this node's broker.
     client_id: Arc<str>,
-    figures: Figures,
+    counters: Counters,
     /// QoS 2 messages of the other broker that wait for PUBREL. Locked during a connection.
     unreleased: tokio::sync::Mutex<HashSet<u16>>,
     /// Known subscriptions of the session at the other broker.
     subscribed: Mutex<BTreeSet<String>>,
-    /// Number of consecutive CONNECTs with the bridge flag (MQTT 3.1.1) that the other broker did not answer.
-    not_understood: AtomicU32,
+    /// Number of CONNECTs after which the other broker refused the protocol version or the connection failed. An accepted
+    /// CONNECT with the bridge flag resets it. See [`sends_bridge_flag`](Self::sends_bridge_flag).
+    failed_connects: AtomicU32,
 }
 
 /// Counters of a bridge.
 #[derive(Default)]
-struct Figures {
+struct Counters {
     incoming: AtomicU64,
     outgoing: AtomicU64,
     lost: AtomicU64,
@@ -92,15 +93,15 @@ pub struct BridgeStatus {
     pub incoming: u64,
     /// Messages that the other broker has acknowledged.
     pub outgoing: u64,
-    /// Lost messages: refused by either broker, or dropped from a full queue. Losses of other subscribers to the same
-    /// filter on this node count as well.
+    /// Lost messages: refused by either broker, not relayable, or dropped from a full queue. Drops of other subscribers to the
+    /// same filter on this node and refused subscriptions count as well.
     pub dropped: u64,
     /// Last error.
     pub last_error: Option<String>,
 }
 
 impl Bridges {
-    /// Opens the bridges of a validated configuration.
+    /// Creates the bridges of a validated configuration; [`tasks`](Self::tasks) connects them.
     ///
     /// # Errors
     /// Their stored records cannot be read.
@@ -112,20 +113,20 @@ impl Bridges {
         max_packet_bytes: u32,
         clock: Clock,
     ) -> Result<Self, StorageError> {
-        let mut recorded = recorded::load(&broker, storage, sections)?;
+        let mut records = records::load(&broker, storage, sections)?;
         let bridges = sections.iter().map(|section| {
             let out = section.topics.iter().filter(|topic| topic.direction.is_out());
-            let recorded = recorded.remove(&section.name).unwrap_or_default();
+            let records = records.remove(&section.name).unwrap_or_default();
             Arc::new(Bridge {
                 clock: clock.clone(),
                 topics: Topics::new(&section.topics),
                 out_filters: out.filter_map(|topic| TopicFilter::new(topic.local_filter()).ok()).collect(),
                 client_id: format!("{SESSION_PREFIX}{}", section.name).into(),
-                figures: Figures::default(),
-                unreleased: tokio::sync::Mutex::new(recorded.unreleased),
-                subscribed: Mutex::new(recorded.subscribed),
+                counters: Counters::default(),
+                unreleased: tokio::sync::Mutex::new(records.unreleased),
+                subscribed: Mutex::new(records.subscribed),
                 section: section.clone(),
-                not_understood: AtomicU32::new(0),
+                failed_connects: AtomicU32::new(0),
             })
         });
         let bridges = bridges.collect();
@@ -133,22 +134,22 @@ impl Bridges {
     }
 
     /// Removes the sessions of bridges that are no longer configured.
-    pub async fn forget_old(&self) {
+    pub async fn remove_old_sessions(&self) {
         for session in self.broker.sessions(SESSION_PREFIX) {
             if self.bridges.iter().all(|bridge| bridge.client_id != session.client_id) {
-                link::forget_session(&self.broker, &session.client_id).await;
+                link::remove_session(&self.broker, &session.client_id).await;
             }
         }
     }
 
-    /// Starts a task for each bridge that keeps it connected until `cancel` fires.
+    /// One future for each bridge, which keeps it connected until `cancel` fires.
     pub fn tasks(
         self: &Arc<Self>,
         cancel: &CancellationToken,
     ) -> Vec<impl Future<Output = ()> + Send + 'static> {
         let task = |bridge: &Arc<Bridge>| {
             let (bridges, bridge, cancel) = (self.clone(), bridge.clone(), cancel.clone());
-            async move { bridges.keep(&bridge, &cancel).await }
+            async move { bridges.keep_connected(&bridge, &cancel).await }
         };
         self.bridges.iter().map(task).collect()
     }
@@ -160,43 +161,43 @@ impl Bridges {
         }
         let sessions = self.broker.sessions(SESSION_PREFIX);
         let status = self.bridges.iter().map(|bridge| {
-            let figures = &bridge.figures;
+            let counters = &bridge.counters;
             let session = sessions.iter().find(|session| session.client_id == bridge.client_id);
             let queues = bridge.out_filters.iter().filter_map(|filter| self.broker.queue(filter));
-            let since = figures.connected_since_unix_ms.load(Relaxed);
+            let since = counters.connected_since_unix_ms.load(Relaxed);
             BridgeStatus {
                 name: bridge.section.name.clone(),
                 url: bridge.section.url.clone(),
                 connected_since_unix_ms: (since > 0).then_some(since),
                 queued: session.map_or(0, |session| session.waiting + session.in_flight),
-                incoming: figures.incoming.load(Relaxed),
-                outgoing: figures.outgoing.load(Relaxed),
-                dropped: figures.lost.load(Relaxed) + queues.map(|queue| queue.dropped).sum::<u64>(),
-                last_error: figures.last_error.lock().clone(),
+                incoming: counters.incoming.load(Relaxed),
+                outgoing: counters.outgoing.load(Relaxed),
+                dropped: counters.lost.load(Relaxed) + queues.map(|queue| queue.dropped).sum::<u64>(),
+                last_error: counters.last_error.lock().clone(),
             }
         });
         status.collect()
     }
 
-    async fn keep(&self, bridge: &Bridge, cancel: &CancellationToken) {
+    async fn keep_connected(&self, bridge: &Bridge, cancel: &CancellationToken) {
         let mut backoff = FIRST_BACKOFF;
         // Messages are queued from the start, even while the other broker is unreachable.
         let prepared = link::prepare_session(self, bridge);
         if let Some(Err(error)) = cancel.run_until_cancelled(prepared).await {
-            bridge.failed(format!("there is no queue for it: {error}"));
+            bridge.report_problem(format!("its queue on this node could not be prepared: {error}"));
         }
         loop {
             let started = Instant::now();
             let ended = link::connect(self, bridge, cancel).await;
-            bridge.figures.connected_since_unix_ms.store(0, Relaxed);
+            bridge.counters.connected_since_unix_ms.store(0, Relaxed);
             let Ended::Failed(reason) = ended else { return };
-            bridge.failed(reason);
-            if started.elapsed() > GOOD_CONNECTION {
+            bridge.report_problem(reason);
+            if started.elapsed() > STABLE_CONNECTION {
                 backoff = FIRST_BACKOFF;
             }
-            // Random, so that nodes that lost the same broker do not reconnect simultaneously.
+            // Random, so that nodes that lost the same broker do not reconnect at the same time.
             let wait = backoff.mul_f64(rand::random_range(0.5..1.5));
-            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            backoff = (backoff * 2).min(MAX_BACKOFF);
             if cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return;
             }
@@ -206,73 +207,76 @@ impl Bridges {
 
 impl Bridge {
     fn connected(&self) {
-        self.figures.connected_since_unix_ms.store(self.clock.now_unix_ms().max(1), Relaxed);
+        self.counters.connected_since_unix_ms.store(self.clock.now_unix_ms().max(1), Relaxed);
         tracing::info!(bridge = self.section.name, url = self.section.url, "the bridge is connected");
     }
 
-    /// True if CONNECT carries the bridge flag. A single unanswered CONNECT may be chance: the other broker may have
-    /// been stopping.
-    fn greets_as_bridge(&self) -> bool {
-        self.not_understood.load(Relaxed) < 2
+    /// True if CONNECT of MQTT 3.1.1 carries the bridge flag. After two failed CONNECTs the bridge omits the flag until the node
+    /// restarts, because the other broker may not support it. A single failure may have another cause: the other broker may
+    /// have been stopping.
+    fn sends_bridge_flag(&self) -> bool {
+        self.failed_connects.load(Relaxed) < 2
     }
 
-    fn greeted(&self, understood: bool) {
-        match understood {
-            true if self.greets_as_bridge() => self.not_understood.store(0, Relaxed),
+    /// Records that the other broker answered a CONNECT, or that it may not support the bridge flag.
+    fn record_connect(&self, answered: bool) {
+        match answered {
+            true if self.sends_bridge_flag() => self.failed_connects.store(0, Relaxed),
             true => {}
-            false => drop(self.not_understood.fetch_add(1, Relaxed)),
+            false => drop(self.failed_connects.fetch_add(1, Relaxed)),
         }
     }
 
-    fn lost(&self, reason: String) {
-        self.figures.lost.fetch_add(1, Relaxed);
-        self.failed(reason);
+    /// Counts a lost message and logs the reason.
+    fn message_lost(&self, reason: String) {
+        self.counters.lost.fetch_add(1, Relaxed);
+        self.report_problem(reason);
     }
 
-    /// Logs the error if it differs from the previous one.
-    fn failed(&self, reason: String) {
-        let mut last = self.figures.last_error.lock();
+    /// Stores the last error; logs it if it differs from the previous one.
+    fn report_problem(&self, reason: String) {
+        let mut last = self.counters.last_error.lock();
         if last.as_ref() != Some(&reason) {
             tracing::warn!(
                 bridge = self.section.name,
                 url = self.section.url,
                 reason,
-                "a problem on the bridge"
+                "the bridge has a problem"
             );
             *last = Some(reason);
         }
     }
 
-    /// Records that a QoS 2 message with this identifier was accepted, or removes the record.
-    fn record(&self, pkid: u16, taken: bool) -> Change {
-        recorded::identifier(&self.section.name, pkid, taken)
+    /// The change that records that a QoS 2 message with this identifier was accepted, or removes the record.
+    fn identifier_record(&self, pkid: u16, accepted: bool) -> Change {
+        records::identifier(&self.section.name, pkid, accepted)
     }
 
-    /// Sets the subscriptions of the session at the other broker. Returns the filters to unsubscribe, and the changes
-    /// to record.
-    fn subscribing(&self, wanted: &[String], session_present: bool) -> (Vec<String>, Vec<Change>) {
+    /// Sets the subscriptions of the session at the other broker. Returns the filters that the bridge must unsubscribe there,
+    /// and the changes of the records.
+    fn set_subscriptions(&self, filters: &[String], session_present: bool) -> (Vec<String>, Vec<Change>) {
         let mut subscribed = self.subscribed.lock();
-        let gone: Vec<_> = subscribed.iter().filter(|filter| !wanted.contains(filter)).cloned().collect();
-        let new = wanted.iter().filter(|filter| !subscribed.contains(*filter));
+        let gone: Vec<_> = subscribed.iter().filter(|filter| !filters.contains(filter)).cloned().collect();
+        let new = filters.iter().filter(|filter| !subscribed.contains(*filter));
         let mut changes: Vec<_> =
-            new.map(|filter| recorded::filter(&self.section.name, filter, true)).collect();
-        subscribed.extend(wanted.iter().cloned());
+            new.map(|filter| records::filter(&self.section.name, filter, true)).collect();
+        subscribed.extend(filters.iter().cloned());
         drop(subscribed);
         if session_present {
             return (gone, changes);
         }
         // A new session has no subscriptions.
-        changes.extend(self.unsubscribed(&gone));
+        changes.extend(self.remove_subscriptions(&gone));
         (Vec::new(), changes)
     }
 
-    /// Removes ended subscriptions of the session at the other broker; returns the changes to record.
-    fn unsubscribed(&self, filters: &[String]) -> Vec<Change> {
+    /// Removes ended subscriptions of the session at the other broker. Returns the changes of the records.
+    fn remove_subscriptions(&self, filters: &[String]) -> Vec<Change> {
         let mut subscribed = self.subscribed.lock();
-        let forget = |filter: &String| {
+        let remove = |filter: &String| {
             subscribed.remove(filter);
-            recorded::filter(&self.section.name, filter, false)
+            records::filter(&self.section.name, filter, false)
         };
-        filters.iter().map(forget).collect()
+        filters.iter().map(remove).collect()
     }
 }

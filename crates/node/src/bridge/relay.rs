@@ -25,25 +25,25 @@ use rumqttc::v5::mqttbytes::v5::{
     SubscribeReasonCode, UnsubAckReason,
 };
 
+use super::loop_prevention::{Hops, MAX_HOPS, VIA_PROPERTY};
 use super::topics::Topics;
-use super::via::{MAX_HOPS, VIA, Via};
 
-/// The relay of one connection.
+/// Translation of the packets of one connection.
 #[derive(Debug)]
 pub struct Relay<'a> {
     /// Topic mapping.
     pub topics: &'a Topics,
-    /// This node's id in [`VIA`].
+    /// This node's id in [`VIA_PROPERTY`].
     pub node_id: &'a str,
-    /// The protocol version supports user properties.
+    /// True if the protocol version supports properties (MQTT 5).
     pub has_properties: bool,
-    /// The other broker supports retained messages.
+    /// True if the other broker supports retained messages.
     pub retain_available: bool,
     /// The other broker's QoS 2 messages that wait for PUBREL.
     pub unreleased: &'a mut HashSet<u16>,
 }
 
-/// Effect of a packet.
+/// Effect of a received packet, which the connection executes.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
     /// Send this to the other broker.
@@ -61,16 +61,16 @@ pub enum Effect {
     },
     /// Remove the recorded identifier, then send PUBCOMP.
     Release(u16),
-    /// The other broker has ended subscriptions, in the order of the requests, or has refused to. Empty for all of
-    /// them.
+    /// The other broker has answered UNSUBSCRIBE, with a reason for each filter. MQTT 3.1.1 has no reasons: the list is empty and
+    /// all filters are unsubscribed.
     Unsubscribed(Vec<UnsubAckReason>),
     /// Send this acknowledgement after all earlier ones.
     Acknowledge(Packet),
-    /// A message was refused.
+    /// A message or a subscription was refused; the text is the reason.
     Refused(String),
     /// The other broker has acknowledged a message, or a message without acknowledgement was sent to it.
     Delivered,
-    /// The other end has disconnected.
+    /// One of the brokers has disconnected; the text is the reason.
     End(String),
 }
 
@@ -89,7 +89,7 @@ impl Relay<'_> {
                 .map(|code| Effect::Refused(format!("this node refused a subscription: {code:?}")))
                 .collect(),
             Packet::Disconnect(end) => {
-                vec![Effect::End(format!("this node's broker ended it: {:?}", end.reason_code))]
+                vec![Effect::End(format!("this node's broker ended the connection: {:?}", end.reason_code))]
             }
             _ => Vec::new(),
         }
@@ -104,22 +104,22 @@ impl Relay<'_> {
                 false => vec![Effect::Acknowledge(Packet::PubComp(PubComp::new(release.pkid, None)))],
             },
             Packet::PubAck(ack) => {
-                let taken =
+                let accepted =
                     matches!(ack.reason, PubAckReason::Success | PubAckReason::NoMatchingSubscribers);
-                let fate = match taken {
+                let result = match accepted {
                     true => Effect::Delivered,
                     false => Effect::Refused(format!("a message was refused: {:?}", ack.reason)),
                 };
-                vec![Effect::ToLocal(Packet::PubAck(PubAck::new(ack.pkid, None))), fate]
+                vec![Effect::ToLocal(Packet::PubAck(PubAck::new(ack.pkid, None))), result]
             }
             Packet::PubRec(ack) => {
-                let taken =
+                let accepted =
                     matches!(ack.reason, PubRecReason::Success | PubRecReason::NoMatchingSubscribers);
                 let mut effects = Vec::new();
-                if !taken {
+                if !accepted {
                     effects.push(Effect::Refused(format!("a message was refused: {:?}", ack.reason)));
                 }
-                let reason = if taken { PubRecReason::Success } else { ack.reason };
+                let reason = if accepted { PubRecReason::Success } else { ack.reason };
                 let ack = PubRec { pkid: ack.pkid, reason, properties: None };
                 effects.insert(0, Effect::ToLocal(Packet::PubRec(ack)));
                 effects
@@ -135,7 +135,7 @@ impl Relay<'_> {
                 .collect(),
             Packet::UnsubAck(ack) => vec![Effect::Unsubscribed(ack.reasons)],
             Packet::Disconnect(end) => {
-                vec![Effect::End(format!("the other broker ended it: {:?}", end.reason_code))]
+                vec![Effect::End(format!("the other broker ended the connection: {:?}", end.reason_code))]
             }
             _ => Vec::new(),
         }
@@ -144,17 +144,18 @@ impl Relay<'_> {
     fn outgoing(&self, mut publish: Publish) -> Vec<Effect> {
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
         let properties = publish.properties.take();
-        let via = Via::of(properties.iter().flat_map(|properties| &properties.user_properties));
-        // A message from another bridge of this node lists this node last; an earlier entry means that it has returned.
-        let returned = via.has_before_last(self.node_id);
-        let far = via.is_far();
-        let signed = via.with(self.node_id);
-        let translated = self.topics.to_remote(topic);
-        let lost = match &translated {
-            None => Some(belongs_nowhere(topic)),
-            Some(_) => (far && !returned).then(|| too_far(topic)),
+        let hops = Hops::of(properties.iter().flat_map(|properties| &properties.user_properties));
+        // A message that another bridge of this node received lists this node last. An earlier entry means that the message has
+        // returned.
+        let returned = hops.contains_before_last(self.node_id);
+        let is_full = hops.is_full();
+        let extended = hops.with(self.node_id);
+        let mapped = self.topics.to_remote(topic);
+        let lost = match &mapped {
+            None => Some(no_entry(topic)),
+            Some(_) => (is_full && !returned).then(|| too_many_hops(topic)),
         };
-        let Some(topic) = translated.filter(|_| !returned && !far) else {
+        let Some(topic) = mapped.filter(|_| !returned && !is_full) else {
             let ack = match publish.qos {
                 v5::QoS::AtMostOnce => None,
                 v5::QoS::AtLeastOnce => Some(Packet::PubAck(PubAck::new(publish.pkid, None))),
@@ -171,7 +172,7 @@ impl Relay<'_> {
             let mut properties = properties.unwrap_or_default();
             properties.subscription_identifiers.clear();
             properties.topic_alias = None;
-            sign(&mut properties.user_properties, signed);
+            set_hops(&mut properties.user_properties, extended);
             publish.properties = Some(properties);
         }
         let sent = (publish.qos == v5::QoS::AtMostOnce).then_some(Effect::Delivered);
@@ -193,17 +194,17 @@ impl Relay<'_> {
         let record = once.then_some(publish.pkid);
         let mut properties = publish.properties.unwrap_or_default();
         let topic = std::str::from_utf8(&publish.topic).unwrap_or_default();
-        let via = Via::of(&properties.user_properties);
-        // A message that has passed this node before has reached all its destinations.
-        let (returned, far) = (via.has(self.node_id), via.is_far());
-        let signed = via.with(self.node_id);
-        let translated = self.topics.to_local(topic).and_then(|topic| TopicName::new(topic).ok());
-        let lost = match &translated {
-            None => Some(belongs_nowhere(topic)),
-            Some(_) => (far && !returned).then(|| too_far(topic)),
+        let hops = Hops::of(&properties.user_properties);
+        // A message that has passed this node before is a duplicate.
+        let (returned, is_full) = (hops.contains(self.node_id), hops.is_full());
+        let extended = hops.with(self.node_id);
+        let mapped = self.topics.to_local(topic).and_then(|topic| TopicName::new(topic).ok());
+        let lost = match &mapped {
+            None => Some(no_entry(topic)),
+            Some(_) => (is_full && !returned).then(|| too_many_hops(topic)),
         };
-        let Some(topic) = translated.filter(|_| !returned && !far) else { return done(ack, lost) };
-        sign(&mut properties.user_properties, signed);
+        let Some(topic) = mapped.filter(|_| !returned && !is_full) else { return done(ack, lost) };
+        set_hops(&mut properties.user_properties, extended);
         let message = Message::new(topic, publish.payload)
             .with_qos(qos(publish.qos))
             .with_retain(publish.retain)
@@ -215,18 +216,20 @@ impl Relay<'_> {
     }
 }
 
-/// Adds this node as the last one that the message has passed.
-fn sign(user_properties: &mut Vec<(String, String)>, via: String) {
-    user_properties.retain(|(name, _)| name != VIA);
-    user_properties.push((VIA.to_owned(), via));
+/// Sets the list of the nodes that the message has passed.
+fn set_hops(user_properties: &mut Vec<(String, String)>, hops: String) {
+    user_properties.retain(|(name, _)| name != VIA_PROPERTY);
+    user_properties.push((VIA_PROPERTY.to_owned(), hops));
 }
 
-fn belongs_nowhere(topic: &str) -> Effect {
-    Effect::Refused(format!("a message on {topic:?} belongs to none of the bridge's `topics`"))
+fn no_entry(topic: &str) -> Effect {
+    Effect::Refused(format!("a message on {topic:?} matches no entry of `topics`"))
 }
 
-fn too_far(topic: &str) -> Effect {
-    Effect::Refused(format!("a message on {topic:?} has passed {MAX_HOPS} nodes and goes no further"))
+fn too_many_hops(topic: &str) -> Effect {
+    Effect::Refused(format!(
+        "a message on {topic:?} has passed {MAX_HOPS} nodes and is not relayed further"
+    ))
 }
 
 fn own_properties(properties: PublishProperties) -> Properties {
@@ -275,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn packet_identifiers_go_through_and_the_node_is_named() {
+    fn packet_identifiers_pass_unchanged_and_the_node_is_added_to_the_hops() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         let mut relay = relay(&topics, &mut unreleased, "n1");
         let effects = relay.on_local(Packet::Publish(publish("here/a", v5::QoS::ExactlyOnce, 5)));
         let [Effect::ToRemote(Packet::Publish(sent))] = &effects[..] else { panic!("{effects:?}") };
         assert_eq!((&sent.topic[..], sent.pkid), (&b"there/a"[..], 5));
         let properties = sent.properties.as_ref().unwrap();
-        assert_eq!(properties.user_properties, [(VIA.to_owned(), "n1".to_owned())]);
+        assert_eq!(properties.user_properties, [(VIA_PROPERTY.to_owned(), "n1".to_owned())]);
         let effects = relay.on_remote(Packet::PubRec(PubRec::new(5, None)));
         assert_eq!(effects, [Effect::ToLocal(Packet::PubRec(PubRec::new(5, None)))]);
         let effects = relay.on_remote(Packet::PubComp(PubComp::new(5, None)));
@@ -290,85 +293,86 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_here_before_ends_here() {
+    fn a_message_that_has_passed_this_node_is_acknowledged_and_dropped() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
-        for (via, taken) in [("n2", true), ("n2,n1", false), ("n1", false), ("n11", true), ("", true)] {
-            let mut came = publish("there/a", v5::QoS::AtLeastOnce, 9);
-            let user_properties = vec![(VIA.to_owned(), via.to_owned())];
-            came.properties = Some(PublishProperties { user_properties, ..PublishProperties::default() });
-            let effects = relay(&topics, &mut unreleased, "n1").on_remote(Packet::Publish(came));
+        for (hops, accepted) in [("n2", true), ("n2,n1", false), ("n1", false), ("n11", true), ("", true)] {
+            let mut received = publish("there/a", v5::QoS::AtLeastOnce, 9);
+            let user_properties = vec![(VIA_PROPERTY.to_owned(), hops.to_owned())];
+            received.properties =
+                Some(PublishProperties { user_properties, ..PublishProperties::default() });
+            let effects = relay(&topics, &mut unreleased, "n1").on_remote(Packet::Publish(received));
             let published = matches!(effects[..], [Effect::Publish { .. }]);
             let acknowledged = matches!(effects[..], [Effect::Acknowledge(Packet::PubAck(_))]);
-            assert_eq!((published, acknowledged), (taken, !taken), "{via}");
+            assert_eq!((published, acknowledged), (accepted, !accepted), "{hops}");
         }
     }
 
     #[test]
-    fn a_message_that_has_passed_eight_nodes_is_not_taken_in() {
+    fn a_message_that_has_passed_eight_nodes_is_not_relayed() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         for hops in 1..=12 {
-            let via: Vec<String> = (0..hops).map(|hop| format!("node{hop}")).collect();
-            let user_properties = vec![(VIA.to_owned(), via.join(","))];
+            let nodes: Vec<String> = (0..hops).map(|hop| format!("node{hop}")).collect();
+            let user_properties = vec![(VIA_PROPERTY.to_owned(), nodes.join(","))];
             let properties = PublishProperties { user_properties, ..PublishProperties::default() };
             let mut relay = relay(&topics, &mut unreleased, "n1");
-            let mut there = publish("there/a", v5::QoS::AtLeastOnce, 9);
-            there.properties = Some(properties.clone());
-            match (&relay.on_remote(Packet::Publish(there))[..], hops < MAX_HOPS) {
+            let mut incoming = publish("there/a", v5::QoS::AtLeastOnce, 9);
+            incoming.properties = Some(properties.clone());
+            match (&relay.on_remote(Packet::Publish(incoming))[..], hops < MAX_HOPS) {
                 ([Effect::Publish { message, .. }], true) => {
                     let user = &message.properties().unwrap().user;
-                    assert_eq!(user[0].1.split(',').count(), hops + 1, "the count goes on");
+                    assert_eq!(user[0].1.split(',').count(), hops + 1, "this node is appended");
                 }
                 ([Effect::Acknowledge(Packet::PubAck(_)), Effect::Refused(reason)], false) => {
                     assert!(reason.contains("8 nodes"), "{reason}");
                 }
                 other => panic!("{hops}: {other:?}"),
             }
-            let mut here = publish("here/a", v5::QoS::AtLeastOnce, 9);
-            here.properties = Some(properties);
-            let effects = relay.on_local(Packet::Publish(here));
-            let goes = matches!(effects[..], [Effect::ToRemote(_)]);
-            assert_eq!(goes, hops < MAX_HOPS, "{hops}: {effects:?}");
+            let mut outgoing = publish("here/a", v5::QoS::AtLeastOnce, 9);
+            outgoing.properties = Some(properties);
+            let effects = relay.on_local(Packet::Publish(outgoing));
+            let is_sent = matches!(effects[..], [Effect::ToRemote(_)]);
+            assert_eq!(is_sent, hops < MAX_HOPS, "{hops}: {effects:?}");
         }
     }
 
     #[test]
-    fn a_qos_2_message_that_comes_again_is_only_acknowledged() {
+    fn a_repeated_qos_2_message_is_only_acknowledged() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         let mut relay = relay(&topics, &mut unreleased, "n1");
-        let came = || Packet::Publish(publish("there/a", v5::QoS::ExactlyOnce, 3));
+        let received = || Packet::Publish(publish("there/a", v5::QoS::ExactlyOnce, 3));
         let recorded = |effects: &[Effect]| matches!(effects, [Effect::Publish { record: Some(3), .. }]);
-        assert!(recorded(&relay.on_remote(came())));
-        assert!(matches!(relay.on_remote(came())[..], [Effect::Acknowledge(Packet::PubRec(_))]));
+        assert!(recorded(&relay.on_remote(received())));
+        assert!(matches!(relay.on_remote(received())[..], [Effect::Acknowledge(Packet::PubRec(_))]));
         let release = || Packet::PubRel(PubRel::new(3, None));
         assert_eq!(relay.on_remote(release()), [Effect::Release(3)]);
         assert!(matches!(relay.on_remote(release())[..], [Effect::Acknowledge(Packet::PubComp(_))]));
-        assert!(recorded(&relay.on_remote(came())));
+        assert!(recorded(&relay.on_remote(received())));
     }
 
     #[test]
-    fn a_message_that_came_back_by_another_way_is_not_sent_on() {
+    fn a_message_that_returned_over_another_bridge_is_not_sent() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
-        for (via, sent) in
+        for (hops, sent) in
             [("", Some("n1")), ("n2", Some("n2,n1")), ("n2,n1", Some("n2,n1")), ("n1,n2", None)]
         {
             let mut publish = publish("here/a", v5::QoS::AtLeastOnce, 9);
-            let user_properties = vec![(VIA.to_owned(), via.to_owned())];
+            let user_properties = vec![(VIA_PROPERTY.to_owned(), hops.to_owned())];
             publish.properties =
                 Some(PublishProperties { user_properties, ..PublishProperties::default() });
             let effects = relay(&topics, &mut unreleased, "n1").on_local(Packet::Publish(publish));
             match (&effects[..], sent) {
                 ([Effect::ToRemote(Packet::Publish(publish))], Some(sent)) => {
                     let properties = publish.properties.as_ref().unwrap();
-                    assert_eq!(properties.user_properties, [(VIA.to_owned(), sent.to_owned())]);
+                    assert_eq!(properties.user_properties, [(VIA_PROPERTY.to_owned(), sent.to_owned())]);
                 }
                 ([Effect::ToLocal(Packet::PubAck(_))], None) => {}
-                other => panic!("{via}: {other:?}"),
+                other => panic!("{hops}: {other:?}"),
             }
         }
     }
 
     #[test]
-    fn what_goes_nowhere_is_acknowledged_to_this_node_and_counted() {
+    fn a_message_without_an_entry_is_acknowledged_to_this_node_and_counted() {
         let (topics, mut unreleased) = (topics(), HashSet::new());
         let relay = relay(&topics, &mut unreleased, "n1");
         let effects = relay.on_local(Packet::Publish(publish("other", v5::QoS::AtLeastOnce, 4)));

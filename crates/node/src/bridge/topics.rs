@@ -7,24 +7,24 @@ use super::config::TopicSection;
 /// Topic mapping of a bridge.
 #[derive(Debug)]
 pub struct Topics {
-    out: Vec<Rule>,
-    into: Vec<Rule>,
+    outgoing: Vec<Rule>,
+    incoming: Vec<Rule>,
 }
 
 #[derive(Debug)]
 struct Rule {
-    from: End,
-    to: End,
+    from: Side,
+    to: Side,
 }
 
-/// One side of a mapping rule.
+/// One side of a mapping rule: filter with the prefix, and the prefix.
 #[derive(Debug)]
-struct End {
+struct Side {
     filter: TopicFilter,
     prefix: String,
 }
 
-impl End {
+impl Side {
     fn local(section: &TopicSection) -> Option<Self> {
         let filter = TopicFilter::new(section.local_filter()).ok()?;
         Some(Self { filter, prefix: section.local_prefix.clone() })
@@ -37,27 +37,27 @@ impl End {
 }
 
 impl Topics {
-    /// Makes the mapping; all filters must be valid.
+    /// Creates the mapping. Entries with an invalid filter are ignored; the validated configuration has none.
     pub fn new(sections: &[TopicSection]) -> Self {
-        let out = sections
+        let outgoing = sections
             .iter()
             .filter(|section| section.direction.is_out())
-            .filter_map(|section| Some(Rule { from: End::local(section)?, to: End::remote(section)? }));
-        let into = sections
+            .filter_map(|section| Some(Rule { from: Side::local(section)?, to: Side::remote(section)? }));
+        let incoming = sections
             .iter()
             .filter(|section| section.direction.is_in())
-            .filter_map(|section| Some(Rule { from: End::remote(section)?, to: End::local(section)? }));
-        Self { out: out.collect(), into: into.collect() }
+            .filter_map(|section| Some(Rule { from: Side::remote(section)?, to: Side::local(section)? }));
+        Self { outgoing: outgoing.collect(), incoming: incoming.collect() }
     }
 
-    /// Maps a local topic to the remote one, by the first matching entry.
+    /// Maps a local topic to the remote one, by the first entry that matches on both sides; `None` if no entry matches.
     pub fn to_remote(&self, topic: &str) -> Option<String> {
-        translate(&self.out, topic)
+        translate(&self.outgoing, topic)
     }
 
-    /// Maps a remote topic to the local one.
+    /// Maps a remote topic to the local one, in the same way.
     pub fn to_local(&self, topic: &str) -> Option<String> {
-        translate(&self.into, topic)
+        translate(&self.incoming, topic)
     }
 }
 
@@ -65,8 +65,9 @@ fn translate(rules: &[Rule], topic: &str) -> Option<String> {
     rules.iter().find_map(|rule| {
         let rest = rule.from.filter.matches(topic).then(|| topic.strip_prefix(&rule.from.prefix))??;
         let topic = format!("{}{rest}", rule.to.prefix);
-        // `prefix/#` also matches `prefix`, which may map to an empty topic. A topic below a remote prefix may map to a
-        // local topic that begins with `$`, which does more than carry messages: `#` does not cover these.
+        // `prefix/#` also matches `prefix`, which may map to an empty topic. A topic below a prefix may map to a topic that
+        // begins with `$`, such as the call topics under `$faas`: the filter of the other side must match it, and `#` does
+        // not match topics that begin with `$`.
         (!topic.is_empty() && rule.to.filter.matches(&topic)).then_some(topic)
     })
 }
@@ -77,7 +78,7 @@ mod tests {
     use crate::bridge::config::{BridgeQoS, Direction};
 
     #[test]
-    fn prefixes_are_exchanged() {
+    fn prefixes_are_replaced() {
         let section = |filter: &str, direction, local: &str, remote: &str| TopicSection {
             filter: filter.into(),
             direction,
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_do_not_make_topics_of_the_broker_itself() {
+    fn wildcards_do_not_map_to_topics_that_begin_with_a_dollar_sign() {
         let section = |filter: &str, local: &str, remote: &str| TopicSection {
             filter: filter.into(),
             direction: Direction::Both,

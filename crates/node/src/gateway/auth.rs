@@ -1,4 +1,4 @@
-//! Who may send requests to the gateway: `auth` of an http trigger.
+//! Authorisation of requests to the gateway: `auth` of an http trigger, and the default.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -14,17 +14,17 @@ use edgefaas_platform::is_loopback;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
-use super::reply::{HttpReply, problem_reply};
-use super::websocket::Upgrading;
+use super::response::{HttpReply, problem_reply};
+use super::websocket::WebSocketUpgrade;
 use crate::access::{Access, Action, Who};
 use crate::access::{TokenError, bearer, token_in};
 
-/// The file in the data directory with the token that only calls functions.
+/// File of the gateway token in the data directory. This token permits calls only.
 pub(crate) const HTTP_TOKEN_FILE: &str = "http-token";
 
 const NODE_TOKEN: &str = "the node's token (the file `http-token` in its data directory)";
 
-/// Takes what others may have written: without padding, with bits left over.
+/// Accepts base64 without padding and with non-zero trailing bits.
 const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -32,71 +32,71 @@ const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
 );
 
-/// Decides about requests.
+/// Authorises requests.
 pub struct GatewayAuth {
-    /// The operator's, and the one that only calls functions. Hashes are compared, which takes the same time
-    /// wherever a guess goes wrong.
-    tokens: [blake3::Hash; 2],
-    /// The same as they are: to be found in what is no token alone.
-    plain: [String; 2],
+    /// Hashes of the admin token and the gateway token. Hashes are compared in constant time.
+    token_hashes: [blake3::Hash; 2],
+    /// The same tokens as text, to find them inside longer header values.
+    plain_tokens: [String; 2],
     access: Arc<Access>,
-    /// Where nothing else is said.
+    /// Credential that is required if the trigger has no `auth`.
     default: HttpAuth,
 }
 
-/// Sender of a request, as far as it is proven.
+/// Verified sender of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// No proof was needed.
+    /// The request needed no credential.
     Unknown,
-    /// Holder of a token of the node.
+    /// Sent the admin token or the gateway token.
     Operator,
-    /// User of a JSON Web Token.
+    /// Subject of a valid JSON Web Token.
     User(String),
 }
 
-/// The decision about a request that is allowed. It is made once, when the head has come, and travels with the request: a
-/// permission that is revoked later does not count for it.
+/// Authorisation of an accepted request. It is decided once, from the head of the request: revoking a permission later does
+/// not affect the request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Authorised {
-    /// Sender.
+    /// Verified sender.
     pub caller: Caller,
     /// Credential that the request needed.
-    pub needed: HttpAuth,
-    /// Readers of its answer.
+    pub required: HttpAuth,
+    /// Determines how much detail the reply contains.
     pub audience: Audience,
 }
 
 impl Authorised {
-    /// Checks the page that sends the request, if the sender had to prove nothing: only this machine can send such a request,
-    /// but pages from anywhere are read on this machine.
+    /// If the request needed no credential, checks that no web page of another site sent it. Without this check, any page in
+    /// a browser on this machine could call functions.
     ///
     /// # Errors
-    /// 403.
-    pub fn check_page(&self, upgrading: &Upgrading, headers: &HeaderMap) -> Result<(), Problem> {
+    /// Status 403.
+    pub fn check_page(&self, upgrade: &WebSocketUpgrade, headers: &HeaderMap) -> Result<(), Problem> {
         match self.caller {
-            Caller::Unknown => upgrading.check_page(headers),
+            Caller::Unknown => upgrade.check_page(headers),
             Caller::Operator | Caller::User(_) => Ok(()),
         }
     }
 }
 
-/// A request that is not let through.
+/// Refusal of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// What the client is told.
+    /// Reply to the client.
     pub problem: Box<Problem>,
-    /// `WWW-Authenticate`, of a 401 (RFC 6750, section 3).
+    /// Value of `WWW-Authenticate` for status 401 (RFC 6750, section 3).
     pub challenge: Option<HeaderValue>,
-    /// It has a token that is not right.
-    pub is_wrong_token: bool,
+    /// True if the request has an invalid token.
+    pub has_invalid_token: bool,
 }
 
 impl GatewayAuth {
-    /// For a gateway that listens there. Reads the token for requests, or draws it at the first start.
+    /// For a gateway that listens on the address `listens`: requests need a token by default unless the address is a
+    /// loopback address. Reads the gateway token; creates it at the first start.
     ///
     /// # Errors
-    /// The token can't be had.
+    /// The gateway token cannot be read or created.
     pub fn new(
         admin_token: &str,
         data_dir: &Path,
@@ -104,16 +104,16 @@ impl GatewayAuth {
         listens: SocketAddr,
     ) -> Result<Self, TokenError> {
         let http_token = token_in(&data_dir.join(HTTP_TOKEN_FILE))?;
-        let plain = [admin_token.to_owned(), http_token];
-        let tokens = [0, 1].map(|index: usize| blake3::hash(plain[index].as_bytes()));
+        let plain_tokens = [admin_token.to_owned(), http_token];
+        let token_hashes = [0, 1].map(|index: usize| blake3::hash(plain_tokens[index].as_bytes()));
         let default = if is_loopback(listens.ip()) { HttpAuth::None } else { HttpAuth::Token };
-        Ok(Self { tokens, plain, access, default })
+        Ok(Self { token_hashes, plain_tokens, access, default })
     }
 
-    /// The answer to a request that is not let through. One with a wrong token is held back, the longer the more of them come
-    /// from the address.
+    /// The reply to a refused request. After an invalid token the reply is delayed; the delay grows with the number of invalid
+    /// tokens from the address.
     pub(super) async fn refuse(&self, refused: Refused, address: IpAddr) -> HttpReply {
-        if refused.is_wrong_token {
+        if refused.has_invalid_token {
             self.access.hold_back(address).await;
         }
         let mut reply = problem_reply(&refused.problem);
@@ -123,13 +123,14 @@ impl GatewayAuth {
         reply
     }
 
-    /// What a trigger needs.
-    pub fn of_trigger(&self, auth: Option<HttpAuth>) -> HttpAuth {
+    /// Credential that a trigger requires.
+    pub fn required_by_trigger(&self, auth: Option<HttpAuth>) -> HttpAuth {
         auth.unwrap_or(self.default)
     }
 
-    /// What `/fn/NAME` needs: never less than any of the function's triggers, or it would be the way around.
-    pub fn of_function(&self, function: &LiveFunction) -> HttpAuth {
+    /// Credential that `/fn/NAME` requires: the strictest of the default and the function's http triggers. Otherwise
+    /// `/fn/NAME` would bypass the `auth` of a trigger.
+    pub fn required_by_function(&self, function: &LiveFunction) -> HttpAuth {
         let triggers = function.spec.triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Http { auth, .. } => *auth,
             _ => None,
@@ -137,14 +138,14 @@ impl GatewayAuth {
         triggers.max().map_or(self.default, |strictest| strictest.max(self.default))
     }
 
-    /// Lets a request through, or says what it lacks. A token of the node is taken out of the headers, wherever it is in
-    /// them: it is no function's business.
+    /// Authorises a request for a function. If `authorization` contains a token of the node, removes that header: functions
+    /// must not see these tokens.
     ///
     /// # Errors
-    /// 401 with the challenge, 403, or 400 for more than one `authorization`.
+    /// Status 401 with a challenge, 403, or 400 for more than one `authorization` header.
     pub fn check(
         &self,
-        wanted: HttpAuth,
+        required: HttpAuth,
         function: &str,
         headers: &mut HeaderMap,
     ) -> Result<Authorised, Refused> {
@@ -152,31 +153,32 @@ impl GatewayAuth {
         let values = headers.get_all(AUTHORIZATION);
         if values.iter().nth(1).is_some() {
             let problem = Problem::new(400, "Bad request", "there is more than one `authorization` header");
-            return Err(Refused { problem: Box::new(problem), challenge: None, is_wrong_token: false });
+            return Err(Refused { problem: Box::new(problem), challenge: None, has_invalid_token: false });
         }
-        let is_own = token.as_deref().is_some_and(|token| self.is_own(token));
-        if is_own || values.iter().any(|value| self.has_own(value)) {
+        let is_node_token = token.as_deref().is_some_and(|token| self.is_node_token(token));
+        if is_node_token || values.iter().any(|value| self.contains_node_token(value)) {
             headers.remove(AUTHORIZATION);
         }
-        let caller = match (wanted, token) {
-            _ if is_own => Caller::Operator,
+        let caller = match (required, token) {
+            _ if is_node_token => Caller::Operator,
             (HttpAuth::None, _) => Caller::Unknown,
             (HttpAuth::Token, None) => return Err(missing(NODE_TOKEN)),
             (HttpAuth::Token, Some(_)) => return Err(invalid("this is not the node's token")),
             (HttpAuth::Jwt, None) => return Err(missing("a JSON Web Token")),
             (HttpAuth::Jwt, Some(token)) => Caller::User(self.check_jwt(&token, function)?),
         };
-        Ok(self.authorised(caller, wanted))
+        Ok(self.authorised(caller, required))
     }
 
-    /// Lets a request through that is for no function: it needs what is needed where nothing is said.
+    /// Authorises a request that is not for a function. It requires the default credential; a valid JSON Web Token is
+    /// accepted as well.
     ///
     /// # Errors
-    /// 401 with the challenge.
+    /// Status 401 with a challenge.
     pub fn check_default(&self, headers: &HeaderMap) -> Result<Authorised, Refused> {
         let caller = match (self.default, bearer(headers)) {
             (HttpAuth::None, _) => Caller::Unknown,
-            (_, Some(token)) if self.is_own(token) => Caller::Operator,
+            (_, Some(token)) if self.is_node_token(token) => Caller::Operator,
             (_, Some(token)) => match self.access.check_token(token.as_bytes()) {
                 Ok(claims) => Caller::User(claims.subject),
                 Err(_) => return Err(invalid("this is not the node's token")),
@@ -186,35 +188,36 @@ impl GatewayAuth {
         Ok(self.authorised(caller, self.default))
     }
 
-    fn authorised(&self, caller: Caller, needed: HttpAuth) -> Authorised {
+    fn authorised(&self, caller: Caller, required: HttpAuth) -> Authorised {
         let audience = match (&caller, self.default) {
-            // Where nothing is needed by default, the gateway listens for this machine alone.
+            // If no credential is needed by default, the gateway listens on a loopback address only.
             (Caller::Operator | Caller::User(_), _) | (Caller::Unknown, HttpAuth::None) => {
                 Audience::Trusted
             }
             (Caller::Unknown, _) => Audience::Public,
         };
-        Authorised { caller, needed, audience }
+        Authorised { caller, required, audience }
     }
 
-    fn is_own(&self, token: &str) -> bool {
+    fn is_node_token(&self, token: &str) -> bool {
         let given = blake3::hash(token.as_bytes());
-        self.tokens.iter().fold(false, |found, own| (*own == given) | found)
+        self.token_hashes.iter().fold(false, |found, hash| (*hash == given) | found)
     }
 
-    /// Whether a header has a token of the node somewhere in it: as it is, or in base64, as `Basic` has it.
-    fn has_own(&self, value: &HeaderValue) -> bool {
-        let is_in = |text: &[u8]| self.plain.iter().any(|token| contains(text, token.as_bytes()));
+    /// True if a header value contains a token of the node, as plain text or inside base64 as in `Basic`.
+    fn contains_node_token(&self, value: &HeaderValue) -> bool {
+        let is_in = |text: &[u8]| self.plain_tokens.iter().any(|token| contains(text, token.as_bytes()));
         let value = value.as_bytes();
         let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte);
         is_in(value) || value.split(|byte| !is_base64(byte)).any(|word| is_in(&from_base64(word)))
     }
 
-    /// A user who may publish a call may make it here; gives the user.
+    /// Returns the user of a JSON Web Token who may call the function: users need the permission to publish to its call
+    /// topic.
     fn check_jwt(&self, token: &str, function: &str) -> Result<String, Refused> {
         let claims = self.access.check_token(token.as_bytes()).map_err(|error| match error {
             Some(error) => invalid(&error.to_string()),
-            None => invalid("this node takes no JSON Web Tokens: [access.jwt] is not configured"),
+            None => invalid("this node accepts no JSON Web Tokens: [access.jwt] is not configured"),
         })?;
         let who = Who { user: Some(&claims.subject), client_id: None };
         let topic = call_topic(function);
@@ -226,18 +229,18 @@ impl GatewayAuth {
         Err(Refused {
             problem: Box::new(Problem::new(403, "Not allowed", detail)),
             challenge: None,
-            is_wrong_token: false,
+            has_invalid_token: false,
         })
     }
 }
 
-/// Whether `token` is in `text`; takes the same time however much of it is.
+/// True if `text` contains `token`. The time does not depend on how much of the token matches.
 fn contains(text: &[u8], token: &[u8]) -> bool {
     let differ = |part: &[u8]| part.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b));
     text.windows(token.len().max(1)).fold(false, |found, part| found | (differ(part) == 0))
 }
 
-/// What a word of either alphabet stands for; nothing if it is no base64.
+/// Decodes base64 of the standard or the URL-safe alphabet; empty if it is invalid.
 fn from_base64(word: &[u8]) -> Vec<u8> {
     let plain = word.iter().map(|byte| match byte {
         b'-' => b'+',
@@ -247,8 +250,8 @@ fn from_base64(word: &[u8]) -> Vec<u8> {
     LENIENT_BASE64.decode(plain.collect::<Vec<_>>()).unwrap_or_default()
 }
 
-fn missing(what: &str) -> Refused {
-    let detail = format!("the request needs `authorization: Bearer TOKEN` with {what}");
+fn missing(credential: &str) -> Refused {
+    let detail = format!("the request needs `authorization: Bearer TOKEN` with {credential}");
     refused(detail, HeaderValue::from_static("Bearer realm=\"edgefaas\""), false)
 }
 
@@ -260,7 +263,7 @@ fn invalid(reason: &str) -> Refused {
     )
 }
 
-fn refused(detail: String, challenge: HeaderValue, is_wrong_token: bool) -> Refused {
+fn refused(detail: String, challenge: HeaderValue, has_invalid_token: bool) -> Refused {
     let problem = Box::new(Problem::new(401, "Not authorized", detail));
-    Refused { problem, challenge: Some(challenge), is_wrong_token }
+    Refused { problem, challenge: Some(challenge), has_invalid_token }
 }

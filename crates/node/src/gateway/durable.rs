@@ -16,71 +16,72 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use ulid::Ulid;
 
+use super::Gateway;
 use super::auth::{Authorised, Caller};
-use super::outflow::Outflow;
-use super::parts::Gateway;
-use super::reply::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
-use super::websocket::Upgrading;
+use super::response::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
+use super::websocket::WebSocketUpgrade;
+use super::write_progress::WriteProgress;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const RESPOND_ASYNC: &str = "respond-async";
-/// The longest idempotency key, in bytes.
-const KEY_BYTES: usize = 255;
-/// How much longer than one run may take a request waits for its answer; runs may be repeated.
-const FURTHER_WAIT: Duration = Duration::from_secs(30);
+/// Maximum size of an idempotency key.
+const MAX_KEY_BYTES: usize = 255;
+/// Wait for an outcome in addition to the timeout of one attempt: a durable invocation may have several attempts.
+const RETRY_WAIT: Duration = Duration::from_secs(30);
 
-/// What a request wants of a durable invocation.
-pub(super) struct Wanted {
-    /// The answer is not awaited.
+/// Headers of a request for a durable invocation.
+pub(super) struct DurableRequest {
+    /// The client does not wait for the outcome.
     respond_async: bool,
-    key: Option<Vec<u8>>,
+    idempotency_key: Option<Vec<u8>>,
 }
 
-/// What a request asks for with its headers: nothing, or a durable invocation.
+/// Parses the headers that request a durable invocation; `None` if the request has none of them.
 ///
 /// # Errors
-/// The idempotency key is none.
-pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Problem> {
-    // RFC 7240: several preferences in one header or in several, each perhaps with parameters.
+/// Status 400 for an invalid idempotency key.
+pub(super) fn parse_headers(headers: &HeaderMap) -> Result<Option<DurableRequest>, Problem> {
+    // RFC 7240: a header may contain several preferences and may be repeated; a preference may have parameters.
     let preferences = headers.get_all(PREFER).into_iter().filter_map(|value| value.to_str().ok());
     let respond_async = preferences
         .flat_map(|value| value.split(','))
         .filter_map(|preference| preference.split(';').next())
         .any(|preference| preference.trim().eq_ignore_ascii_case(RESPOND_ASYNC));
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).into_iter();
-    let key = match (keys.next(), keys.next()) {
+    let idempotency_key = match (keys.next(), keys.next()) {
         (None, _) => None,
-        (Some(key), None) if (1..=KEY_BYTES).contains(&key.len()) => Some(key.as_bytes().to_vec()),
+        (Some(key), None) if (1..=MAX_KEY_BYTES).contains(&key.len()) => Some(key.as_bytes().to_vec()),
         _ => {
-            let detail = format!("`Idempotency-Key` is one value of 1 to {KEY_BYTES} bytes");
+            let detail = format!("`Idempotency-Key` is one value of 1 to {MAX_KEY_BYTES} bytes");
             return Err(Problem::new(400, "Bad idempotency key", detail));
         }
     };
-    Ok((respond_async || key.is_some()).then_some(Wanted { respond_async, key }))
+    let is_durable = respond_async || idempotency_key.is_some();
+    Ok(is_durable.then_some(DurableRequest { respond_async, idempotency_key }))
 }
 
-/// Who reads a reply.
+/// Recipient of a reply.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
-    /// The connection it goes to.
-    outflow: &'a Arc<Outflow>,
-    /// What may be in it.
+struct Recipient<'a> {
+    /// Its connection.
+    progress: &'a Arc<WriteProgress>,
+    /// Determines how much detail the reply contains.
     audience: Audience,
 }
 
-/// Accepts an invocation; then tells where its outcome will be, or waits for it.
+/// Accepts a durable invocation. Replies with the location of its outcome, or waits for the outcome.
 pub(super) async fn accept(
     gateway: &Gateway,
     function: Arc<LiveFunction>,
     invocation: Invocation,
-    wanted: Wanted,
+    request: DurableRequest,
     authorised: &Authorised,
-    outflow: &Arc<Outflow>,
+    progress: &Arc<WriteProgress>,
 ) -> HttpReply {
-    let reader = Reader { outflow, audience: authorised.audience };
-    let key = wanted.key.map(|key| {
+    let recipient = Recipient { progress, audience: authorised.audience };
+    let key = request.idempotency_key.map(|key| {
         let key = digest(&[
             b"http",
             function.name.as_bytes(),
@@ -89,7 +90,7 @@ pub(super) async fn accept(
         ]);
         (key, request_digest(&invocation))
     });
-    let auth = match authorised.needed {
+    let auth = match authorised.required {
         HttpAuth::None => 0,
         HttpAuth::Jwt => 1,
         HttpAuth::Token => 2,
@@ -97,10 +98,10 @@ pub(super) async fn accept(
     let keep = Keep { key: key.map(|(key, _)| key), auth: Some(auth) };
     let durable = Durable { keep: Some(keep), ..Durable::default() };
     let id = invocation.id.clone();
-    let wait = function.spec.limits.timeout + FURTHER_WAIT;
+    let wait = function.spec.limits.timeout + RETRY_WAIT;
     match gateway.durable.accept(function, invocation, durable, key).await {
-        Ok(Accepted::As(id)) if wanted.respond_async => {
-            // The first request with its key may be in flight to the disk.
+        Ok(Accepted::As(id)) if request.respond_async => {
+            // The first request with this key may not be stored yet.
             gateway.durable.settled(id).await;
             match gateway.durable.lookup(id) {
                 Ok(Lookup::Unknown) => return not_accepted(),
@@ -111,20 +112,20 @@ pub(super) async fn accept(
             reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
             reply
         }
-        Ok(Accepted::As(id)) => await_outcome(gateway, id, wait, reader).await,
+        Ok(Accepted::As(id)) => await_outcome(gateway, id, wait, recipient).await,
         Ok(Accepted::Conflict) => {
             let detail = "this `Idempotency-Key` came with another request before; use a new one for each";
             problem_reply(&Problem::new(422, "Idempotency key used before", detail))
         }
-        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(reader.audience)),
+        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(recipient.audience)),
     }
 }
 
 /// Answers `GET /invocations/ID`.
 pub(super) async fn poll(
     gateway: &Gateway,
-    upgrading: &Upgrading,
-    outflow: &Arc<Outflow>,
+    upgrade: &WebSocketUpgrade,
+    progress: &Arc<WriteProgress>,
     id: &str,
     request: &Request<Incoming>,
 ) -> HttpReply {
@@ -136,78 +137,78 @@ pub(super) async fn poll(
         Ok(known) => known,
         Err(error) => return store_problem(&error),
     };
-    // Who may ask for an outcome is who may have asked for it to come about.
+    // Reading an outcome requires the credential that the call required.
     let checked = match &lookup {
-        Lookup::Pending(asked) | Lookup::Done(asked, _) => {
+        Lookup::Pending(call) | Lookup::Done(call, _) => {
             let routes = gateway.registry.routes();
-            let wanted = match (asked.auth, routes.function(&asked.function)) {
+            let required = match (call.auth, routes.function(&call.function)) {
                 (Some(0), _) => HttpAuth::None,
                 (Some(1), _) => HttpAuth::Jwt,
-                (None, Some(function)) => gateway.auth.of_function(function),
+                (None, Some(function)) => gateway.auth.required_by_function(function),
                 _ => HttpAuth::Token,
             };
-            gateway.auth.check(wanted, &asked.function, &mut request.headers().clone())
+            gateway.auth.check(required, &call.function, &mut request.headers().clone())
         }
         Lookup::Gone | Lookup::Unknown => gateway.auth.check_default(request.headers()),
     };
     let authorised = match checked {
-        Err(refused) => return gateway.auth.refuse(refused, upgrading.address()).await,
+        Err(refused) => return gateway.auth.refuse(refused, upgrade.address()).await,
         Ok(authorised) => authorised,
     };
-    if let Err(problem) = authorised.check_page(upgrading, request.headers()) {
+    if let Err(problem) = authorised.check_page(upgrade, request.headers()) {
         return problem_reply(&problem);
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        let detail = format!("/invocations/ID takes GET and HEAD, not {}", request.method());
+        let detail = format!("/invocations/ID accepts GET and HEAD, not {}", request.method());
         let mut reply = problem_reply(&Problem::new(405, "Method not allowed", detail));
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return reply;
     }
-    lookup_reply(gateway, id, lookup, Reader { outflow, audience: authorised.audience })
+    lookup_reply(gateway, id, lookup, Recipient { progress, audience: authorised.audience })
 }
 
-async fn await_outcome(gateway: &Gateway, id: Ulid, wait: Duration, reader: Reader<'_>) -> HttpReply {
+async fn await_outcome(gateway: &Gateway, id: Ulid, wait: Duration, recipient: Recipient<'_>) -> HttpReply {
     let ended = gateway.durable.ended(id);
     let claimed = gateway.durable.is_claimed(id);
     match gateway.durable.lookup(id) {
         Ok(Lookup::Pending(_)) => {}
-        // On its way to the disk: whoever brings it there tells when it has failed to.
+        // The invocation is being stored; `ended` also fires if storing fails.
         Ok(Lookup::Unknown) if claimed => {}
         Ok(Lookup::Unknown) => return not_accepted(),
-        Ok(lookup) => return lookup_reply(gateway, id, lookup, reader),
+        Ok(lookup) => return lookup_reply(gateway, id, lookup, recipient),
         Err(error) => return store_problem(&error),
     }
     if tokio::time::timeout(wait, ended).await.is_err() {
-        // It goes on.
+        // The invocation continues.
         return pending_reply(id);
     }
     match gateway.durable.lookup(id) {
         Ok(Lookup::Unknown) => not_accepted(),
-        Ok(lookup) => lookup_reply(gateway, id, lookup, reader),
+        Ok(lookup) => lookup_reply(gateway, id, lookup, recipient),
         Err(error) => store_problem(&error),
     }
 }
 
 fn not_accepted() -> HttpReply {
-    let detail = "the request with the same key that was under way could not be taken; try again";
+    let detail = "an earlier request with the same key was not accepted; try again";
     problem_reply(&Problem::new(503, "Not accepted", detail))
 }
 
-fn lookup_reply(gateway: &Gateway, id: Ulid, lookup: Lookup, reader: Reader<'_>) -> HttpReply {
+fn lookup_reply(gateway: &Gateway, id: Ulid, lookup: Lookup, recipient: Recipient<'_>) -> HttpReply {
     match lookup {
         Lookup::Pending(_) => pending_reply(id),
         Lookup::Done(_, outcome) => {
             let (result, timing) = outcome.into_result(id);
-            // It is kept, and may be asked for again: there is nothing to reserve before.
-            let room = gateway.replies.unreserved(reader.outflow);
-            result_reply(room, &id.to_string(), result, timing, reader.audience)
+            // The outcome is stored and can be requested again, so nothing was reserved before.
+            let reservation = gateway.replies.unreserved(recipient.progress);
+            result_reply(reservation, &id.to_string(), result, timing, recipient.audience)
         }
         Lookup::Gone => {
-            let detail = "the outcome of this invocation is not kept any more, if there was one";
+            let detail = "the outcome of this invocation, if there was one, is no longer stored";
             problem_reply(&Problem::new(410, "Outcome not kept", detail))
         }
         Lookup::Unknown => {
-            let detail = "there is no such invocation, or its outcome was not to be kept";
+            let detail = "no invocation has this id, or its outcome is not kept";
             problem_reply(&Problem::new(404, "Unknown invocation", detail))
         }
     }
@@ -234,8 +235,8 @@ fn store_problem(error: &edgefaas_state::store::StoreError) -> HttpReply {
     problem_reply(&Problem::new(500, "Store failed", "the outcome could not be read; see the node's log"))
 }
 
-/// Stands for who asks: what one caller was answered is no other one's business. Those who had to prove nothing here may
-/// have to prove it to the function: what they show for that counts.
+/// Identifies the caller, so that an idempotency key never returns the outcome of another caller. A caller without a
+/// credential for the node may have one for the function: the headers `authorization` and `cookie` count.
 fn caller_digest(caller: &Caller, invocation: &Invocation) -> Digest {
     match caller {
         Caller::Operator => digest(&[b"operator"]),
@@ -245,14 +246,15 @@ fn caller_digest(caller: &Caller, invocation: &Invocation) -> Digest {
                 Trigger::Http(request) => request.headers.as_slice(),
                 _ => &[],
             };
-            let shown = headers.iter().filter(|(name, _)| ["authorization", "cookie"].contains(&&**name));
-            let shown = shown.flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-            digest(&[&b"unknown"[..]].into_iter().chain(shown).collect::<Vec<_>>())
+            let credentials =
+                headers.iter().filter(|(name, _)| ["authorization", "cookie"].contains(&&**name));
+            let credentials = credentials.flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+            digest(&[&b"unknown"[..]].into_iter().chain(credentials).collect::<Vec<_>>())
         }
     }
 }
 
-/// Stands for all that has to be the same where an idempotency key is.
+/// Identifies a request: a repeated request with the same idempotency key must have the same method, path, query and body.
 fn request_digest(invocation: &Invocation) -> Digest {
     match &invocation.event.trigger {
         Trigger::Http(request) => digest(&[
@@ -277,25 +279,31 @@ mod tests {
     }
 
     #[test]
-    fn preferences_are_found_among_others() {
+    fn respond_async_is_found_among_other_preferences() {
         for (value, expected) in [
             ("respond-async", true),
             ("handling=lenient, Respond-Async; wait=10", true),
             ("respond-asynchronously", false),
             ("wait=10", false),
         ] {
-            let found = wanted(&headers(&[("prefer", value)])).unwrap();
-            assert_eq!(found.is_some_and(|wanted| wanted.respond_async), expected, "{value}");
+            let found = parse_headers(&headers(&[("prefer", value)])).unwrap();
+            assert_eq!(found.is_some_and(|request| request.respond_async), expected, "{value}");
         }
     }
 
     #[test]
-    fn a_key_is_one_value_of_a_sane_length() {
-        assert!(wanted(&headers(&[("idempotency-key", "\"a-1\"")])).unwrap().unwrap().key.is_some());
+    fn an_idempotency_key_is_one_value_of_1_to_255_bytes() {
+        assert!(
+            parse_headers(&headers(&[("idempotency-key", "\"a-1\"")]))
+                .unwrap()
+                .unwrap()
+                .idempotency_key
+                .is_some()
+        );
         for bad in [vec![("idempotency-key", "")], vec![("idempotency-key", "a"), ("idempotency-key", "b")]]
         {
-            assert_eq!(wanted(&headers(&bad)).err().unwrap().status, 400);
+            assert_eq!(parse_headers(&headers(&bad)).err().unwrap().status, 400);
         }
-        assert!(wanted(&headers(&[("idempotency-key", &"x".repeat(256))])).is_err());
+        assert!(parse_headers(&headers(&[("idempotency-key", &"x".repeat(256))])).is_err());
     }
 }

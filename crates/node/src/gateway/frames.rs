@@ -1,8 +1,8 @@
-//! The binary messages of a WebSocket as one stream of bytes (RFC 6455, the server's side, without extensions).
+//! The binary messages of a WebSocket as one byte stream (RFC 6455, server side, without extensions).
 //!
-//! Headers are read and written by `tungstenite`. Payloads pass through in pieces, whatever the size of their frame: packets may
-//! span frames and messages and share them (MQTT 5, section 6.0, [MQTT-6.0.0-2]), and no frame is kept until it is
-//! complete (ADR 22).
+//! `tungstenite` parses and formats the frame headers. Payloads pass through in pieces, whatever the size of the frame: an MQTT
+//! packet may span frames and messages, and a frame may contain several packets (MQTT 5, section 6.0, [MQTT-6.0.0-2]). The
+//! gateway does not buffer a frame until it is complete (ADR 22).
 
 use std::io::{self, Cursor};
 use std::pin::Pin;
@@ -13,46 +13,46 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 
-/// Most that is put into one frame.
+/// Maximum payload of a sent frame.
 const MAX_SENT_BYTES: usize = 64 * 1024;
-/// What is read at a time.
+/// Free space in the input buffer before each read.
 const READ_BYTES: usize = 16 * 1024;
-/// Payload of a control frame (section 5.5).
+/// Maximum payload of a control frame (section 5.5).
 const MAX_CONTROL_BYTES: u64 = 125;
 
-/// What comes next in what a client sent.
+/// Next element of the client's input.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Nothing before more is there.
-    Starved,
-    /// So many bytes at the start of the input are payload, and can be read.
+    /// The decoder needs more input.
+    NeedsInput,
+    /// This number of bytes at the start of the input is unmasked payload.
     Payload(usize),
-    /// To be answered with the same payload.
+    /// A ping; the pong carries the same payload.
     Ping(Bytes),
-    /// Of no meaning.
+    /// A pong; ignored.
     Pong,
-    /// The client closes, with what it says about that.
+    /// The client closes the connection with this status and reason.
     Close(Bytes),
-    /// The client is disconnected with this status and reason.
-    Wrong(CloseCode, &'static str),
+    /// The input violates the protocol; the connection is closed with this status and reason.
+    Violation(CloseCode, &'static str),
 }
 
-/// Takes frames apart.
+/// Incremental decoder of frames.
 #[derive(Debug, Default)]
 struct Decoder {
-    /// Bytes of the frame that are still to come.
-    left: u64,
+    /// Remaining payload bytes of the current frame.
+    remaining: u64,
     mask: [u8; 4],
-    /// A message has begun whose final frame has not.
+    /// True between the first and the final frame of a message.
     in_message: bool,
 }
 
 impl Decoder {
-    /// Takes the next step off the start of `input`; of payload only the mask, in place.
+    /// Decodes the next element and removes it from the start of `input`; payload is unmasked and stays in `input`.
     fn next(&mut self, input: &mut BytesMut) -> Step {
-        // A loop: a client may send any number of frames without payload.
+        // A loop instead of recursion: a client may send any number of frames without payload.
         loop {
-            if self.left > 0 {
+            if self.remaining > 0 {
                 return self.payload(input);
             }
             if let Some(step) = self.header(input) {
@@ -61,41 +61,44 @@ impl Decoder {
         }
     }
 
-    /// The part of the frame's payload that has come.
+    /// Unmasks the available part of the frame's payload.
     fn payload(&mut self, input: &mut BytesMut) -> Step {
-        let bytes = input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let bytes = input.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
         if bytes == 0 {
-            return Step::Starved;
+            return Step::NeedsInput;
         }
         unmask(&mut input[..bytes], self.mask);
         self.mask.rotate_left(bytes % 4);
-        self.left -= bytes as u64;
+        self.remaining -= bytes as u64;
         Step::Payload(bytes)
     }
 
-    /// Reads the header of the next frame; `None` if a frame of data begins, which may be empty.
+    /// Decodes the header of the next frame; `None` for a data frame, which may be empty.
     fn header(&mut self, input: &mut BytesMut) -> Option<Step> {
         let mut cursor = Cursor::new(&input[..]);
         let (header, length) = match FrameHeader::parse(&mut cursor) {
             Ok(Some(parsed)) => parsed,
-            Ok(None) => return Some(Step::Starved),
-            Err(_) => return Some(Step::Wrong(CloseCode::Protocol, "there is no such frame")),
+            Ok(None) => return Some(Step::NeedsInput),
+            Err(_) => return Some(Step::Violation(CloseCode::Protocol, "unknown opcode")),
         };
         let header_bytes = cursor.position() as usize;
         if header.rsv1 || header.rsv2 || header.rsv3 {
-            return Some(Step::Wrong(CloseCode::Protocol, "reserved bits are set"));
+            return Some(Step::Violation(CloseCode::Protocol, "reserved bits are set"));
         }
         let Some(mask) = header.mask else {
-            return Some(Step::Wrong(CloseCode::Protocol, "a client masks its frames"));
+            return Some(Step::Violation(CloseCode::Protocol, "frames of a client must be masked"));
         };
         match (header.opcode, self.in_message) {
             (OpCode::Control(control), _) => {
                 if !header.is_final || length > MAX_CONTROL_BYTES {
-                    return Some(Step::Wrong(CloseCode::Protocol, "control frames are short and whole"));
+                    return Some(Step::Violation(
+                        CloseCode::Protocol,
+                        "control frames must be final and have at most 125 bytes",
+                    ));
                 }
                 let length = length as usize;
                 if input.len() < header_bytes + length {
-                    return Some(Step::Starved);
+                    return Some(Step::NeedsInput);
                 }
                 input.advance(header_bytes);
                 let mut payload = input.split_to(length);
@@ -103,19 +106,22 @@ impl Decoder {
                 return Some(control_step(control, payload.freeze()));
             }
             (OpCode::Data(Data::Text), false) => {
-                return Some(Step::Wrong(CloseCode::Unsupported, "MQTT comes in binary messages"));
+                return Some(Step::Violation(CloseCode::Unsupported, "MQTT needs binary messages"));
             }
             (OpCode::Data(Data::Binary), false) | (OpCode::Data(Data::Continue), true) => {}
             _ => {
-                return Some(Step::Wrong(CloseCode::Protocol, "this frame does not follow the one before"));
+                return Some(Step::Violation(
+                    CloseCode::Protocol,
+                    "unexpected opcode between the frames of a message",
+                ));
             }
         }
         if length >> 63 != 0 {
-            return Some(Step::Wrong(CloseCode::Protocol, "the length is none"));
+            return Some(Step::Violation(CloseCode::Protocol, "the frame length exceeds 63 bits"));
         }
         input.advance(header_bytes);
         self.in_message = !header.is_final;
-        (self.left, self.mask) = (length, mask);
+        (self.remaining, self.mask) = (length, mask);
         None
     }
 }
@@ -129,16 +135,16 @@ fn control_step(control: Control, payload: Bytes) -> Step {
             [high, low, ref reason @ ..] if is_status(u16::from_be_bytes([high, low])) => {
                 match std::str::from_utf8(reason) {
                     Ok(_) => Step::Close(payload),
-                    Err(_) => Step::Wrong(CloseCode::Invalid, "the reason is no UTF-8"),
+                    Err(_) => Step::Violation(CloseCode::Invalid, "the close reason is not UTF-8"),
                 }
             }
-            _ => Step::Wrong(CloseCode::Protocol, "there is no such status"),
+            _ => Step::Violation(CloseCode::Protocol, "invalid close status"),
         },
-        Control::Reserved(_) => Step::Wrong(CloseCode::Protocol, "there is no such frame"),
+        Control::Reserved(_) => Step::Violation(CloseCode::Protocol, "unknown opcode"),
     }
 }
 
-/// Whether an endpoint may close with this status (section 7.4, and those registered since; [`CloseCode`] lacks 1014).
+/// True if an endpoint may send this close status (section 7.4 and later registrations; [`CloseCode`] lacks 1014).
 fn is_status(status: u16) -> bool {
     matches!(status, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
@@ -156,35 +162,35 @@ fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
     }
 }
 
-/// Appends a frame of a server: final and without a mask.
+/// Appends a server frame: final and unmasked.
 fn put_frame(output: &mut BytesMut, opcode: OpCode, payload: &[u8]) {
     let header = FrameHeader { opcode, ..FrameHeader::default() };
     let length = payload.len() as u64;
     output.reserve(header.len(length) + payload.len());
-    // A buffer that grows takes all.
+    // Writing to a growing buffer cannot fail.
     let _ = header.format(length, &mut (&mut *output).writer());
     output.put_slice(payload);
 }
 
-/// The bytes in the binary messages of a WebSocket that a client has opened.
+/// Byte stream over the binary messages of a client's WebSocket.
 #[derive(Debug)]
 pub struct PacketStream<S> {
     stream: S,
     decoder: Decoder,
     input: BytesMut,
-    /// At the start of the input.
+    /// Unmasked payload bytes at the start of `input`.
     readable: usize,
     output: BytesMut,
-    /// The answer to a ping has to leave before more is read, or pings would pile up.
+    /// A pong must be sent before the next read. Otherwise the pongs to a client that sends only pings would accumulate.
     pong_due: bool,
-    /// Nothing more is read.
-    ended: bool,
-    /// Nothing more is sent behind the close.
-    closed: bool,
+    /// No further input is read.
+    read_ended: bool,
+    /// A close frame is in `output` or was sent; no frame may follow it.
+    close_sent: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
-    /// Over a connection that has switched protocols.
+    /// For a connection after the upgrade.
     pub fn new(stream: S) -> Self {
         Self {
             stream,
@@ -193,27 +199,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
             readable: 0,
             output: BytesMut::new(),
             pong_due: false,
-            ended: false,
-            closed: false,
+            read_ended: false,
+            close_sent: false,
         }
     }
 
-    /// What the frames go over.
+    /// The underlying connection.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 
+    /// Queues a close frame, unless there was one, and ends reading.
     fn close(&mut self, payload: &[u8]) {
-        if !self.closed {
+        if !self.close_sent {
             put_frame(&mut self.output, OpCode::Control(Control::Close), payload);
-            self.closed = true;
+            self.close_sent = true;
         }
-        self.ended = true;
+        self.read_ended = true;
     }
 
-    /// Sends what is to be sent, down to so many bytes.
-    fn poll_drain(&mut self, context: &mut Context<'_>, max_left: usize) -> Poll<io::Result<()>> {
-        while self.output.len() > max_left {
+    /// Writes output until at most `max_remaining` bytes of it remain.
+    fn poll_drain(&mut self, context: &mut Context<'_>, max_remaining: usize) -> Poll<io::Result<()>> {
+        while self.output.len() > max_remaining {
             let written = ready!(Pin::new(&mut self.stream).poll_write(context, &self.output))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -223,19 +230,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PacketStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn take(&mut self, step: Step) {
+    fn handle(&mut self, step: Step) {
         match step {
-            Step::Starved | Step::Pong => {}
+            Step::NeedsInput | Step::Pong => {}
             Step::Payload(bytes) => self.readable = bytes,
             Step::Ping(payload) => {
-                if !self.closed {
+                if !self.close_sent {
                     put_frame(&mut self.output, OpCode::Control(Control::Pong), &payload);
                     self.pong_due = true;
                 }
             }
-            // The status goes back, the reason does not.
+            // The answer repeats the status without the reason.
             Step::Close(payload) => self.close(&payload[..payload.len().min(2)]),
-            Step::Wrong(status, reason) => {
+            Step::Violation(status, reason) => {
                 self.close(&[&u16::from(status).to_be_bytes(), reason.as_bytes()].concat());
             }
         }
@@ -249,20 +256,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PacketStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        while this.readable == 0 && !this.ended {
+        while this.readable == 0 && !this.read_ended {
             if this.pong_due {
                 ready!(this.poll_drain(context, 0))?;
                 ready!(Pin::new(&mut this.stream).poll_flush(context))?;
                 this.pong_due = false;
             }
             let step = this.decoder.next(&mut this.input);
-            if step != Step::Starved {
-                this.take(step);
+            if step != Step::NeedsInput {
+                this.handle(step);
                 continue;
             }
             this.input.reserve(READ_BYTES);
             let read = tokio_util::io::poll_read_buf(Pin::new(&mut this.stream), context, &mut this.input);
-            this.ended = ready!(read)? == 0;
+            this.read_ended = ready!(read)? == 0;
         }
         let bytes = this.readable.min(buffer.remaining());
         buffer.put_slice(&this.input[..bytes]);
@@ -279,13 +286,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.closed {
+        if this.close_sent {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         ready!(this.poll_drain(context, MAX_SENT_BYTES))?;
         let bytes = &bytes[..bytes.len().min(MAX_SENT_BYTES)];
         put_frame(&mut this.output, OpCode::Data(Data::Binary), bytes);
-        // What can leave does; the rest does with the next call.
+        // Writes as much as possible now; later calls write the rest.
         if let Poll::Ready(Err(error)) = this.poll_drain(context, 0) {
             return Poll::Ready(Err(error));
         }
@@ -298,7 +305,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PacketStream<S> {
         Pin::new(&mut this.stream).poll_flush(context)
     }
 
-    /// Says goodbye, and that nothing follows.
+    /// Sends a close frame and closes the sending side of the connection.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.close(&u16::from(CloseCode::Normal).to_be_bytes());

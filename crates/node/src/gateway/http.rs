@@ -1,8 +1,9 @@
-//! The HTTP gateway: `/fn/NAME[/rest]`, the paths of http triggers, `/invocations/ID`, and the way to MQTT over
-//! WebSocket.
+//! Connections of the gateway and routing of requests: `/fn/NAME[/REST]`, `/workflows/NAME`, the paths of http triggers,
+//! `/invocations/ID`, and the upgrade to MQTT over WebSocket.
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use edgefaas_functions::answer::body_bytes;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Outcome, Principal, Timing};
@@ -20,63 +21,63 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+use super::Gateway;
 use super::connection_slots::ConnectionSlot;
-use super::outflow::Outflow;
-use super::parts::Gateway;
-use super::replies::Reservation;
-use super::reply::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
+use super::reply_budget::Reservation;
 use super::request_head::{MAX_HEAD_BYTES, RequestHeads, Scanned};
+use super::response::{HttpReply, body_problem, header_text, no_reply_memory, problem_reply, result_reply};
 use super::socket::GatewaySocket;
-use super::websocket::{self, Upgrading};
+use super::websocket::{self, WebSocketUpgrade};
+use super::write_progress::WriteProgress;
 use super::write_timeout::WriteTimeout;
 use super::{durable, workflow};
 
-/// The longest time for a request's head to come in, and for an idle connection to be kept.
-const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-/// How long a connection that is turned away has for its request.
-const REFUSAL_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
-/// The longest time for which a client may leave its answer unread.
-const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-/// Serves one connection, and MQTT once it was upgraded, until its client closes it, or `cancel` fires and the
-/// request under way is answered.
+/// Maximum time for receiving the head of a request, and maximum time for which a connection may be idle.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum wait for the first bytes of a request on a connection that is refused.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time for which a write may be blocked because the client does not read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Serves one connection, including MQTT after an upgrade. Returns when the client closes the connection, or when `cancel`
+/// fires and the request in progress is answered.
 ///
-/// A client that has closed its side of the connection may still wait for the answer (RFC 9112, section 9.6): its call
-/// goes on. A client that has reset the connection does not, and its call ends.
+/// A client that closes only its sending side may still wait for the reply (RFC 9112, section 9.6): its call continues. If
+/// the client resets the connection, its call is cancelled.
 pub async fn serve<S>(
     stream: S,
     socket: GatewaySocket,
-    place: ConnectionSlot,
+    slot: ConnectionSlot,
     gateway: Arc<Gateway>,
-    upgrading: Upgrading,
+    upgrade: WebSocketUpgrade,
     cancel: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let upgrade = upgrading.clone();
-    let outflow = Arc::new(Outflow::new(upgrading.address()));
+    let service_upgrade = upgrade.clone();
+    let progress = Arc::new(WriteProgress::new(upgrade.address()));
     let heads = Arc::<RequestHeads>::default();
     let stream = Scanned::new(stream, heads.clone());
-    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT, outflow.clone());
-    let out = outflow.clone();
-    let place = Arc::new(place);
-    let served = place.clone();
+    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT, progress.clone());
+    let slot = Arc::new(slot);
+    let (service_progress, service_slot) = (progress.clone(), slot.clone());
     let service = service_fn(move |mut request| {
-        let (gateway, upgrade) = (gateway.clone(), upgrade.clone());
-        let (out, heads, place) = (out.clone(), heads.clone(), served.clone());
+        let (gateway, upgrade) = (gateway.clone(), service_upgrade.clone());
+        let (progress, heads, slot) = (service_progress.clone(), heads.clone(), service_slot.clone());
         async move {
-            place.begin();
+            slot.begin_request();
             let reply = match heads.check(&request) {
-                Err(problem) => closing(problem_reply(&problem)),
+                Err(problem) => with_close(problem_reply(&problem)),
                 Ok(()) if request.uri().path() == websocket::PATH => {
                     let reply = upgrade.answer(&mut request);
                     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-                        heads.end();
+                        heads.stop();
                     }
                     reply
                 }
-                Ok(()) => handle(&gateway, &upgrade, &out, request).await,
+                Ok(()) => handle(&gateway, &upgrade, &progress, request).await,
             };
-            place.end();
+            slot.end_request();
             Ok::<_, Infallible>(reply)
         }
     });
@@ -96,16 +97,17 @@ pub async fn serve<S>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = place.given_up(), if !stopping => {
-                // A request that has come is answered, and a reply that has begun is sent to its end.
-                if !outflow.is_unread() && !place.is_serving() {
+            () = slot.evicted(), if !stopping => {
+                // A request in progress is answered, and a reply is sent completely.
+                if !progress.has_unsent() && !slot.is_serving() {
                     return;
                 }
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = outflow.evicted() => {
-                tracing::debug!(peer = %outflow.address(), "a connection is closed: its client does not read");
+            () = progress.evicted() => {
+                let peer = progress.address();
+                tracing::debug!(%peer, "a connection was closed to free memory: its client reads too slowly");
                 return socket.reset_on_close();
             }
             () = socket.failed() => return,
@@ -114,19 +116,20 @@ pub async fn serve<S>(
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP connection ended");
     }
-    // MQTT counts as a client of the broker.
-    place.leave();
-    // Boxed: few connections come this far, and the others need no room for it.
-    Box::pin(upgrading.serve(cancel)).await;
+    // From here on the connection counts as a client of the broker.
+    slot.release();
+    // Boxed: only WebSocket connections need the memory of this future.
+    Box::pin(upgrade.serve(cancel)).await;
 }
 
-/// Turns a connection away, for which there is no memory. A client that speaks TLS cannot be told.
+/// Refuses a connection for which the node has no memory, with status 503. A TLS connection gets no reply, because
+/// the node refuses it before the handshake.
 pub async fn refuse(stream: &TcpStream, is_secure: bool) {
     if is_secure {
         return;
     }
-    // With a request unread the client would see a reset instead of the reply.
-    let _ = tokio::time::timeout(REFUSAL_WAIT, stream.readable()).await;
+    // Closing the socket with unread bytes would reset the connection, and the client would lose the reply.
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.readable()).await;
     let _ = stream.try_read(&mut [0; 4096]);
     let detail =
         "requests are served on all connections for which this node has memory; try again in a second";
@@ -137,56 +140,56 @@ pub async fn refuse(stream: &TcpStream, is_secure: bool) {
         problem::MEDIA_TYPE,
         body.len()
     );
-    // A client that cannot take it at once does without.
+    // Best effort: a client whose receive window is full gets no reply.
     let _ = stream.try_write(&[head.as_bytes(), &body].concat());
 }
 
-/// The last reply of its connection.
-fn closing(mut reply: HttpReply) -> HttpReply {
+/// Marks a reply as the last one of its connection.
+fn with_close(mut reply: HttpReply) -> HttpReply {
     reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     reply
 }
 
 async fn handle(
     gateway: &Gateway,
-    upgrading: &Upgrading,
-    outflow: &Arc<Outflow>,
+    upgrade: &WebSocketUpgrade,
+    progress: &Arc<WriteProgress>,
     request: Request<Incoming>,
 ) -> HttpReply {
-    // A client that sends requests ahead gets no further reply before it has taken the last one.
-    outflow.taken().await;
+    // Pipelined requests wait until the previous reply is sent.
+    progress.drained().await;
     if let Some(id) = request.uri().path().strip_prefix("/invocations/") {
-        return durable::poll(gateway, upgrading, outflow, id, &request).await;
+        return durable::poll(gateway, upgrade, progress, id, &request).await;
     }
     if let Some(name) = workflow_name(gateway, request.uri().path()) {
-        return workflow::run(gateway, upgrading, outflow, &name, request).await;
+        return workflow::run(gateway, upgrade, progress, &name, request).await;
     }
-    let Routed { function, path, wanted, open } = match route(gateway, &request) {
+    let RoutedRequest { function, path, required_auth, is_public } = match route(gateway, &request) {
         Ok(found) => found,
-        // Where a token is needed, what there is and is not is told only to those who have one.
+        // If a token is required by default, only a client with a valid credential learns which functions and paths exist.
         Err(reply) => {
             return match gateway.auth.check_default(request.headers()) {
                 Ok(_) => *reply,
-                Err(refused) => gateway.auth.refuse(refused, upgrading.address()).await,
+                Err(refused) => gateway.auth.refuse(refused, upgrade.address()).await,
             };
         }
     };
     let limit_bytes = function.spec.limits.payload_bytes;
     let (mut head, body) = request.into_parts();
-    let authorised = match gateway.auth.check(wanted, &function.name, &mut head.headers) {
+    let authorised = match gateway.auth.check(required_auth, &function.name, &mut head.headers) {
         Ok(authorised) => authorised,
-        Err(refused) => return gateway.auth.refuse(refused, upgrading.address()).await,
+        Err(refused) => return gateway.auth.refuse(refused, upgrade.address()).await,
     };
-    if !open && let Err(problem) = authorised.check_page(upgrading, &head.headers) {
+    if !is_public && let Err(problem) = authorised.check_page(upgrade, &head.headers) {
         return problem_reply(&problem);
     }
-    let read = gateway.bodies.read(&head.headers, body, upgrading.address(), limit_bytes).await;
+    let read = gateway.bodies.read(&head.headers, body, upgrade.address(), limit_bytes).await;
     let body = match read.map_err(|error| body_problem(&function.name, limit_bytes, error)) {
         Ok(body) => body,
         Err(problem) => return problem_reply(&problem),
     };
-    let asked = match durable::wanted(&head.headers) {
-        Ok(asked) => asked,
+    let durable_request = match durable::parse_headers(&head.headers) {
+        Ok(durable_request) => durable_request,
         Err(problem) => return problem_reply(&problem),
     };
     let trace_parent = header_text(&head.headers, "traceparent");
@@ -201,11 +204,12 @@ async fn handle(
     };
     let mut invocation = Invocation::new(function.name.to_string(), Principal::Http, event);
     invocation.trace_parent = trace_parent;
-    if let Some(asked) = asked {
-        return durable::accept(gateway, function, invocation, asked, &authorised, outflow).await;
+    if let Some(durable_request) = durable_request {
+        return durable::accept(gateway, function, invocation, durable_request, &authorised, progress)
+            .await;
     }
-    let room = match reserve(gateway, outflow, &function, &invocation).await {
-        Ok(room) => room,
+    let reservation = match reserve(gateway, progress, &function, &invocation).await {
+        Ok(reservation) => reservation,
         Err(problem) => {
             function.metrics.record_rejected();
             return problem_reply(&problem);
@@ -223,34 +227,35 @@ async fn handle(
         Err(_) => {}
     }
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(room, &id, result, timing, authorised.audience)
+    result_reply(reservation, &id, result, timing, authorised.audience)
 }
 
-/// Room for the reply of a function that has not run. Its event counts while it waits.
+/// Reserves memory for the reply of a function before it runs. While this waits, the event counts against the memory limit
+/// of events.
 async fn reserve(
     gateway: &Gateway,
-    outflow: &Arc<Outflow>,
+    progress: &Arc<WriteProgress>,
     function: &LiveFunction,
     invocation: &Invocation,
 ) -> Result<Reservation, Problem> {
     let limit_bytes = function.spec.limits.reply_bytes;
     let replies = &gateway.replies;
-    let waits = async {
+    let wait = async {
         let _event_bytes = gateway
             .invoker
             .take_event_bytes(invocation.event.body.len())
             .map_err(|error| Problem::of(&error, Some(&invocation.id)))?;
-        let reserved = replies.reserve_soon(outflow, &function.reply_size, limit_bytes).await;
-        reserved.map_err(|error| not_run(&error))
+        let reserved = replies.reserve_or_wait(progress, &function.reply_size, limit_bytes).await;
+        reserved.map_err(|error| no_reply_memory(&error))
     };
-    match replies.reserve(outflow, &function.reply_size, limit_bytes) {
-        Ok(room) => Ok(room),
-        // Few come here, and the others need no room for it.
-        Err(_) => Box::pin(waits).await,
+    match replies.reserve(progress, &function.reply_size, limit_bytes) {
+        Ok(reservation) => Ok(reservation),
+        // Boxed: few requests wait, and the others need no memory for this future.
+        Err(_) => Box::pin(wait).await,
     }
 }
 
-/// The name in `/workflows/NAME`, or of a workflow that is called like a function.
+/// NAME in `/workflows/NAME`, or in `/fn/NAME` if it names a workflow and no function.
 fn workflow_name(gateway: &Gateway, path: &str) -> Option<String> {
     if let Some(name) = path.strip_prefix("/workflows/") {
         return Some(name.to_owned());
@@ -260,29 +265,32 @@ fn workflow_name(gateway: &Gateway, path: &str) -> Option<String> {
     (routes.function(name).is_none() && routes.workflow(name).is_some()).then(|| name.to_owned())
 }
 
-/// What a request is for.
-struct Routed {
+/// Target of a request.
+struct RoutedRequest {
     function: Arc<LiveFunction>,
-    /// As the function sees it.
+    /// Path that the function receives.
     path: String,
-    /// What the request needs.
-    wanted: HttpAuth,
-    /// The function's manifest says that it needs nothing.
-    open: bool,
+    /// Credential that the request needs.
+    required_auth: HttpAuth,
+    /// True if the trigger says `auth = "none"`: pages of any site may send the request.
+    is_public: bool,
 }
 
-/// What a request is for, or the answer that there is no such thing.
-fn route(gateway: &Gateway, request: &Request<Incoming>) -> Result<Routed, Box<HttpReply>> {
+/// Finds the function of a request.
+///
+/// # Errors
+/// A reply with status 404 or 405.
+fn route(gateway: &Gateway, request: &Request<Incoming>) -> Result<RoutedRequest, Box<HttpReply>> {
     let path = request.uri().path();
     let routes = gateway.registry.routes();
     if let Some(rest) = path.strip_prefix("/fn/") {
         let (name, rest) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
         return match routes.function(name) {
-            Some(function) => Ok(Routed {
+            Some(function) => Ok(RoutedRequest {
                 function: function.clone(),
                 path: rest.to_owned(),
-                wanted: gateway.auth.of_function(function),
-                open: false,
+                required_auth: gateway.auth.required_by_function(function),
+                is_public: false,
             }),
             None => {
                 let near = routes.near_functions(name);
@@ -299,15 +307,15 @@ fn route(gateway: &Gateway, request: &Request<Incoming>) -> Result<Routed, Box<H
     };
     let method = request.method().as_str();
     match route.target(method) {
-        Some(target) => Ok(Routed {
+        Some(target) => Ok(RoutedRequest {
             function: target.function.clone(),
             path: path.to_owned(),
-            wanted: gateway.auth.of_trigger(target.auth),
-            open: target.auth == Some(HttpAuth::None),
+            required_auth: gateway.auth.required_by_trigger(target.auth),
+            is_public: target.auth == Some(HttpAuth::None),
         }),
         None => {
             let allowed = route.allowed();
-            let detail = format!("{path} does not take {method}; it takes {allowed}");
+            let detail = format!("{path} does not accept {method}; it accepts {allowed}");
             let mut reply = problem_reply(&Problem::new(405, "Method not allowed", detail));
             if let Ok(allowed) = HeaderValue::from_str(&allowed) {
                 reply.headers_mut().insert(ALLOW, allowed);
@@ -317,7 +325,7 @@ fn route(gateway: &Gateway, request: &Request<Incoming>) -> Result<Routed, Box<H
     }
 }
 
-/// All headers as text; bytes that are none become replacement characters.
+/// All headers as text; invalid UTF-8 becomes replacement characters.
 fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()

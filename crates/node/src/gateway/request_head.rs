@@ -1,9 +1,10 @@
-//! What RFC 9112 asks of the head of a request and the HTTP library lets pass: one `Host`, no `Transfer-Encoding` but `chunked`,
-//! and not both `Transfer-Encoding` and `Content-Length`.
+//! Checks of request heads that RFC 9112 requires and the HTTP library (hyper) omits: exactly one `Host`, no
+//! `Transfer-Encoding` except `chunked`, and not both `Transfer-Encoding` and `Content-Length`.
 //!
-//! The library drops `Content-Length` where both are there, which is right for the message and wrong where a proxy before
-//! the node went by it: the rest of the body would be the next request. So the bytes are looked at as they come in, with
-//! the library's own parser, and the requests are told apart as far as that needs.
+//! If a request has both, hyper removes `Content-Length` and uses `Transfer-Encoding`. A proxy in front of the node may have
+//! used `Content-Length`; then the rest of the body would be parsed as another request (request smuggling). After hyper has
+//! parsed the head, the conflict is no longer visible. So [`Scanned`] inspects the incoming bytes with hyper's own parser
+//! (httparse), and finds the boundaries of the requests for that.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,45 +19,46 @@ use http::uri::Authority;
 use http::{Request, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Headers of a request, as many as the library takes.
+/// Maximum number of headers of a request; hyper has the same limit.
 const MAX_HEADERS: usize = 100;
-/// The longest head of a request, line and headers. It is in memory twice while it comes in: a longer one would be more than the plan has
-/// for a connection. Of one that comes quickly the library reads up to twice as much before it refuses it.
+/// Maximum size of a request head: request line and headers. While a head is received it is in memory twice; the memory plan
+/// of a connection is based on this size. hyper may read up to twice as much of a fast client before it refuses the head.
 pub const MAX_HEAD_BYTES: usize = 32 << 10;
-/// The longest line with the size of a chunk.
+/// Maximum size of the line with the size of a chunk.
 const MAX_SIZE_LINE_BYTES: usize = 16 << 10;
 
-/// The heads of the requests of one connection, for the one who reads them and the one who answers.
+/// Results of the scan of one connection: [`Scanned`] writes them, the request handler reads them by [`check`](Self::check).
 #[derive(Debug, Default)]
 pub struct RequestHeads {
-    /// The number of the request with a length and an encoding; 0 if there is none yet.
+    /// Number of the request with both `Content-Length` and `Transfer-Encoding`; 0 if there is none. The first request is 1.
     ambiguous: AtomicU64,
-    /// Of this request nobody knows where it begins, nor of those after it; 0 while that is known.
-    lost: AtomicU64,
-    answered: AtomicU64,
-    /// What follows is no HTTP/1.
-    is_over: AtomicBool,
+    /// Number of the first request whose start is unknown; 0 if all are known.
+    first_unknown: AtomicU64,
+    /// Number of checked requests.
+    checked: AtomicU64,
+    /// The connection has switched to another protocol.
+    is_stopped: AtomicBool,
 }
 
 impl RequestHeads {
-    /// Checks the next request. To be called once for each, in order.
+    /// Checks the next request. Must be called once for each request, in order.
     ///
     /// # Errors
-    /// 400 or 501, after which the connection is to be closed.
+    /// Status 400 or 501; the caller must close the connection after the reply.
     pub fn check<B>(&self, request: &Request<B>) -> Result<(), Problem> {
-        let number = self.answered.fetch_add(1, Relaxed) + 1;
+        let number = self.checked.fetch_add(1, Relaxed) + 1;
         if request.version() > Version::HTTP_11 {
             return Ok(());
         }
         if self.ambiguous.load(Relaxed) == number {
-            let detail = "a request has `Transfer-Encoding` or `Content-Length`; this one has both";
+            let detail = "a request may have `Transfer-Encoding` or `Content-Length`; this one has both";
             return Err(Problem::new(400, "Ambiguous length", detail));
         }
-        let lost = self.lost.load(Relaxed);
-        if lost != 0 && number >= lost {
+        let first_unknown = self.first_unknown.load(Relaxed);
+        if first_unknown != 0 && number >= first_unknown {
             let detail = format!(
-                "the end of the request before this one, or the head of this one, is not as RFC 9112 has it, or the head is longer than {} \
-                 KiB",
+                "the end of the previous request or the head of this one does not follow RFC 9112, or the head is longer than \
+                 {} KiB",
                 MAX_HEAD_BYTES >> 10
             );
             return Err(Problem::new(400, "Ambiguous request", detail));
@@ -64,22 +66,26 @@ impl RequestHeads {
         check_encoding(request.headers())?;
         let mut hosts = request.headers().get_all(HOST).into_iter();
         let detail = match (hosts.next(), hosts.next(), request.version()) {
-            (Some(_), Some(_), _) => "a request has one `Host` header; this one has several",
-            (None, _, Version::HTTP_11) => "a request of HTTP/1.1 has a `Host` header; this one has none",
-            (Some(host), None, _) if !is_host(host) => "the `Host` header is no host with an optional port",
+            (Some(_), Some(_), _) => "a request must have one `Host` header; this one has several",
+            (None, _, Version::HTTP_11) => {
+                "an HTTP/1.1 request must have a `Host` header; this one has none"
+            }
+            (Some(host), None, _) if !is_host(host) => {
+                "the `Host` header is not a host with an optional port"
+            }
             _ => return Ok(()),
         };
         Err(Problem::new(400, "Bad host", detail))
     }
 
-    /// The connection goes on with another protocol.
-    pub fn end(&self) {
-        self.is_over.store(true, Relaxed);
+    /// Ends the scan: the connection has switched to another protocol.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Relaxed);
     }
 }
 
-/// What is not `chunked`, once, is refused (RFC 9112, sections 6.1 and 7.1): the library takes every list that ends with it, and leaves
-/// the other encodings as they are.
+/// Accepts only a single `chunked` (RFC 9112, sections 6.1 and 7.1). hyper accepts every list that ends with `chunked`, and
+/// does not decode the other codings.
 fn check_encoding(headers: &HeaderMap) -> Result<(), Problem> {
     let codings = headers
         .get_all(TRANSFER_ENCODING)
@@ -88,26 +94,25 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Problem> {
     let mut count = 0;
     for coding in codings {
         if !coding.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-            let detail = "the node takes `Transfer-Encoding: chunked` and no other; say how a body is compressed in `Content-Encoding`";
+            let detail = "the node accepts only `Transfer-Encoding: chunked`; name the compression of a body in `Content-Encoding`";
             return Err(Problem::new(501, "Unknown transfer coding", detail));
         }
         count += 1;
     }
     if count > 1 {
-        let detail =
-            "a body is `chunked` once; the `Transfer-Encoding` of this request says so several times";
+        let detail = "`Transfer-Encoding` must contain `chunked` once; in this request it is repeated";
         return Err(Problem::new(400, "Ambiguous length", detail));
     }
     Ok(())
 }
 
-/// Whether a header is `uri-host [ ":" port ]`; it may be empty (RFC 9110, section 7.2).
+/// True if a header value is `uri-host [ ":" port ]` or empty (RFC 9110, section 7.2).
 fn is_host(host: &HeaderValue) -> bool {
     host.is_empty()
         || host.to_str().is_ok_and(|host| !host.contains('@') && host.parse::<Authority>().is_ok())
 }
 
-/// A stream whose incoming requests are looked at.
+/// A stream that scans the incoming requests. Bytes pass unchanged.
 pub struct Scanned<S> {
     stream: S,
     scan: Scan,
@@ -115,44 +120,48 @@ pub struct Scanned<S> {
 }
 
 impl<S> Scanned<S> {
-    /// A connection on which nothing was read yet.
+    /// For a connection of which nothing was read yet.
     pub fn new(stream: S, heads: Arc<RequestHeads>) -> Self {
         Self { stream, scan: Scan::default(), heads }
     }
 }
 
-/// How far the requests have come.
+/// Incremental scan of the requests on a connection.
 #[derive(Debug, Default)]
 struct Scan {
-    at: At,
+    position: Position,
+    /// Number of heads so far: complete, ambiguous or invalid ones.
     requests: u64,
 }
 
 #[derive(Debug)]
-enum At {
-    /// In a head, of which these bytes came before.
+enum Position {
+    /// In a head; the bytes of it so far.
     Head(Vec<u8>),
+    /// In a body with a length; the remaining bytes.
     Body(u64),
-    /// In the line with the size of a chunk.
+    /// In the line with the size of a chunk; the bytes of it so far.
     ChunkSize(Vec<u8>),
-    /// Bytes of a chunk, with the end of the line behind them.
+    /// In a chunk; the remaining bytes with the CRLF at its end.
     Chunk(u64),
-    /// In the trailers; whether this line has anything in it, and whether a carriage return was the last of it.
+    /// In the trailers.
     Trailers {
+        /// True if the current line is empty so far.
         is_empty: bool,
+        /// True if the last byte was a carriage return.
         is_return: bool,
     },
-    /// Nobody knows, and nobody will.
-    Lost,
+    /// The boundaries of the requests are unknown from here on.
+    Unknown,
 }
 
-impl Default for At {
+impl Default for Position {
     fn default() -> Self {
         Self::Head(Vec::new())
     }
 }
 
-/// The body that follows a head.
+/// Framing of the body after a head.
 enum Framing {
     Length(u64),
     Chunked,
@@ -160,48 +169,49 @@ enum Framing {
 }
 
 impl Scan {
-    /// Looks at more bytes; true if they hold the head of a request with a length and an encoding.
-    fn see(&mut self, mut bytes: &[u8]) -> bool {
+    /// Scans more bytes. True if they complete a head with both `Content-Length` and `Transfer-Encoding`; the scan ends there.
+    fn scan(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
-            let (next, used) = match std::mem::replace(&mut self.at, At::Lost) {
-                At::Head(before) => {
-                    let (next, used) = head(before, bytes);
+            let (next, used) = match std::mem::replace(&mut self.position, Position::Unknown) {
+                Position::Head(before) => {
+                    let (next, used) = scan_head(before, bytes);
                     self.requests +=
-                        u64::from(!matches!(next, Some(At::Head(ref rest)) if !rest.is_empty()));
+                        u64::from(!matches!(next, Some(Position::Head(ref rest)) if !rest.is_empty()));
                     match next {
                         Some(next) => (next, used),
                         None => return true,
                     }
                 }
-                At::Body(left) => match left.saturating_sub(bytes.len() as u64) {
-                    0 => (At::default(), left as usize),
-                    left => (At::Body(left), bytes.len()),
+                Position::Body(left) => match left.saturating_sub(bytes.len() as u64) {
+                    0 => (Position::default(), left as usize),
+                    left => (Position::Body(left), bytes.len()),
                 },
-                At::ChunkSize(before) => chunk_size(before, bytes),
-                At::Chunk(left) => match left.saturating_sub(bytes.len() as u64) {
-                    0 => (At::ChunkSize(Vec::new()), left as usize),
-                    left => (At::Chunk(left), bytes.len()),
+                Position::ChunkSize(before) => scan_chunk_size(before, bytes),
+                Position::Chunk(left) => match left.saturating_sub(bytes.len() as u64) {
+                    0 => (Position::ChunkSize(Vec::new()), left as usize),
+                    left => (Position::Chunk(left), bytes.len()),
                 },
-                At::Trailers { is_empty, is_return } => match bytes[0] {
-                    // The library reads on where a line ends without one.
-                    b'\n' if !is_return => (At::Lost, 1),
-                    b'\n' if is_empty => (At::default(), 1),
-                    b'\n' => (At::Trailers { is_empty: true, is_return: false }, 1),
-                    b'\r' => (At::Trailers { is_empty, is_return: true }, 1),
-                    _ => (At::Trailers { is_empty: false, is_return: false }, 1),
+                Position::Trailers { is_empty, is_return } => match bytes[0] {
+                    // hyper does not end the line at a line feed without a carriage return.
+                    b'\n' if !is_return => (Position::Unknown, 1),
+                    b'\n' if is_empty => (Position::default(), 1),
+                    b'\n' => (Position::Trailers { is_empty: true, is_return: false }, 1),
+                    b'\r' => (Position::Trailers { is_empty, is_return: true }, 1),
+                    _ => (Position::Trailers { is_empty: false, is_return: false }, 1),
                 },
-                At::Lost => return false,
+                Position::Unknown => return false,
             };
-            self.at = next;
+            self.position = next;
             bytes = &bytes[used..];
         }
         false
     }
 }
 
-/// Where a head leads to, and how many bytes of the new ones belong to it; nowhere if it is ambiguous.
-fn head(mut before: Vec<u8>, bytes: &[u8]) -> (Option<At>, usize) {
-    // Most heads come in one piece, and need no copy.
+/// Scans a head. Returns the position after the new bytes that belong to it, and their number; no position if the head is
+/// ambiguous.
+fn scan_head(mut before: Vec<u8>, bytes: &[u8]) -> (Option<Position>, usize) {
+    // Most heads arrive in one piece and need no copy.
     let known = before.len();
     let all = if known == 0 {
         bytes
@@ -209,29 +219,32 @@ fn head(mut before: Vec<u8>, bytes: &[u8]) -> (Option<At>, usize) {
         before.extend_from_slice(bytes);
         &before
     };
-    // What is not whole is not parsed again and again.
+    // An incomplete head is not parsed again for each piece.
     let from = known.saturating_sub(3);
     let has_end = known == 0
         || all[from..].windows(2).any(|two| two == b"\n\n")
         || all[from..].windows(3).any(|end| end == b"\n\r\n");
-    let parsed = if has_end { parse(all) } else { Ok(None) };
+    let parsed = if has_end { parse_head(all) } else { Ok(None) };
     match parsed {
         Ok(Some((Framing::Ambiguous, _))) => (None, bytes.len()),
-        Ok(Some((Framing::Length(0), length))) => (Some(At::default()), length.saturating_sub(known)),
-        Ok(Some((Framing::Length(body), length))) => (Some(At::Body(body)), length.saturating_sub(known)),
+        Ok(Some((Framing::Length(0), length))) => (Some(Position::default()), length.saturating_sub(known)),
+        Ok(Some((Framing::Length(body), length))) => {
+            (Some(Position::Body(body)), length.saturating_sub(known))
+        }
         Ok(Some((Framing::Chunked, length))) => {
-            (Some(At::ChunkSize(Vec::new())), length.saturating_sub(known))
+            (Some(Position::ChunkSize(Vec::new())), length.saturating_sub(known))
         }
         Ok(None) if all.len() <= MAX_HEAD_BYTES => {
             let rest = if known == 0 { bytes.to_vec() } else { before };
-            (Some(At::Head(rest)), bytes.len())
+            (Some(Position::Head(rest)), bytes.len())
         }
-        // The library says so too, and closes the connection.
-        Ok(None) | Err(_) => (Some(At::Lost), bytes.len()),
+        // hyper finds the same error and closes the connection.
+        Ok(None) | Err(_) => (Some(Position::Unknown), bytes.len()),
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Option<(Framing, usize)>, httparse::Error> {
+/// Parses a head; `None` if it is incomplete. Also returns its size in bytes.
+fn parse_head(bytes: &[u8]) -> Result<Option<(Framing, usize)>, httparse::Error> {
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let parsed = request.parse_with_uninit_headers(bytes, &mut headers)?;
@@ -253,10 +266,12 @@ fn parse(bytes: &[u8]) -> Result<Option<(Framing, usize)>, httparse::Error> {
     Ok(Some((framing, length)))
 }
 
-fn chunk_size(mut line: Vec<u8>, bytes: &[u8]) -> (At, usize) {
+/// Scans the line with the size of a chunk. Returns the position after it and the number of its new bytes.
+fn scan_chunk_size(mut line: Vec<u8>, bytes: &[u8]) -> (Position, usize) {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         line.extend_from_slice(bytes);
-        let next = if line.len() > MAX_SIZE_LINE_BYTES { At::Lost } else { At::ChunkSize(line) };
+        let next =
+            if line.len() > MAX_SIZE_LINE_BYTES { Position::Unknown } else { Position::ChunkSize(line) };
         return (next, bytes.len());
     };
     line.extend_from_slice(&bytes[..end]);
@@ -264,10 +279,10 @@ fn chunk_size(mut line: Vec<u8>, bytes: &[u8]) -> (At, usize) {
     let size =
         std::str::from_utf8(&line[..digits]).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
     let next = match size {
-        Some(0) => At::Trailers { is_empty: true, is_return: false },
-        // With CRLF behind it.
-        Some(size) => At::Chunk(size.saturating_add(2)),
-        None => At::Lost,
+        Some(0) => Position::Trailers { is_empty: true, is_return: false },
+        // Plus CRLF after the chunk.
+        Some(size) => Position::Chunk(size.saturating_add(2)),
+        None => Position::Unknown,
     };
     (next, end + 1)
 }
@@ -281,15 +296,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Scanned<S> {
         let this = &mut *self;
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-        if matches!(this.scan.at, At::Lost) {
+        if matches!(this.scan.position, Position::Unknown) {
             return Poll::Ready(Ok(()));
         }
-        if this.heads.is_over.load(Relaxed) {
-            this.scan.at = At::Lost;
-        } else if this.scan.see(&buffer.filled()[before..]) {
+        if this.heads.is_stopped.load(Relaxed) {
+            this.scan.position = Position::Unknown;
+        } else if this.scan.scan(&buffer.filled()[before..]) {
             this.heads.ambiguous.store(this.scan.requests, Relaxed);
-        } else if matches!(this.scan.at, At::Lost) {
-            this.heads.lost.store(this.scan.requests + 1, Relaxed);
+        } else if matches!(this.scan.position, Position::Unknown) {
+            this.heads.first_unknown.store(this.scan.requests + 1, Relaxed);
         }
         Poll::Ready(Ok(()))
     }
@@ -346,7 +361,7 @@ mod tests {
         let mut cuts = cuts.iter().cycle();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(*cuts.next().unwrap()));
-            found |= scan.see(now);
+            found |= scan.scan(now);
             rest = later;
         }
         (scan.requests, found)
@@ -354,7 +369,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_are_told_apart_however_they_are_cut(
+        fn the_scan_finds_all_requests_for_any_split_of_the_input(
             kinds in prop::collection::vec(0_usize..4, 0..6),
             ambiguous in prop::option::of(0_usize..2),
             cuts in prop::collection::vec(1_usize..70, 1..20),
@@ -369,7 +384,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), cut in 1_usize..50) {
+        fn no_input_makes_the_scan_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), cut in 1_usize..50) {
             requests(&bytes, &[cut]);
             requests(&[CHUNKED.as_bytes(), &bytes].concat(), &[cut]);
             requests(&[&CHUNKED.as_bytes()[..62], &bytes].concat(), &[cut]);
@@ -377,11 +392,11 @@ mod tests {
     }
 
     #[test]
-    fn heads_without_an_end_are_given_up() {
+    fn the_scan_ends_at_a_head_that_is_too_long() {
         let mut scan = Scan::default();
         for _ in 0..=MAX_HEAD_BYTES / 1000 {
-            assert!(!scan.see(&[b'a'; 1000]));
+            assert!(!scan.scan(&[b'a'; 1000]));
         }
-        assert!(matches!(scan.at, At::Lost));
+        assert!(matches!(scan.position, Position::Unknown));
     }
 }

@@ -1,4 +1,5 @@
-//! The socket of a connection to the gateway, for the one who moves its bytes and for the one who watches over it.
+//! The socket of a gateway connection. The HTTP stack reads and writes it while the gateway watches it for errors and can
+//! reset it.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,22 +13,22 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::replies::UNSENT_BYTES;
+use super::reply_budget::UNSENT_BYTES;
 
-/// The most that is read at a time.
+/// Maximum size of one read.
 const READ_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// Bytes that were just read. The readers' own buffers are not initialised, which costs more than to copy a request.
-    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
+    /// Buffer of one read. The buffer of the caller is uninitialised; initialising it costs more than copying a request.
+    static READ_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
-/// A handle to a connection's socket, which is closed with the last one.
+/// A handle to the socket of a connection. The socket is closed when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct GatewaySocket(Arc<TcpStream>);
 
 impl GatewaySocket {
-    /// Of a connection that was just accepted. The system will hold little of what its client does not read.
+    /// Takes the socket of a new connection and limits the unsent bytes that the operating system buffers for it.
     pub fn new(stream: TcpStream) -> Self {
         let socket = SockRef::from(&stream);
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -35,13 +36,13 @@ impl GatewaySocket {
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let limited = socket.set_send_buffer_size(UNSENT_BYTES as usize);
         if let Err(error) = limited {
-            tracing::debug!(%error, "what the system holds of a connection could not be limited");
+            tracing::debug!(%error, "the unsent bytes of a connection could not be limited");
         }
         Self(Arc::new(stream))
     }
 
-    /// Waits until the connection has failed, as it does when the client resets it. That a client has closed its own side
-    /// is no failure.
+    /// Waits until the connection has failed, for example after a reset by the client. A client that closes only its sending
+    /// side is no failure. On systems other than Linux and Android this waits without end.
     pub async fn failed(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if self.0.ready(Interest::ERROR).await.is_ok() {
@@ -50,7 +51,8 @@ impl GatewaySocket {
         std::future::pending::<()>().await;
     }
 
-    /// Has the system drop what is not sent as soon as the socket is closed, instead of trying to send it for minutes.
+    /// Makes the operating system discard the unsent bytes and reset the connection when the socket is closed. Without this
+    /// it would try to send them for minutes.
     pub fn reset_on_close(&self) {
         if let Err(error) = SockRef::from(&*self.0).set_linger(Some(Duration::ZERO)) {
             tracing::debug!(%error, "a connection could not be reset");
@@ -64,16 +66,17 @@ impl AsyncRead for GatewaySocket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let room = buffer.remaining().min(READ_BYTES);
+        let max_bytes = buffer.remaining().min(READ_BYTES);
         loop {
             ready!(self.0.poll_read_ready(context))?;
             let mut is_partial = false;
-            let read = READ.with_borrow_mut(|bytes| {
+            let read = READ_BUFFER.with_borrow_mut(|bytes| {
                 self.0.try_io(Interest::READABLE, || {
-                    let read = rustix::io::read(&*self.0, &mut bytes[..room])?;
+                    let read = rustix::io::read(&*self.0, &mut bytes[..max_bytes])?;
                     buffer.put_slice(&bytes[..read]);
-                    // Nothing is left: the next look is for when the system says that there is more.
-                    is_partial = (1..room).contains(&read);
+                    // A short read has emptied the socket. `WouldBlock` clears its readiness, so the next read first
+                    // waits for the operating system's event instead of trying in vain.
+                    is_partial = (1..max_bytes).contains(&read);
                     if is_partial { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
                 })
             });
@@ -87,7 +90,7 @@ impl AsyncRead for GatewaySocket {
 }
 
 impl GatewaySocket {
-    fn poll_sent(
+    fn poll_send(
         &self,
         context: &mut Context<'_>,
         send: impl Fn(&TcpStream) -> io::Result<usize>,
@@ -108,7 +111,7 @@ impl AsyncWrite for GatewaySocket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_sent(context, |stream| stream.try_write(bytes))
+        self.poll_send(context, |stream| stream.try_write(bytes))
     }
 
     fn poll_write_vectored(
@@ -116,7 +119,7 @@ impl AsyncWrite for GatewaySocket {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_sent(context, |stream| stream.try_write_vectored(slices))
+        self.poll_send(context, |stream| stream.try_write_vectored(slices))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -24,34 +24,35 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::frames::PacketStream;
-use super::reply::problem_reply;
+use super::response::problem_reply;
 use crate::config::WebSocketSection;
 
-/// Where browsers and others find the broker.
+/// Path of MQTT over WebSocket.
 pub const PATH: &str = "/mqtt";
 
-/// Whose page makes a request, by its browser (Fetch Metadata).
+/// Relation of the page to the requested site, set by browsers (Fetch Metadata).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SUBPROTOCOL: &str = "mqtt";
-/// Appended to the key (RFC 6455, section 1.3).
+/// GUID that is appended to the key before hashing (RFC 6455, section 1.3).
 const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// How long the client may take to say goodbye, too.
+/// Maximum time for sending the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long what it still sends is read: unread bytes would reset the connection, and it would not learn why.
-const LINGER: Duration = Duration::from_millis(500);
+/// Maximum time for reading and discarding input after the close frame. Closing the socket with unread input would reset the
+/// connection, and the client might lose the close frame.
+const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What all upgrades of a gateway need.
+/// Settings of all WebSocket upgrades of a gateway, and its checks of web pages.
 pub struct WebSocketGateway {
     broker: Broker,
     allowed_origins: Vec<String>,
-    /// The gateway speaks TLS.
+    /// True if the gateway uses TLS.
     secure: bool,
-    /// MQTT clients show certificates, which nobody does here.
+    /// True if MQTT clients need a client certificate, which the gateway does not request.
     certificates_required: bool,
 }
 
 impl WebSocketGateway {
-    /// For a gateway in front of this broker.
+    /// For a gateway to this broker.
     pub fn new(
         broker: Broker,
         section: &WebSocketSection,
@@ -63,6 +64,7 @@ impl WebSocketGateway {
         Self { broker, allowed_origins: allowed_origins.collect(), secure, certificates_required }
     }
 
+    /// Refuses requests of pages whose origin is neither this gateway nor in `allowed_origins`.
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
@@ -71,76 +73,82 @@ impl WebSocketGateway {
             return Ok(());
         }
         let detail = format!(
-            "pages of {origin:?} may not talk to this node; add the origin to `allowed_origins` under \
-             [websocket] in the node's configuration if they are to"
+            "pages of {origin:?} may not send requests to this node; to permit it, add the origin to \
+             `allowed_origins` under [websocket] in the node's configuration"
         );
         Err(Problem::new(403, "Origin not allowed", detail))
     }
 
-    /// Images, scripts, links and the like of a page ask without an origin; browsers say where they stand all the same.
+    /// Refuses requests without `Origin` of pages of other sites. Browsers omit `Origin` for images, scripts and links, but they
+    /// set `Sec-Fetch-Site`.
     fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let own = headers.get(SEC_FETCH_SITE).is_none_or(|site| site == "same-origin" || site == "none");
-        if own || headers.contains_key(ORIGIN) || self.allowed_origins.iter().any(|allowed| allowed == "*")
+        let is_own_site =
+            headers.get(SEC_FETCH_SITE).is_none_or(|site| site == "same-origin" || site == "none");
+        if is_own_site
+            || headers.contains_key(ORIGIN)
+            || self.allowed_origins.iter().any(|allowed| allowed == "*")
         {
             return Ok(());
         }
-        let detail = "pages of other sites may not make requests of this node; those of `allowed_origins` under \
-                      [websocket] in the node's configuration may, by requests that name their origin (CORS)";
+        let detail = "pages of other sites may not send requests to this node; pages of `allowed_origins` under [websocket] \
+                      in the node's configuration may, by requests with an `Origin` header (CORS)";
         Err(Problem::new(403, "Site not allowed", detail))
     }
 
-    /// A plain gateway is reached by an address or `localhost`: any other name may have been made to lead here by a
-    /// page that came from there (DNS rebinding), and requests of that page for itself have no origin.
+    /// Refuses requests to a gateway without TLS whose `Host` is neither an IP address, `localhost` nor in `allowed_origins`.
+    /// An attacker can make any other name resolve to this node (DNS rebinding); for pages of that name the node is their own
+    /// site, so browsers omit `Origin`.
     fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let host = host_of(headers);
-        let of_allowed = |origin: &String| {
+        let is_host_of = |origin: &String| {
             origin == "*" || origin.split_once("://").is_some_and(|(_, allowed)| allowed == host)
         };
         if host.is_empty()
             || self.secure
-            || is_own_name(&host)
-            || self.allowed_origins.iter().any(of_allowed)
+            || is_ip_or_localhost(&host)
+            || self.allowed_origins.iter().any(is_host_of)
         {
             return Ok(());
         }
         let detail = format!(
-            "this gateway is not known as {host:?}; use its address or `localhost`, or add the origin, such as \
+            "{host:?} is not a name of this gateway; use its IP address or `localhost`, or add the origin, such as \
              \"https://{host}\", to `allowed_origins` under [websocket] in the node's configuration"
         );
         Err(Problem::new(403, "Host not allowed", detail))
     }
 }
 
-/// The upgrade of one connection.
+/// The possible upgrade of one connection to MQTT over WebSocket.
 #[derive(Clone)]
-pub struct Upgrading {
+pub struct WebSocketUpgrade {
     gateway: Arc<WebSocketGateway>,
     peer: SocketAddr,
+    /// Set once an upgrade is accepted.
     accepted: Arc<Mutex<Option<OnUpgrade>>>,
 }
 
-impl Upgrading {
-    /// For a connection from there, none yet.
+impl WebSocketUpgrade {
+    /// For a connection from `peer` that is not upgraded yet.
     pub fn new(gateway: Arc<WebSocketGateway>, peer: SocketAddr) -> Self {
         Self { gateway, peer, accepted: Arc::default() }
     }
 
-    /// Whose connection it is.
+    /// Address of the client.
     pub fn address(&self) -> IpAddr {
         self.peer.ip()
     }
 
-    /// Whether a request that needs no credential may come from the page that it comes from, if it comes from one.
+    /// Checks that a request without a credential does not come from a page of another site.
     ///
     /// # Errors
-    /// 403.
+    /// Status 403.
     pub fn check_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
         self.gateway.check_host(headers)?;
         self.gateway.check_site(headers)?;
         self.gateway.check_origin(headers)
     }
 
-    /// Answers a request for [`PATH`]: switches protocols, or says what is wrong.
+    /// Answers a request for [`PATH`]: accepts the upgrade with status 101, or replies with a problem.
     pub fn answer<B>(&self, request: &mut Request<B>) -> Response<Full<Bytes>> {
         let accept = match check_request(request.method(), request.headers()) {
             Ok(accept) => accept,
@@ -152,8 +160,8 @@ impl Upgrading {
             }
         };
         if self.gateway.certificates_required {
-            let detail = "this node asks MQTT clients for certificates (`client_certificates` under [tls]), which the \
-                          gateway cannot; connect to `mqtts`";
+            let detail = "MQTT clients of this node need a certificate (`client_certificates` under [tls]), which the gateway \
+                          does not support; connect to `mqtts`";
             return problem_reply(&Problem::new(403, "Certificate required", detail));
         }
         if let Err(problem) = self.gateway.check_origin(request.headers()) {
@@ -170,14 +178,14 @@ impl Upgrading {
         reply
     }
 
-    /// Serves MQTT if the connection was upgraded, until it ends or `cancel` fires. To be called when HTTP is done
-    /// with it.
+    /// If the connection was upgraded, serves MQTT until it ends or `cancel` fires. Must be called after the HTTP connection
+    /// has ended.
     pub async fn serve(self, cancel: CancellationToken) {
         let Some(accepted) = self.accepted.lock().take() else { return };
         let stream = match accepted.await {
             Ok(upgraded) => TokioIo::new(upgraded),
             Err(error) => {
-                tracing::debug!(peer = %self.peer, %error, "a WebSocket did not come about");
+                tracing::debug!(peer = %self.peer, %error, "the upgrade to a WebSocket failed");
                 return;
             }
         };
@@ -187,25 +195,27 @@ impl Upgrading {
         let peer = Peer { address: self.peer, transport, certificate: None };
         gateway.broker.serve(&mut socket, peer, cancel).await;
         let _ = timeout(CLOSE_TIMEOUT, socket.shutdown()).await;
-        let _ = timeout(LINGER, async {
-            let mut ignored = [0; 4096];
-            while let Ok(1..) = socket.get_mut().read(&mut ignored).await {}
+        let _ = timeout(LINGER_TIMEOUT, async {
+            let mut discarded = [0; 4096];
+            while let Ok(1..) = socket.get_mut().read(&mut discarded).await {}
         })
         .await;
     }
 }
 
+/// A problem, and a header of its reply.
 type Refusal = Box<(Problem, Option<(HeaderName, HeaderValue)>)>;
 
-/// Holds a request against RFC 6455, section 4.2.1, and MQTT 5, section 6; gives `Sec-WebSocket-Accept`.
+/// Checks an upgrade request (RFC 6455, section 4.2.1; MQTT 5, section 6). Returns the value of `Sec-WebSocket-Accept`.
 fn check_request(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     if method != Method::GET {
-        let problem = Problem::new(405, "Method not allowed", format!("{PATH} takes GET only"));
+        let problem = Problem::new(405, "Method not allowed", format!("{PATH} accepts GET only"));
         return Err(Box::new((problem, Some((ALLOW, HeaderValue::from_static("GET"))))));
     }
-    let asks = |name, wanted| tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted));
-    if !asks(UPGRADE, "websocket") || !asks(CONNECTION, "upgrade") {
-        let detail = format!("{PATH} is MQTT over WebSocket: the request has to ask for that upgrade");
+    let has = |name, expected| tokens(headers, name).any(|token| token.eq_ignore_ascii_case(expected));
+    if !has(UPGRADE, "websocket") || !has(CONNECTION, "upgrade") {
+        let detail =
+            format!("{PATH} serves MQTT over WebSocket only: the request must ask for that upgrade");
         let header = (UPGRADE, HeaderValue::from_static("websocket"));
         return Err(Box::new((Problem::new(426, "Upgrade required", detail), Some(header))));
     }
@@ -217,11 +227,11 @@ fn check_request(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Re
     let bad = |detail: &str| Box::new((Problem::new(400, "Bad WebSocket request", detail), None));
     let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
     if BASE64_STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
-        return Err(bad("Sec-WebSocket-Key has to be 16 bytes in base64"));
+        return Err(bad("Sec-WebSocket-Key must be 16 bytes in base64"));
     }
-    // Case matters here. `mqttv3.1` is an older protocol.
+    // Subprotocol names are case-sensitive. `mqttv3.1` names MQTT 3.1, which the broker does not support.
     if !tokens(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == SUBPROTOCOL) {
-        return Err(bad("the WebSocket subprotocol has to be `mqtt` (Sec-WebSocket-Protocol)"));
+        return Err(bad("the WebSocket subprotocol must be `mqtt` (Sec-WebSocket-Protocol)"));
     }
     let mut digest = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
     digest.update(key);
@@ -230,14 +240,14 @@ fn check_request(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Re
     HeaderValue::try_from(accept).map_err(|error| bad(&error.to_string()))
 }
 
-/// What is in a header that is a list.
+/// Elements of a header that is a comma-separated list.
 fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// Whether a page came from this gateway itself. A plain gateway goes by an address or `localhost` only: any name
-/// can be made to lead here, to a page that came from elsewhere (DNS rebinding). By TLS the name is proven.
+/// True if `origin` is this gateway itself. Without TLS only IP addresses and `localhost` count, because an attacker can make
+/// any name resolve to this node (DNS rebinding). With TLS the certificate proves the name.
 fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
     let Ok(uri) = Uri::from_str(origin) else { return false };
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return false };
@@ -247,11 +257,11 @@ fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
     scheme == expected
         && authority.host() == host.host()
         && port(authority) == port(&host)
-        && (secure || is_own_name(host.as_str()))
+        && (secure || is_ip_or_localhost(host.as_str()))
 }
 
-/// True for an address or `localhost`, with or without a port.
-fn is_own_name(host: &str) -> bool {
+/// True for an IP address or `localhost`, with or without a port.
+fn is_ip_or_localhost(host: &str) -> bool {
     let Ok(host) = Authority::from_str(host) else { return false };
     let name = host.host().trim_start_matches('[').trim_end_matches(']');
     name == "localhost" || name.parse::<std::net::IpAddr>().is_ok()
@@ -267,14 +277,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_the_gateway_itself_is_told_from_others() {
-        for (origin, host, secure, own) in [
+    fn only_the_gateway_itself_is_its_own_origin() {
+        for (origin, host, secure, expected) in [
             ("http://127.0.0.1:8080", "127.0.0.1:8080", false, true),
             ("http://localhost:8080", "localhost:8080", false, true),
             ("http://[::1]:8080", "[::1]:8080", false, true),
             ("http://127.0.0.1", "127.0.0.1:80", false, true),
             ("https://pi.local:8080", "pi.local:8080", true, true),
-            // DNS rebinding: both are the name of the attacker.
+            // DNS rebinding: both are a name of the attacker.
             ("http://evil.example:8080", "evil.example:8080", false, false),
             ("http://evil.example", "127.0.0.1:8080", false, false),
             ("http://127.0.0.1:3000", "127.0.0.1:8080", false, false),
@@ -284,12 +294,12 @@ mod tests {
             ("null", "127.0.0.1:8080", false, false),
             ("", "", false, false),
         ] {
-            assert_eq!(is_own_origin(origin, host, secure), own, "{origin:?} at {host:?}");
+            assert_eq!(is_own_origin(origin, host, secure), expected, "{origin:?} at {host:?}");
         }
     }
 
     #[test]
-    fn the_answer_to_a_key_is_that_of_the_standard() {
+    fn the_accept_value_for_the_key_of_rfc_6455_is_correct() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             (UPGRADE, "WebSocket"),

@@ -1,4 +1,4 @@
-//! `POST /workflows/NAME`: a workflow over HTTP.
+//! `POST /workflows/NAME` and `POST /fn/NAME` of a workflow: runs a workflow over HTTP.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request};
 use hyper::body::Incoming;
 
-use super::outflow::Outflow;
-use super::parts::Gateway;
-use super::reply::{HttpReply, body_problem, header_text, not_run, problem_reply, result_reply};
-use super::websocket::Upgrading;
+use super::Gateway;
+use super::response::{HttpReply, body_problem, header_text, no_reply_memory, problem_reply, result_reply};
+use super::websocket::WebSocketUpgrade;
+use super::write_progress::WriteProgress;
 
-/// The largest input.
-const INPUT_BYTES: usize = 1 << 20;
-/// Room that an output is expected to need, whose size nobody knows before.
-const OUTPUT_BYTES: usize = 16 << 10;
+/// Maximum size of the input.
+const MAX_INPUT_BYTES: usize = 1 << 20;
+/// Assumed size of the output, which is unknown before the workflow ends.
+const ASSUMED_OUTPUT_BYTES: usize = 16 << 10;
 
-/// Starts a workflow with the request's body as its input, and answers with its output. A client that goes away does not end
-/// it.
+/// Runs a workflow with the request's body as its input; the reply is its output. The workflow continues if the client
+/// disconnects.
 pub(super) async fn run(
     gateway: &Gateway,
-    upgrading: &Upgrading,
-    outflow: &Arc<Outflow>,
+    upgrade: &WebSocketUpgrade,
+    progress: &Arc<WriteProgress>,
     name: &str,
     request: Request<Incoming>,
 ) -> HttpReply {
     let authorised = match gateway.auth.check_default(request.headers()) {
         Ok(authorised) => authorised,
-        Err(refused) => return gateway.auth.refuse(refused, upgrading.address()).await,
+        Err(refused) => return gateway.auth.refuse(refused, upgrade.address()).await,
     };
     let routes = gateway.registry.routes();
     let Some(workflow) = routes.workflow(name).cloned() else {
@@ -45,23 +45,23 @@ pub(super) async fn run(
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return reply;
     }
-    if let Err(problem) = authorised.check_page(upgrading, request.headers()) {
+    if let Err(problem) = authorised.check_page(upgrade, request.headers()) {
         return problem_reply(&problem);
     }
     let (head, body) = request.into_parts();
-    let read = gateway.bodies.read(&head.headers, body, upgrading.address(), INPUT_BYTES).await;
-    let body = match read.map_err(|error| body_problem(name, INPUT_BYTES, error)) {
+    let read = gateway.bodies.read(&head.headers, body, upgrade.address(), MAX_INPUT_BYTES).await;
+    let body = match read.map_err(|error| body_problem(name, MAX_INPUT_BYTES, error)) {
         Ok(body) => body,
         Err(problem) => return problem_reply(&problem),
     };
-    // A workflow may run for days: it begins only while an output would find room, but does not hold that room.
-    if let Err(error) = gateway.replies.reserve_now(outflow, OUTPUT_BYTES) {
-        return problem_reply(&not_run(&error));
+    // A workflow may run for days, so it reserves no memory for its output. It starts only if a reservation is possible now.
+    if let Err(error) = gateway.replies.reserve_bytes(progress, ASSUMED_OUTPUT_BYTES) {
+        return problem_reply(&no_reply_memory(&error));
     }
-    let room = gateway.replies.unreserved(outflow);
+    let reservation = gateway.replies.unreserved(progress);
     let mut start = Start::new(workflow, input_of(&body), body.len());
     start.trace_parent = header_text(&head.headers, "traceparent");
     let Outcome { id, result, timing } = gateway.coordinator.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(room, &id, result, timing, authorised.audience)
+    result_reply(reservation, &id, result, timing, authorised.audience)
 }

@@ -1,4 +1,4 @@
-//! Connections whose client does not read: given up instead of kept.
+//! Timeout of writes: ends a connection whose client does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -9,21 +9,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::outflow::Outflow;
+use super::write_progress::WriteProgress;
 
-/// A stream on which no write waits longer than a time; then the write fails. What it writes it reports.
+/// A stream whose writes, flushes and shutdown fail with [`TimedOut`](io::ErrorKind::TimedOut) if they are blocked for the
+/// limit. It reports its writes to a [`WriteProgress`].
 pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
-    outflow: Arc<Outflow>,
-    /// Runs while a write waits.
-    waiting: Option<Pin<Box<Sleep>>>,
+    progress: Arc<WriteProgress>,
+    /// Timer of the blocked operation.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteTimeout<S> {
-    /// `limit` is counted from when the other end stopped taking anything.
-    pub fn new(stream: S, limit: Duration, outflow: Arc<Outflow>) -> Self {
-        Self { stream, limit, outflow, waiting: None }
+    /// `limit` is the maximum time without progress.
+    pub fn new(stream: S, limit: Duration, progress: Arc<WriteProgress>) -> Self {
+        Self { stream, limit, progress, timer: None }
     }
 
     fn watch_write(
@@ -32,8 +33,8 @@ impl<S> WriteTimeout<S> {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match &done {
-            Poll::Ready(Ok(bytes)) => self.outflow.wrote(*bytes),
-            Poll::Pending => self.outflow.waits(),
+            Poll::Ready(Ok(bytes)) => self.progress.wrote(*bytes),
+            Poll::Pending => self.progress.write_blocked(),
             Poll::Ready(Err(_)) => {}
         }
         self.watch(done, context)
@@ -41,12 +42,12 @@ impl<S> WriteTimeout<S> {
 
     fn watch<T>(&mut self, done: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if done.is_ready() {
-            self.waiting = None;
+            self.timer = None;
             return done;
         }
         let deadline = Instant::now() + self.limit;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        ready!(waiting.as_mut().poll(context));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        ready!(timer.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
     }
 }
@@ -102,10 +103,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_write_fails_that_nobody_takes_and_one_that_is_taken_does_not() {
+    async fn a_blocked_write_fails_and_later_writes_succeed_once_the_client_reads() {
         let (mut client, server) = tokio::io::duplex(16);
-        let outflow = Arc::new(Outflow::new([127, 0, 0, 1].into()));
-        let mut server = WriteTimeout::new(server, Duration::from_millis(50), outflow);
+        let progress = Arc::new(WriteProgress::new([127, 0, 0, 1].into()));
+        let mut server = WriteTimeout::new(server, Duration::from_millis(50), progress);
         server.write_all(&[0; 16]).await.unwrap();
         let error = server.write_all(&[0; 16]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

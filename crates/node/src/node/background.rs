@@ -18,7 +18,7 @@ impl Parts {
             self.workers.spawn_connection(bridge);
         }
         let bridges = self.bridges.clone();
-        tasks.spawn(async move { bridges.forget_old().await });
+        tasks.spawn(async move { bridges.remove_old_sessions().await });
     }
 
     fn spawn_triggers(&self, tasks: &mut JoinSet<()>, stages: &Stages) {

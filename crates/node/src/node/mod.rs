@@ -35,14 +35,14 @@ pub use self::error::{BuildError, RunError};
 use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
-use crate::bridge::{Bridges, ViaHook};
+use crate::bridge::{Bridges, LoopPreventionHook};
 use crate::cluster::Cluster;
 use crate::config::NodeConfig;
 use crate::control::{self, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
 use crate::gateway::auth::GatewayAuth;
-use crate::gateway::body::BodyBudget;
-use crate::gateway::replies::ReplyBudget;
+use crate::gateway::reply_budget::ReplyBudget;
+use crate::gateway::request_body::BodyBudget;
 use crate::gateway::websocket::WebSocketGateway;
 use crate::listeners::{Addresses, Listeners};
 use crate::metrics::Metrics;
@@ -52,7 +52,7 @@ use crate::settings::{
     max_message_bytes, step_durability, store_options, trace_limits,
 };
 use crate::tls::{ClientCertificates, Tls};
-use crate::triggers::mqtt::{CoordinationHook, Targets};
+use crate::triggers::mqtt::{Targets, TriggerHook};
 
 /// How long connections may take to end after everything under way has.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -147,11 +147,11 @@ impl Node {
         )?);
         secrets.assign(&registry.named_secrets()).await;
         let workers = Arc::new(Workers::start(config.worker_count()).map_err(BuildError::Workers)?);
-        let coordination = Arc::new(CoordinationHook::new(workers.clone()));
+        let coordination = Arc::new(TriggerHook::new(workers.clone()));
         let access = Arc::new(Access::new(policy, clock.clone()));
         let access_hook = Arc::new(AccessHook(access.clone()));
         // A client without publish permission cannot trigger a function: access comes first.
-        let via = Arc::new(ViaHook::new(&store.node_id(), &config.broker.bridge_clients));
+        let via = Arc::new(LoopPreventionHook::new(&store.node_id(), &config.broker.bridge_clients));
         let hooks = Hooks {
             publish: vec![access_hook.clone(), via, coordination.clone()],
             session: vec![access_hook],

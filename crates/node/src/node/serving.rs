@@ -14,7 +14,7 @@ use crate::control;
 use crate::gateway::connection_slots::ConnectionSlots;
 use crate::gateway::http;
 use crate::gateway::socket::GatewaySocket;
-use crate::gateway::websocket::Upgrading;
+use crate::gateway::websocket::WebSocketUpgrade;
 use crate::listeners::{ClientListeners, Slot, accept, connection_slots, handshake, on_this_runtime};
 use crate::shares::Shares;
 use crate::tls::{self, Service, Tls};
@@ -64,7 +64,7 @@ impl Parts {
         move |stream, peer, slot| {
             workers.spawn_connection(on_this_runtime(stream, slot, {
                 let (gateway, open) = (gateway.clone(), open.clone());
-                let (secure, upgrading) = (secure.clone(), Upgrading::new(websocket.clone(), peer));
+                let (secure, upgrading) = (secure.clone(), WebSocketUpgrade::new(websocket.clone(), peer));
                 let admission = admission.clone();
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
@@ -84,7 +84,7 @@ impl Parts {
                         Some(tls) => {
                             let shaken = tokio::select! {
                                 shaken = handshake(&tls, Service::Http, stream, peer, &open) => shaken,
-                                () = place.given_up() => None,
+                                () = place.evicted() => None,
                             };
                             if let Some(stream) = shaken {
                                 http::serve(stream, socket, place, gateway, upgrading, open).await;

@@ -1,4 +1,4 @@
-//! The clock as a way in: cron triggers.
+//! Cron triggers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use edgefaas_manifest::next_after;
 use edgefaas_platform::Clock;
 use tokio_util::sync::CancellationToken;
 
-/// The wall clock is looked at again at least this often: it may be set while we sleep, and a Pi starts
-/// without one.
-const RECHECK: Duration = Duration::from_secs(30);
+/// Maximum time between two readings of the wall clock. The clock may be set during a sleep; a Raspberry Pi starts without the
+/// right time.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Fires cron triggers until `cancel` does. Schedules are in the machine's time zone.
+/// Runs the cron triggers until `cancel` fires. Schedules are in the machine's time zone.
 ///
-/// Each schedule has one next time. When that has come, however long ago, it fires once and the next time
-/// is looked for from now on: a clock that jumps ahead costs one tick, not thousands.
+/// Each schedule has one due time. When it has passed, however long ago, the schedule fires once, and the next due time is
+/// computed from now: a clock that jumps ahead causes one invocation, not thousands.
 pub async fn run(
     registry: Arc<Registry>,
     invoker: Arc<Invoker>,
@@ -31,37 +31,39 @@ pub async fn run(
     let mut changes = registry.changes();
     loop {
         changes.borrow_and_update();
-        let mut pending = pending(&registry, clock.now_unix_ms());
+        let mut planned = plan_all(&registry, clock.now_unix_ms());
         loop {
             let now_ms = clock.now_unix_ms();
-            let wait = pending
+            let wait = planned
                 .iter()
                 .filter_map(|next| next.due_unix_ms)
                 .min()
-                .map_or(RECHECK, |due| Duration::from_millis(due.saturating_sub(now_ms)).min(RECHECK));
+                .map_or(CLOCK_CHECK_INTERVAL, |due| {
+                    Duration::from_millis(due.saturating_sub(now_ms)).min(CLOCK_CHECK_INTERVAL)
+                });
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    // What has come due in this moment is not to be planned away.
-                    for next in &mut pending {
+                    // Fire what is due now: the new plan contains only later times.
+                    for next in &mut planned {
                         next.fire_if_due(&invoker, &workers, clock.now_unix_ms());
                     }
                     break;
                 }
                 () = tokio::time::sleep(wait) => {}
             }
-            for next in &mut pending {
+            for next in &mut planned {
                 next.fire_if_due(&invoker, &workers, clock.now_unix_ms());
             }
         }
     }
 }
 
-/// A schedule and when it is due next; never, if it has no further time.
-struct Pending {
+/// A schedule and its due time; `None` if no time is left.
+struct Planned {
     function: Arc<LiveFunction>,
     schedule: String,
     cron: croner::Cron,
@@ -69,8 +71,8 @@ struct Pending {
     planned_at_unix_ms: u64,
 }
 
-fn pending(registry: &Registry, now_ms: u64) -> Vec<Pending> {
-    let plan = |route: &ScheduleRoute| Pending {
+fn plan_all(registry: &Registry, now_ms: u64) -> Vec<Planned> {
+    let plan = |route: &ScheduleRoute| Planned {
         function: route.function.clone(),
         schedule: route.schedule.clone(),
         cron: route.cron.clone(),
@@ -80,10 +82,10 @@ fn pending(registry: &Registry, now_ms: u64) -> Vec<Pending> {
     registry.routes().schedules().iter().map(plan).collect()
 }
 
-impl Pending {
+impl Planned {
     fn fire_if_due(&mut self, invoker: &Arc<Invoker>, workers: &Workers, now_ms: u64) {
         if now_ms < self.planned_at_unix_ms {
-            // The clock was set back: what was planned may be far away now.
+            // The clock was set back: the due time may be far in the future now.
             self.plan(now_ms);
         }
         let Some(due) = self.due_unix_ms.filter(|due| *due <= now_ms) else { return };
@@ -96,7 +98,7 @@ impl Pending {
         match invoker.admit_to(self.function.clone(), invocation) {
             Ok(admitted) => {
                 let invoker = invoker.clone();
-                // Nobody waits for the answer; failures are in the function's log.
+                // The result is not used; failures are in the function's log.
                 workers.spawn(async move { drop(invoker.run(admitted).await) });
             }
             Err(error) => invoker.log_dropped(&self.function.name, &error),

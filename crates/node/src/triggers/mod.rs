@@ -1,5 +1,5 @@
-//! Triggers: messages, the clock and changes of objects that start functions and workflows. Each turns its event into an
-//! invocation.
+//! Triggers: MQTT messages, times and object changes that start functions and workflows. Each file turns its events into
+//! invocations.
 
 pub mod cron;
 pub mod mqtt;

@@ -1,6 +1,6 @@
-//! MQTT as a way in: triggers on topics, and calls on `$faas/fn/NAME/invoke`.
+//! MQTT triggers, and calls of functions and workflows by topic, such as `$faas/fn/NAME/invoke`.
 //!
-//! The hook sits in the broker's publish path. It decides at once and starts what is to run; it never
+//! The hook runs in the broker's publish path. It returns a verdict immediately and starts invocations on other tasks; it never
 //! waits for a function.
 
 use std::collections::HashSet;
@@ -29,52 +29,52 @@ use edgefaas_manifest::WhenFull;
 use parking_lot::Mutex;
 use ulid::Ulid;
 
-/// Who publishes replies for functions that can't be named, in hooks and logs.
+/// Source of answers that no function publishes, in hooks and logs.
 const NODE: &str = "$node";
-/// Calls that were made again and wait for the answer of the first.
+/// Maximum number of repeated calls that wait for the answer of the first call.
 const MAX_REPEATED: usize = 1024;
 
-/// What messages start, and where their answers go.
+/// Services that the hook uses.
 pub struct Targets {
     /// Functions and workflows that are deployed.
     pub registry: Arc<Registry>,
     /// Runs functions.
     pub invoker: Arc<Invoker>,
-    /// Keeps calls and messages of QoS 1 and 2.
+    /// Stores calls and messages of QoS 1 and 2.
     pub durable: Arc<DurableQueue>,
     /// Runs workflows.
     pub coordinator: Arc<Coordinator>,
     /// Publishes answers.
     pub publisher: Arc<Publisher>,
-    /// Waits for answers when the node stops.
+    /// Delays the stop of the node until invocations in flight are answered.
     pub drain: Arc<Drain>,
 }
 
-/// Starts functions for the messages that pass.
-pub struct CoordinationHook {
-    // The targets own the broker, and the broker this hook.
+/// Starts functions and workflows for published messages.
+pub struct TriggerHook {
+    // Weak: the targets own the broker, and the broker owns this hook.
     targets: OnceLock<Weak<Targets>>,
     workers: Arc<Workers>,
     repeated: Arc<Mutex<HashSet<Repeated>>>,
 }
 
-/// A call that was made again, and where its answer goes.
+/// Id of the first invocation, and digest of the answer's topic and correlation data.
 type Repeated = (Ulid, Digest);
 
-impl CoordinationHook {
-    /// A hook without targets: it forwards everything.
+impl TriggerHook {
+    /// A hook without targets: it forwards every message.
     pub fn new(workers: Arc<Workers>) -> Self {
         Self { targets: OnceLock::new(), workers, repeated: Arc::default() }
     }
 
-    /// From now on messages start functions and workflows. Set once.
+    /// Sets the targets: from now on messages start functions and workflows. Later calls have no effect.
     pub fn attach(&self, targets: &Arc<Targets>) {
         let _ = self.targets.set(Arc::downgrade(targets));
     }
 
-    /// `$faas/…`: calls are taken, results pass if the node made them and dead letters and events run functions as well,
-    /// nothing else is let through.
-    fn on_own_topic(
+    /// Handles a topic under `$faas/`. Calls are consumed. Other messages pass only if the node published them; its dead letters
+    /// and events also fire triggers.
+    fn on_node_topic(
         &self,
         targets: &Arc<Targets>,
         publishing: &mut Publishing<'_>,
@@ -83,7 +83,7 @@ impl CoordinationHook {
         let (origin, message) = (publishing.origin(), publishing.message());
         let Some(call) = parse_call(topic) else {
             return match origin {
-                Origin::Node { .. } if has_triggers(topic) => self.observed(targets, publishing),
+                Origin::Node { .. } if has_triggers(topic) => self.offer_to_all(targets, publishing),
                 Origin::Node { .. } => Verdict::Forward,
                 _ => Verdict::Reject(RejectReason::NotAuthorized),
             };
@@ -119,7 +119,7 @@ impl CoordinationHook {
         Ok(Verdict::Consume)
     }
 
-    /// A call of QoS 1 or 2 is on the disk before it is acknowledged.
+    /// Accepts a call of QoS 1 or 2. It is stored before the broker acknowledges it.
     fn accept_call(
         &self,
         targets: &Arc<Targets>,
@@ -132,15 +132,15 @@ impl CoordinationHook {
         let origin = publishing.origin();
         let mut durable = Durable { answer: answer.as_ref().map(answer_record), ..Durable::default() };
         if let Some(request_id) = call.request_id {
-            let asker = asker_digest(origin);
-            let key = digest(&[b"mqtt", function.name.as_bytes(), &asker, request_id.as_bytes()]);
+            let caller = caller_digest(origin);
+            let key = digest(&[b"mqtt", function.name.as_bytes(), &caller, request_id.as_bytes()]);
             let id = Ulid::from_string(&invocation.id).unwrap_or_default();
             match targets.durable.claim(key, digest(&[&invocation.event.body]), id) {
                 Ok(Claim::New(claim)) => durable.claim = Some(claim),
                 Ok(Claim::Known(id)) => {
                     self.acknowledge_with_first(targets, publishing, id);
                     return match answer {
-                        Some(answer) => self.answer_again(targets, function, id, answer),
+                        Some(answer) => self.answer_repeated_call(targets, function, id, answer),
                         None => Verdict::Consume,
                     };
                 }
@@ -148,12 +148,12 @@ impl CoordinationHook {
                     let detail = format!("REQUEST-ID `{request_id}` was used with another payload before");
                     let problem = Problem::new(422, "Request id used before", detail);
                     if let Some(answer) = &answer {
-                        send(targets, &Arc::from(NODE), answer, Err(problem));
+                        publish_answer(targets, &Arc::from(NODE), answer, Err(problem));
                     }
                     return Verdict::Consume;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "a call is refused");
+                    tracing::error!(%error, "a call is refused: the store cannot be read");
                     return Verdict::Reject(RejectReason::Unspecified);
                 }
             }
@@ -162,12 +162,12 @@ impl CoordinationHook {
         match targets.durable.reserve_for(function, publishing.message().weight()) {
             Ok(slot) => {
                 let acceptance = targets.durable.prepare(slot, invocation, durable);
-                record(targets, publishing, function, acceptance);
+                record_acceptance(targets, publishing, function, acceptance);
                 Verdict::Consume
             }
             Err(no_room) => {
-                let waits = no_room.when_full == WhenFull::Block || !can_be_told(origin);
-                match answer.filter(|_| !waits) {
+                let must_wait = no_room.when_full == WhenFull::Block || !supports_rejection(origin);
+                match answer.filter(|_| !must_wait) {
                     Some(answer) => {
                         function.metrics.record_rejected();
                         let name = function.name.to_string();
@@ -178,7 +178,7 @@ impl CoordinationHook {
                             },
                             Some(error) => InvocationError::NotStored { function: name, error },
                         };
-                        send(targets, &function.name, &answer, Err(Problem::of(&error, None)));
+                        publish_answer(targets, &function.name, &answer, Err(Problem::of(&error, None)));
                         Verdict::Reject(RejectReason::QuotaExceeded)
                     }
                     None => refuse(function, origin, no_room),
@@ -187,7 +187,7 @@ impl CoordinationHook {
         }
     }
 
-    /// A repeated call is acknowledged when the first is on the disk, and not before.
+    /// Delays the acknowledgement of a repeated call until the first call is stored.
     fn acknowledge_with_first(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>, id: Ulid) {
         let is_stored = move |durable: &DurableQueue| !matches!(durable.lookup(id), Ok(Lookup::Unknown));
         if is_stored(&targets.durable) {
@@ -200,8 +200,8 @@ impl CoordinationHook {
         });
     }
 
-    /// A call that was made before is not made again: its answer is published here as well, once it is there.
-    fn answer_again(
+    /// Publishes the answer of the first call to a repeated call as well, once it exists. The function does not run again.
+    fn answer_repeated_call(
         &self,
         targets: &Arc<Targets>,
         function: &Arc<LiveFunction>,
@@ -214,10 +214,10 @@ impl CoordinationHook {
         ]);
         let mut repeated = self.repeated.lock();
         if repeated.len() >= MAX_REPEATED {
-            let detail = format!("{MAX_REPEATED} calls that were made again wait for their answers");
+            let detail = format!("{MAX_REPEATED} repeated calls already wait for their answers");
             let problem = Problem::new(429, "Too many repeated calls", detail);
             drop(repeated);
-            send(targets, &function.name, &answer, Err(problem));
+            publish_answer(targets, &function.name, &answer, Err(problem));
             return Verdict::Reject(RejectReason::QuotaExceeded);
         }
         if !repeated.insert((id, to)) {
@@ -229,20 +229,20 @@ impl CoordinationHook {
             let result = first_result(&targets, id, &answer).await;
             repeated.lock().remove(&(id, to));
             if let Some(result) = result {
-                send(&targets, &source, &answer, result);
+                publish_answer(&targets, &source, &answer, result);
             }
         });
         Verdict::Consume
     }
 
-    /// Any topic that workflows and triggers may be about.
-    fn observed(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>) -> Verdict {
+    /// Offers a message to workflows and triggers.
+    fn offer_to_all(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>) -> Verdict {
         let offered = match targets.coordinator.offered_to_workflows(publishing) {
             Ok(offered) => offered,
             Err(no_room) => return no_room,
         };
-        let verdict = self.on_topic(targets, publishing);
-        // What is refused has started nothing, since it may be offered again.
+        let verdict = self.fire_triggers(targets, publishing);
+        // A refused message must not start anything, because it may be offered again.
         if let Some(offered) = offered
             && !matches!(verdict, Verdict::Reject(_) | Verdict::Block(_))
         {
@@ -251,43 +251,43 @@ impl CoordinationHook {
         verdict
     }
 
-    /// Any other topic: every trigger that matches gets the message.
-    fn on_topic(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>) -> Verdict {
+    /// Starts the functions of all matching triggers.
+    fn fire_triggers(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>) -> Verdict {
         let (origin, message) = (publishing.origin(), publishing.message());
         let routes = targets.registry.routes();
         let mut verdict = Verdict::Forward;
         let mut accepted = Vec::new();
-        let mut plain: Vec<(Arc<LiveFunction>, bool)> = Vec::new();
-        let mut refused = None;
-        let given_up = message.topic().as_str().strip_prefix(DEAD_LETTERS);
-        // Functions that fail with each other's dead letters would start each other without end.
-        if given_up.is_some() && is_letter_about_letter(message) {
+        let mut direct: Vec<(Arc<LiveFunction>, bool)> = Vec::new();
+        let mut refusal = None;
+        let failed_function = message.topic().as_str().strip_prefix(DEAD_LETTERS);
+        // Otherwise functions that fail to handle each other's dead letters would start each other without end.
+        if failed_function.is_some() && is_nested_dead_letter(message) {
             return Verdict::Forward;
         }
-        // First whether there is room for all that are to be kept: where one has none, nothing is to have happened.
+        // First reserve slots for all durable invocations. If one function has no room, the message has no effect.
         routes.for_each_mqtt(message.topic().as_str(), |route| {
-            // What it could not do it would not do better with its own dead letter, and again and again.
-            if given_up == Some(&*route.function.name) {
+            // A function never handles its own dead letters: it could fail without end.
+            if failed_function == Some(&*route.function.name) {
                 return;
             }
             if message.qos().min(route.qos) == QoS::AtMostOnce {
-                plain.push((route.function.clone(), route.consume));
-            } else if refused.is_none() {
+                direct.push((route.function.clone(), route.consume));
+            } else if refusal.is_none() {
                 match targets.durable.reserve_for(&route.function, message.weight()) {
                     Ok(slot) => accepted.push((route.function.clone(), route.consume, route.ordered, slot)),
-                    Err(no_room) => refused = Some(refuse(&route.function, origin, no_room)),
+                    Err(no_room) => refusal = Some(refuse(&route.function, origin, no_room)),
                 }
             }
         });
-        if let Some(refused) = refused {
-            return refused;
+        if let Some(refusal) = refusal {
+            return refusal;
         }
         for (function, consume, ordered, slot) in accepted {
             let invocation = invocation(function.name.to_string(), origin, message);
             let answer = answer_to(open_response_topic(message), origin, message);
             if let Err(error) = targets.invoker.check_durable(&function, &invocation) {
                 function.metrics.record_rejected();
-                lose(targets, &function, answer.as_ref(), &error);
+                report_dropped(targets, &function, answer.as_ref(), &error);
                 if consume && matches!(verdict, Verdict::Forward) {
                     verdict = Verdict::Reject(reject_reason(&error));
                 }
@@ -298,14 +298,20 @@ impl CoordinationHook {
                 answer: answer.as_ref().map(answer_record),
                 ..Durable::default()
             };
-            record(targets, publishing, &function, targets.durable.prepare(slot, invocation, durable));
+            record_acceptance(
+                targets,
+                publishing,
+                &function,
+                targets.durable.prepare(slot, invocation, durable),
+            );
             if consume {
                 verdict = Verdict::Consume;
             }
         }
-        // Those first that may refuse it: a message that is refused has run nothing, since it may be offered again.
-        plain.sort_by_key(|(_, consume)| !consume);
-        for (function, consume) in plain {
+        // Consuming functions first: only they can refuse the message, and a refused message must not start a function, because
+        // it may be offered again.
+        direct.sort_by_key(|(_, consume)| !consume);
+        for (function, consume) in direct {
             if !consume && matches!(verdict, Verdict::Reject(_)) {
                 break;
             }
@@ -319,11 +325,11 @@ impl CoordinationHook {
                     }
                 }
                 Err(error) => {
-                    // Of QoS 0: what finds no room is dropped, counted and said.
+                    // The trigger has QoS 0: without room the message is dropped, counted and logged.
                     if !(consume && is_offered_again(origin, message)) {
-                        lose(targets, &function, answer.as_ref(), &error);
+                        report_dropped(targets, &function, answer.as_ref(), &error);
                     }
-                    // Nobody else would see it: it is refused, not lost.
+                    // Subscribers do not get a consumed message, so it is refused instead of lost.
                     if consume && matches!(verdict, Verdict::Forward) {
                         verdict = Verdict::Reject(reject_reason(&error));
                     }
@@ -342,13 +348,13 @@ impl CoordinationHook {
             let Outcome { id, result, .. } = targets.invoker.run(admitted).await;
             if let Some(answer) = answer {
                 let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-                send(&targets, &source, &answer, result);
+                publish_answer(&targets, &source, &answer, result);
             }
         });
     }
 }
 
-/// Starts a workflow that is called by topic.
+/// Starts a workflow by its call topic.
 fn call_workflow(
     targets: &Arc<Targets>,
     publishing: &mut Publishing<'_>,
@@ -370,7 +376,8 @@ fn call_workflow(
     Ok(Verdict::Consume)
 }
 
-/// Where the answer of a call goes: the response topic if it is open or one of the call's results, else the result topic.
+/// Topic of the answer to a call: the response topic if the call may use it (an open topic or a result topic of the call), else
+/// the call's own result topic.
 fn answer_topic(call: &Call<'_>, message: &Message) -> Option<TopicName> {
     let topic = message.properties().and_then(|properties| properties.response_topic.clone());
     topic
@@ -378,31 +385,33 @@ fn answer_topic(call: &Call<'_>, message: &Message) -> Option<TopicName> {
         .or_else(|| call.result_topic())
 }
 
-impl PublishHook for CoordinationHook {
+impl PublishHook for TriggerHook {
     fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
         let targets = self.targets.get().and_then(Weak::upgrade);
         let Some(targets) = targets else { return Verdict::Forward };
         let topic = publishing.message().topic().as_str();
         if topic.starts_with(topics::PREFIX) {
-            return self.on_own_topic(&targets, publishing, topic);
+            return self.on_node_topic(&targets, publishing, topic);
         }
-        self.observed(&targets, publishing)
+        self.offer_to_all(&targets, publishing)
     }
 }
 
-/// True if what was given up was itself the handling of a dead letter. Only the node publishes these: what they say is so.
-fn is_letter_about_letter(message: &Message) -> bool {
+/// True for the dead letter of an invocation that handled a dead letter itself. Only the node publishes dead letters, so their
+/// properties can be trusted.
+fn is_nested_dead_letter(message: &Message) -> bool {
     let user = message.properties().map(|properties| properties.user.as_slice()).unwrap_or_default();
     user.iter()
         .any(|(name, topic)| &**name == dead_letter::TOPIC_PROPERTY && topic.starts_with(DEAD_LETTERS))
 }
 
-/// True if a message that is refused is offered again by the node itself: nothing is lost, and it need not be said.
+/// True if the node itself offers the message again after a refusal. Then nothing is lost, and nothing is logged.
 fn is_offered_again(origin: &Origin, message: &Message) -> bool {
     message.qos() > QoS::AtMostOnce && matches!(origin, Origin::Node { .. })
 }
 
-/// How the first call ended of which this is a repetition; nothing if that goes to the same place by itself.
+/// Result of the first call with the same REQUEST-ID. `None` if its own answer has the same topic and correlation data, or if the
+/// store fails.
 async fn first_result(targets: &Targets, id: Ulid, answer: &Answer) -> Option<Result<Reply, Problem>> {
     let durable = &targets.durable;
     loop {
@@ -421,7 +430,7 @@ async fn first_result(targets: &Targets, id: Ulid, answer: &Answer) -> Option<Re
             }
             Ok(Lookup::Unknown) if claimed => durable.settled(id).await,
             Ok(Lookup::Unknown | Lookup::Gone) => {
-                let detail = "the first call with this REQUEST-ID could not be taken; make it again";
+                let detail = "the first call with this REQUEST-ID was not accepted; repeat the call";
                 return Some(Err(Problem::new(503, "Not accepted", detail)));
             }
             Err(error) => {
@@ -432,22 +441,22 @@ async fn first_result(targets: &Targets, id: Ulid, answer: &Answer) -> Option<Re
     }
 }
 
-/// What a publisher is told in its acknowledgement.
+/// Reason code of the negative acknowledgement.
 fn reject_reason(error: &InvocationError) -> RejectReason {
     match error.status() {
         404 => RejectReason::TopicNameInvalid,
-        // What is too large will be no smaller later.
+        // Temporary errors only: a message that is too large will never fit.
         429 | 507 => RejectReason::QuotaExceeded,
         _ => RejectReason::ImplementationSpecific,
     }
 }
 
-/// What becomes of a message for which there is no room.
+/// Verdict for a message for which the queue of a function has no room.
 fn refuse(function: &LiveFunction, origin: &Origin, no_room: NoRoom) -> Verdict {
     match no_room.when_full {
         WhenFull::Block => Verdict::Block(no_room.room),
-        // It would take a refusal for a success: it waits in place of it.
-        _ if !can_be_told(origin) => Verdict::Block(no_room.room),
+        // The client would take the acknowledgement for success, so the message waits instead.
+        _ if !supports_rejection(origin) => Verdict::Block(no_room.room),
         _ => {
             function.metrics.record_rejected();
             Verdict::Reject(RejectReason::QuotaExceeded)
@@ -455,8 +464,8 @@ fn refuse(function: &LiveFunction, origin: &Origin, no_room: NoRoom) -> Verdict 
     }
 }
 
-/// What becomes of a call that is not accepted. Its answer says why. The acknowledgement says so too where the same call may be
-/// accepted later: its publisher may look at nothing else.
+/// Verdict for a call that is not accepted. The answer contains the problem. If the same call may succeed later, the
+/// acknowledgement is negative as well, for publishers that read only the acknowledgement.
 fn refuse_call(
     targets: &Targets,
     origin: &Origin,
@@ -464,23 +473,23 @@ fn refuse_call(
     answer: Option<&Answer>,
     error: &InvocationError,
 ) -> Verdict {
-    let is_for_now = matches!(error.status(), 429 | 503 | 507) && message.qos() > QoS::AtMostOnce;
-    if is_for_now && !can_be_told(origin) {
-        // It would take a refusal for a success: it waits in place of it.
+    let is_temporary = matches!(error.status(), 429 | 503 | 507) && message.qos() > QoS::AtMostOnce;
+    if is_temporary && !supports_rejection(origin) {
+        // The client would take the acknowledgement for success, so the message waits instead.
         return Verdict::Block(targets.coordinator.wait_for_room());
     }
     let Some(answer) = answer else { return Verdict::Reject(reject_reason(error)) };
-    send(targets, &Arc::from(NODE), answer, Err(Problem::of(error, None)));
-    if is_for_now { Verdict::Reject(reject_reason(error)) } else { Verdict::Consume }
+    publish_answer(targets, &Arc::from(NODE), answer, Err(Problem::of(error, None)));
+    if is_temporary { Verdict::Reject(reject_reason(error)) } else { Verdict::Consume }
 }
 
-/// MQTT 3.1.1 has no negative acknowledgement.
-fn can_be_told(origin: &Origin) -> bool {
+/// False for MQTT 3.1.1 clients, which have no negative acknowledgement.
+fn supports_rejection(origin: &Origin) -> bool {
     !matches!(origin, Origin::Client(client) if client.version == Version::V311)
 }
 
-/// Stores an invocation with the message; it runs as soon as that is certain.
-fn record(
+/// Stores an invocation in the commit of its message. It is queued once the commit is in the write-ahead log.
+fn record_acceptance(
     targets: &Arc<Targets>,
     publishing: &mut Publishing<'_>,
     function: &Arc<LiveFunction>,
@@ -493,15 +502,20 @@ fn record(
     publishing.on_recorded(move |ticket| targets.durable.run_accepted(&function, acceptance, Some(ticket)));
 }
 
-/// Says that a message does not run a function.
-fn lose(targets: &Arc<Targets>, function: &LiveFunction, answer: Option<&Answer>, error: &InvocationError) {
+/// Logs that a message starts no function, and publishes the problem as its answer.
+fn report_dropped(
+    targets: &Arc<Targets>,
+    function: &LiveFunction,
+    answer: Option<&Answer>,
+    error: &InvocationError,
+) {
     targets.invoker.log_dropped(&function.name, error);
     if let Some(answer) = answer {
-        send(targets, &function.name, answer, Err(Problem::of(error, None)));
+        publish_answer(targets, &function.name, answer, Err(Problem::of(error, None)));
     }
 }
 
-fn send(targets: &Targets, source: &Arc<str>, answer: &Answer, result: Result<Reply, Problem>) {
+fn publish_answer(targets: &Targets, source: &Arc<str>, answer: &Answer, result: Result<Reply, Problem>) {
     if let Some(message) = answer.message(result, targets.publisher.max_message_bytes()) {
         targets.publisher.answer(source, answer.depth.saturating_add(1), answer.requester.clone(), message);
     }
@@ -530,7 +544,7 @@ fn answer_record(answer: &Answer) -> AnswerTo {
     }
 }
 
-/// Topics that differ have different ones, as good as always.
+/// Order key of a topic: messages with the same key run one after another. Different topics almost never share a key.
 fn order_key(topic: &str) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = digest(&[topic.as_bytes()]);
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
@@ -544,9 +558,9 @@ fn requester(origin: &Origin) -> Option<Arc<Client>> {
     }
 }
 
-/// Stands for who asks: what one asker was answered is no other one's business. Without a name a client is who it says
-/// it is.
-fn asker_digest(origin: &Origin) -> Digest {
+/// Identifies the caller, so that a REQUEST-ID never returns the answer of another caller. An anonymous client is identified by
+/// its client identifier.
+fn caller_digest(origin: &Origin) -> Digest {
     match origin {
         Origin::Client(client) => match &client.username {
             Some(name) => digest(&[b"user", name.as_bytes()]),

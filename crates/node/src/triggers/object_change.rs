@@ -1,8 +1,8 @@
-//! Changes of stateful objects as a way in: object triggers.
+//! Object triggers.
 //!
-//! A trigger has at most one invocation under way for each field, so that a function sees the changes of a field in order;
-//! what changes meanwhile is one change with the earliest and the latest value. Changes are told of from memory: those
-//! that no function has seen when the node stops are not told of again.
+//! A trigger has at most one invocation in flight for each field, so its function sees the changes of a field in order. Changes
+//! of the field during an invocation are merged into one, with the earliest previous value and the latest value. Pending
+//! changes are in memory only: those that are not handled when the node stops are lost.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Invocations of one trigger that may be under way.
+/// Maximum number of invocations in flight for one trigger.
 const MAX_IN_FLIGHT: usize = 64;
-/// How long to wait before a function whose queue is full is asked again.
-const FULL_PAUSE: Duration = Duration::from_millis(50);
+/// Interval of the attempts to start a function whose queue or memory is full.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Fires object triggers until `cancel` does.
+/// Runs the object triggers until `cancel` fires.
 pub async fn run(
     registry: Arc<Registry>,
     objects: Arc<Objects>,
@@ -38,7 +38,7 @@ pub async fn run(
     loop {
         changes.borrow_and_update();
         let routes = registry.routes().object_changes().to_vec();
-        // A trigger that is still there goes on where it is: no change falls between the old revision and the new one.
+        // An unchanged trigger keeps its task, so no change is lost between the old revision and the new one.
         let mut kept = Vec::new();
         for route in routes {
             match running.iter().position(|(other, _)| *other == route) {
@@ -73,18 +73,19 @@ async fn fire(
 ) {
     let mut busy: HashSet<FieldKey> = HashSet::new();
     let mut in_flight: JoinSet<FieldKey> = JoinSet::new();
-    let mut waits: HashMap<FieldKey, ChangeNotice> = HashMap::new();
+    // Changes whose function had no room. Their fields are in `busy`.
+    let mut retries: HashMap<FieldKey, ChangeNotice> = HashMap::new();
     loop {
         while in_flight.len() < MAX_IN_FLIGHT
             && let Some((notice, lost)) = watch.take(|key| !busy.contains(key))
         {
             if lost > 0 {
-                tracing::warn!(function = %route.function, lost, "changes of objects were lost: too many wait");
+                tracing::warn!(function = %route.function, lost, "changes of objects were lost: too many changes are pending");
             }
             if route.origin.is_none_or(|origin| origin == notice.origin) {
                 let key = notice.key.clone();
                 busy.insert(key.clone());
-                start(&invoker, &workers, &route, notice, &mut in_flight, &mut waits);
+                start(&invoker, &workers, &route, notice, &mut in_flight, &mut retries);
             }
         }
         tokio::select! {
@@ -95,24 +96,24 @@ async fn fire(
                     busy.remove(&key);
                 }
             }
-            () = tokio::time::sleep(FULL_PAUSE), if !waits.is_empty() => {
-                for (_, notice) in std::mem::take(&mut waits) {
-                    start(&invoker, &workers, &route, notice, &mut in_flight, &mut waits);
+            () = tokio::time::sleep(RETRY_INTERVAL), if !retries.is_empty() => {
+                for (_, notice) in std::mem::take(&mut retries) {
+                    start(&invoker, &workers, &route, notice, &mut in_flight, &mut retries);
                 }
             }
         }
     }
-    // What runs comes to its end: only the waiting for it ends here.
+    // Invocations in flight continue; only the wait for their end is dropped here.
 }
 
-/// Starts the function for a change; it waits in `waits` if the function has no room.
+/// Starts the function for a change. If the function has no room now, adds the change to `retries`.
 fn start(
     invoker: &Arc<Invoker>,
     workers: &Workers,
     route: &ObjectRoute,
     notice: ChangeNotice,
     in_flight: &mut JoinSet<FieldKey>,
-    waits: &mut HashMap<FieldKey, ChangeNotice>,
+    retries: &mut HashMap<FieldKey, ChangeNotice>,
 ) {
     let key = notice.key.clone();
     let mut invocation = Invocation::new(route.function.to_string(), Principal::Object, event(&notice));
@@ -120,6 +121,7 @@ fn start(
     match invoker.admit(invocation) {
         Ok(admitted) => {
             let invoker = invoker.clone();
+            // Closed at the end of the invocation, also after a panic.
             let (done, ended) = oneshot::channel::<()>();
             workers.spawn(async move {
                 invoker.run(admitted).await;
@@ -131,10 +133,10 @@ fn start(
             });
         }
         Err(InvocationError::QueueFull { .. } | InvocationError::NoMemory { .. }) => {
-            drop(waits.insert(key, notice));
+            drop(retries.insert(key, notice));
         }
         Err(error) => {
-            // A function that is gone has no log.
+            // A function that is no longer deployed has no log.
             if !matches!(error, InvocationError::UnknownFunction { .. }) {
                 invoker.log_dropped(&route.function, &error);
             }

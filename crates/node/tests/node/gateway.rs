@@ -6,7 +6,7 @@ use http_body_util::Full;
 use crate::support::{TestNode, in_time, json, text};
 
 #[tokio::test]
-async fn a_handler_sees_the_request_and_its_reply_is_sent() {
+async fn a_function_receives_the_request_and_its_result_is_the_reply() {
     let mut node = TestNode::start().await;
     let source = r#"
         export default async function handler(event) {
@@ -80,7 +80,7 @@ async fn http_triggers_are_mounted_with_their_methods() {
 }
 
 #[tokio::test]
-async fn an_unknown_function_is_a_404_that_names_those_like_it() {
+async fn a_call_of_an_unknown_function_is_a_404_that_names_similar_functions() {
     let mut node = TestNode::start().await;
     node.deploy_one("average", "", "export default () => 1").await;
     let response = node.get("/fn/averge").await;
@@ -112,7 +112,7 @@ async fn a_body_over_its_limit_is_a_413_whether_its_length_is_declared_or_not() 
 }
 
 #[tokio::test]
-async fn a_request_that_is_no_http_is_refused_and_the_next_one_is_served() {
+async fn invalid_http_is_refused_and_the_next_connection_is_served() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default () => 'hello'").await;
     for garbage in
@@ -125,7 +125,7 @@ async fn a_request_that_is_no_http_is_refused_and_the_next_one_is_served() {
 }
 
 #[tokio::test]
-async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
+async fn pages_of_other_sites_cannot_call_functions_that_need_no_credential_on_this_machine() {
     let mut node = TestNode::start_with(|config| {
         config.websocket.allowed_origins = vec!["https://app.example".into()];
     })
@@ -135,7 +135,7 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
     let own = node.addresses.http.to_string();
     let own_origin = format!("http://{own}");
     let token = format!("Bearer {}", node.token);
-    let ask = async |path: &str, headers: &[(&str, &str)]| {
+    let post = async |path: &str, headers: &[(&str, &str)]| {
         let mut request = Request::post(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -153,7 +153,7 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
         // DNS rebinding, with and without an origin.
         ("/fn/f", &[("host", "evil.example"), ("origin", "http://evil.example")], 403),
         ("/fn/f", &[("host", "evil.example")], 403),
-        // Images, scripts and links have no origin, but a site.
+        // Requests for images, scripts and links have no `Origin`, but `Sec-Fetch-Site`.
         ("/fn/f", &[("host", &own), ("sec-fetch-site", "cross-site"), ("sec-fetch-dest", "image")], 403),
         ("/fn/f", &[("host", &own), ("sec-fetch-site", "same-site")], 403),
         ("/fn/f", &[("host", &own), ("sec-fetch-site", "same-origin")], 200),
@@ -164,7 +164,7 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
             200,
         ),
         ("/open", &[("host", &own), ("sec-fetch-site", "cross-site")], 200),
-        // Nor do they read what came of what others called.
+        // Such pages cannot read the outcomes of durable invocations either.
         ("/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ", &[("host", "evil.example")], 403),
         (
             "/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ",
@@ -173,20 +173,20 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
         ),
         ("/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ", &[("host", &own)], 405),
         ("/default", &[("host", &own), ("origin", "http://evil.example")], 403),
-        // The manifest says that anybody may.
+        // The manifest has `auth = "none"`.
         ("/open", &[("host", &own), ("origin", "http://evil.example")], 200),
         ("/open", &[("host", "evil.example")], 200),
-        // A page that knows the token was told.
+        // A page with the token is permitted.
         ("/fn/f", &[("host", &own), ("origin", "http://evil.example"), ("authorization", &token)], 200),
     ] {
-        let (found, body) = ask(path, headers).await;
+        let (found, body) = post(path, headers).await;
         assert_eq!(found, status, "{path} {headers:?}: {body}");
         assert!(status != 403 || body.contains("allowed_origins"), "{body}");
     }
 }
 
 #[tokio::test]
-async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
+async fn request_bodies_in_flight_have_a_common_limit_and_slow_ones_are_evicted() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut node = TestNode::start().await;
     node.deploy_one("big", r#"limits = { payload = "32MiB" }"#, "export default () => 'ran'").await;
@@ -197,7 +197,7 @@ async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
         tokio::spawn(async move {
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             stream.write_all(head.as_bytes()).await.unwrap();
-            // All but a little of it; it may be cut off in the middle.
+            // Not the last 500 bytes. The node may close the connection before.
             let _ = stream.write_all(&vec![b'x'; 33_554_432 - 500]).await;
             let mut answer = [0; 12];
             let answered = stream.read_exact(&mut answer).await.map(|_| answer);
@@ -205,10 +205,10 @@ async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
         })
     });
     let slow: Vec<_> = slow.collect();
-    // There is room for two of them.
+    // The limit has room for two of them.
     assert_eq!(in_time(refusals.recv()).await.unwrap().unwrap(), "HTTP/1.1 503");
-    // After a while they make room for others, though they are there still.
-    let gave_way = in_time(async {
+    // After 5 s a body is evicted for another one, although its connection is open.
+    let evicted = in_time(async {
         loop {
             let status = node.post("/fn/big", vec![b'x'; 100_000]).await.status().as_u16();
             assert!([200, 503].contains(&status), "{status}");
@@ -217,15 +217,15 @@ async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
             }
         }
     });
-    assert_eq!(gave_way.await.unwrap(), "HTTP/1.1 503");
+    assert_eq!(evicted.await.unwrap(), "HTTP/1.1 503");
     assert_eq!(node.post("/fn/big", vec![b'x'; 100_000]).await.status(), 200);
-    assert!(slow.iter().any(|slow| !slow.is_finished()), "the other one goes on");
+    assert!(slow.iter().any(|slow| !slow.is_finished()), "the other body is still in flight");
 }
 
 #[tokio::test]
-async fn a_client_that_sends_requests_ahead_gets_one_reply_at_a_time() {
+async fn pipelined_requests_run_one_at_a_time_after_each_reply_is_read() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    const AHEAD: usize = 10;
+    const PIPELINED: usize = 10;
     const BODY_BYTES: usize = 12 << 20;
     let mut node = TestNode::start().await;
     let manifest = r#"
@@ -242,13 +242,13 @@ async fn a_client_that_sends_requests_ahead_gets_one_reply_at_a_time() {
     node.deploy(manifest, &[("big", big), ("runs", runs)]).await;
     let mut stream = tokio::net::TcpStream::connect(node.addresses.http).await.unwrap();
     let request = b"GET /fn/big HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    stream.write_all(&request.repeat(AHEAD)).await.unwrap();
-    for number in 1..=AHEAD {
+    stream.write_all(&request.repeat(PIPELINED)).await.unwrap();
+    for number in 1..=PIPELINED {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(in_time(stream.read_u8()).await.unwrap());
         }
-        // The reply has begun, and is far from being taken.
+        // The reply has begun, and most of it is not read yet.
         for _ in 0..20 {
             assert_eq!(text(&node.get("/fn/runs").await), number.to_string());
         }
@@ -260,12 +260,12 @@ async fn raw(node: &TestNode, bytes: &[u8]) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(node.addresses.http).await.unwrap();
     stream.write_all(bytes).await.unwrap();
-    // Who says that nothing follows leaves the closing to the node; a closed half counts as gone.
+    // With `connection: close` the node closes the connection; otherwise the client ends its side to get an answer and a close.
     if !bytes.windows(17).any(|window| window == b"connection: close") {
         stream.shutdown().await.unwrap();
     }
     let mut answer = Vec::new();
-    // A connection that is reset has refused as well.
+    // A reset of the connection counts as a refusal as well.
     let _ = crate::support::in_time(stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }

@@ -32,7 +32,7 @@ async fn a_trigger_observes_a_message_and_subscribers_still_get_it() {
 }
 
 #[tokio::test]
-async fn a_consuming_trigger_takes_the_message_away() {
+async fn subscribers_do_not_get_a_message_of_a_consuming_trigger() {
     let mut node = TestNode::start().await;
     let extra = r#"
         triggers = [{ mqtt = "jobs/in", consume = true }]
@@ -42,7 +42,7 @@ async fn a_consuming_trigger_takes_the_message_away() {
     let mut client = Mqtt5::connect(&node, "c").await;
     client.subscribe("jobs/#").await;
     client.publish("jobs/in", "one").await;
-    // Had the broker passed it on, it would have come before the function's own message.
+    // A delivered message would arrive before the message of the function.
     let message = client.message().await;
     assert_eq!((&message.topic[..], &message.payload[..]), (&b"jobs/out"[..], &b"one"[..]));
 }
@@ -68,7 +68,7 @@ async fn a_call_is_answered_on_its_response_topic_with_its_correlation_data() {
 }
 
 #[tokio::test]
-async fn a_call_with_a_request_id_is_answered_on_the_result_topic_in_any_version() {
+async fn a_call_with_a_request_id_over_mqtt_3_1_1_is_answered_on_the_result_topic() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default (event) => 'hello ' + event.text()").await;
     let mut options = rumqttc::MqttOptions::new("old", "127.0.0.1", node.addresses.mqtt.port());
@@ -107,7 +107,7 @@ async fn a_failure_is_a_problem_with_its_status_as_a_user_property() {
 }
 
 #[tokio::test]
-async fn clients_may_not_publish_where_only_the_node_does() {
+async fn clients_may_not_publish_to_result_topics() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default () => 1").await;
     let mut client = Mqtt5::connect(&node, "c").await;
@@ -179,7 +179,7 @@ async fn a_chain_waits_for_isolates_instead_of_losing_messages() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_nowhere_its_requester_may_not_publish() {
+async fn an_answer_is_not_published_to_a_reserved_response_topic() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default () => 'hello'").await;
     let mut client = Mqtt5::connect(&node, "c").await;
@@ -198,7 +198,7 @@ async fn an_answer_goes_nowhere_its_requester_may_not_publish() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_a_message_is_said_and_not_lost() {
+async fn a_publish_or_an_answer_that_is_too_large_for_a_message_is_an_error() {
     let mut node = TestNode::start().await;
     let source = r#"export default async (event, context) => {
         if (event.text() === "reply") return "x".repeat(2_000_000);
@@ -219,7 +219,7 @@ async fn what_is_too_large_for_a_message_is_said_and_not_lost() {
 }
 
 #[tokio::test]
-async fn what_mqtt_cannot_carry_is_refused() {
+async fn a_publish_with_a_zero_character_in_its_content_type_is_refused() {
     let mut node = TestNode::start().await;
     let source = r#"export default async (event, context) => {
         try {
@@ -232,9 +232,9 @@ async fn what_mqtt_cannot_carry_is_refused() {
     assert_eq!(crate::support::reply_text(&node.invoke("nul", "").await), "Invalid");
 }
 
-/// A bridge of another node is a client of this one's broker.
+/// A bridge of another node is a client of this node's broker.
 #[tokio::test]
-async fn only_bridges_say_which_nodes_a_message_has_passed() {
+async fn only_bridges_may_set_the_list_of_the_nodes_that_a_message_has_passed() {
     let mut node = TestNode::start().await;
     let request = edgefaas_api::control::GetClusterRequest {};
     let this_node = node.control.get_cluster(request).await.unwrap().into_inner().node_id;
@@ -255,14 +255,14 @@ async fn only_bridges_say_which_nodes_a_message_has_passed() {
         assert_eq!(user_property(&message, "kept").as_deref(), Some("yes"));
     }
     let mut bridge = Mqtt5::connect(&node, "edgefaas-0123456789abcdef-cloud").await;
-    // One that has been here, and two that have been at as many nodes as may be.
+    // One message has passed this node before; the other two have passed the maximum number of nodes.
     for via in [&*this_node, eight, "n0,n1,n2,n3,n4,n5,n6,n7,n8"] {
-        bridge.publish_with("t/bridge", "goes no further", passed(via)).await;
+        bridge.publish_with("t/bridge", "dropped", passed(via)).await;
         assert_eq!(bridge.puback().await, rumqttc::v5::mqttbytes::v5::PubAckReason::Success);
     }
-    bridge.publish_with("t/bridge", "goes on", passed("n1")).await;
+    bridge.publish_with("t/bridge", "delivered", passed("n1")).await;
     bridge.puback().await;
     let message = here.message().await;
-    assert_eq!(message.payload, "goes on");
+    assert_eq!(message.payload, "delivered");
     assert_eq!(user_property(&message, "edgefaas-via").as_deref(), Some("n1"));
 }

@@ -9,7 +9,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const FINAL: u8 = 0x80;
 
-/// A frame as a client sends them.
+/// A masked frame, as clients send them.
 fn frame(first: u8, mask: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let mut frame = BytesMut::new();
     put_frame(&mut frame, OpCode::Data(Data::Binary), payload);
@@ -23,7 +23,7 @@ fn frame(first: u8, mask: [u8; 4], payload: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn payloads_come_out_as_they_went_in_however_they_are_cut(
+    fn the_decoder_returns_the_sent_payloads_for_any_split_of_the_input(
         messages in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 4]>(), any::<bool>()), 0..8),
         cuts in prop::collection::vec(1_usize..80, 1..20),
@@ -32,7 +32,7 @@ proptest! {
         for (payload, mask, is_final) in &messages {
             let kind = if in_message { CONTINUATION } else { BINARY };
             sent.extend(frame(kind | if *is_final { FINAL } else { 0 }, *mask, payload));
-            // Pings come in between, also inside of messages.
+            // Pings may arrive between the frames of a message.
             sent.extend(frame(FINAL | PING, *mask, b"p"));
             expected.extend_from_slice(payload);
             in_message = !is_final;
@@ -45,7 +45,7 @@ proptest! {
             rest = &rest[cut..];
             loop {
                 match decoder.next(&mut input) {
-                    Step::Starved => break,
+                    Step::NeedsInput => break,
                     Step::Payload(bytes) => got.extend_from_slice(&input.split_to(bytes)),
                     Step::Ping(payload) => { prop_assert_eq!(&payload[..], b"p"); pings += 1; }
                     other => prop_assert!(false, "{:?}", other),
@@ -57,21 +57,21 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_or_loop(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn the_decoder_ends_without_a_panic_for_any_input(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let (mut decoder, mut input) = (Decoder::default(), BytesMut::from(&bytes[..]));
         for _ in 0..=bytes.len() {
             match decoder.next(&mut input) {
                 Step::Payload(bytes) => input.advance(bytes),
                 Step::Ping(_) | Step::Pong => {}
-                Step::Starved | Step::Close(_) | Step::Wrong(..) => return Ok(()),
+                Step::NeedsInput | Step::Close(_) | Step::Violation(..) => return Ok(()),
             }
         }
-        prop_assert!(false, "there is no end");
+        prop_assert!(false, "the decoder does not end");
     }
 }
 
 #[tokio::test]
-async fn a_stream_answers_pings_and_closes_with_frames_of_a_server() {
+async fn the_stream_answers_a_ping_and_a_close_with_unmasked_frames() {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let mut stream = PacketStream::new(server);
     let sent = [
@@ -93,7 +93,7 @@ async fn a_stream_answers_pings_and_closes_with_frames_of_a_server() {
 }
 
 #[test]
-fn what_a_client_may_close_with_goes_back() {
+fn valid_close_statuses_are_accepted() {
     for status in [1000_u16, 1001, 1003, 1007, 1011, 3000, 4999] {
         let close = frame(FINAL | CLOSE, [0; 4], &status.to_be_bytes());
         let found = Decoder::default().next(&mut BytesMut::from(&close[..]));
@@ -102,7 +102,7 @@ fn what_a_client_may_close_with_goes_back() {
 }
 
 #[test]
-fn what_is_against_the_protocol_is_told_apart() {
+fn each_protocol_violation_has_its_close_status() {
     for (bytes, status) in [
         (&b"\x82\x01x"[..], CloseCode::Protocol),
         (b"\xc2\x80\0\0\0\0", CloseCode::Protocol),
@@ -122,20 +122,20 @@ fn what_is_against_the_protocol_is_told_apart() {
         (b"\x88\x83\0\0\0\0\x03\xe8\xff", CloseCode::Invalid),
     ] {
         let found = Decoder::default().next(&mut BytesMut::from(bytes));
-        assert!(matches!(found, Step::Wrong(found, _) if found == status), "{bytes:?}: {found:?}");
+        assert!(matches!(found, Step::Violation(found, _) if found == status), "{bytes:?}: {found:?}");
     }
 }
 
-/// A stack of 64 KiB is enough for any number of frames, whole messages or pieces of one.
+/// A stack of 64 KiB is enough for any number of empty frames, in one message or in many.
 #[test]
-fn frames_without_payload_take_no_stack() {
+fn empty_frames_use_no_stack() {
     let messages = frame(FINAL | BINARY, [1, 2, 3, 4], b"").repeat(100_000);
     let pieces =
         [frame(BINARY, [1, 2, 3, 4], b""), frame(CONTINUATION, [1, 2, 3, 4], b"").repeat(100_000)].concat();
     for sent in [messages, pieces] {
         let run = move || {
             let (mut decoder, mut input) = (Decoder::default(), BytesMut::from(&sent[..]));
-            assert_eq!(decoder.next(&mut input), Step::Starved);
+            assert_eq!(decoder.next(&mut input), Step::NeedsInput);
             assert!(input.is_empty());
         };
         std::thread::Builder::new().stack_size(64 << 10).spawn(run).unwrap().join().unwrap();

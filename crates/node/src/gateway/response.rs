@@ -1,4 +1,4 @@
-//! Replies of the gateway: results of functions and workflows, and problems.
+//! HTTP responses of the gateway: results of functions and workflows, and problems (RFC 9457).
 
 use bytes::Bytes;
 use edgefaas_functions::answer::body_of;
@@ -9,8 +9,8 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 
-use super::body::{BODY_TIMEOUT, BodyError};
-use super::replies::{NoRoom, Reservation};
+use super::reply_budget::{ReplyBudgetFull, Reservation};
+use super::request_body::{BODY_TIMEOUT, BodyError};
 
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -27,14 +27,15 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
+/// A response of the gateway.
 pub(super) type HttpReply = Response<Full<Bytes>>;
 
-/// There is no room for the reply of a call, which is why it was not made.
-pub(super) fn not_run(error: &NoRoom) -> Problem {
+/// The problem of a call that was not made because its reply found no memory.
+pub(super) fn no_reply_memory(error: &ReplyBudgetFull) -> Problem {
     Problem::new(503, "No memory for replies", format!("the call was not made: {error}; try again"))
 }
 
-/// Why a body is not there.
+/// The problem of a request body that was not received.
 pub(super) fn body_problem(name: &str, limit_bytes: usize, error: BodyError) -> Problem {
     match error {
         BodyError::TooLarge { actual_bytes } => {
@@ -44,17 +45,17 @@ pub(super) fn body_problem(name: &str, limit_bytes: usize, error: BodyError) -> 
         }
         BodyError::NoMemory { max_bytes } => {
             let detail = format!(
-                "the bodies of all requests have {max_bytes} bytes together, those of one address half; try again"
+                "the limit for the memory of all request bodies is {max_bytes} bytes, that for one address half of it; \
+                 try again"
             );
             Problem::new(503, "No memory for bodies", detail)
         }
-        BodyError::GaveWay => {
-            let detail =
-                "others needed the memory that this body had taken, and it had taken long; send it faster";
+        BodyError::Evicted => {
+            let detail = "the body came too slowly, and other requests needed its memory; send it faster";
             Problem::new(503, "No memory for bodies", detail)
         }
         BodyError::TooSlow => {
-            let detail = format!("the body did not come in within {BODY_TIMEOUT:?}");
+            let detail = format!("the body was not complete within {BODY_TIMEOUT:?}");
             Problem::new(408, "Request timeout", detail)
         }
         BodyError::Broken(reason) => {
@@ -68,17 +69,17 @@ pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
-/// What an invocation came to.
+/// The response to a call of a function or workflow.
 pub(super) fn result_reply(
-    room: Reservation,
+    reservation: Reservation,
     id: &str,
     result: Result<Reply, Problem>,
     timing: Timing,
     audience: Audience,
 ) -> HttpReply {
-    let made = result.and_then(|reply| match body_of(reply) {
+    let response = result.and_then(|reply| match body_of(reply) {
         Ok((body, media_type)) => {
-            let mut response = Response::new(Full::new(until_taken(room, body)?));
+            let mut response = Response::new(Full::new(hold_until_sent(reservation, body)?));
             match media_type {
                 Some(media_type) => {
                     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
@@ -88,11 +89,11 @@ pub(super) fn result_reply(
             Ok(response)
         }
         Err(mut response) => {
-            response.body = until_taken(room, response.body)?;
-            own_response(response).map_err(|error| Problem::of(&error, Some(id)))
+            response.body = hold_until_sent(reservation, response.body)?;
+            function_response(response).map_err(|error| Problem::of(&error, Some(id)))
         }
     });
-    let mut reply = made.unwrap_or_else(|problem| problem_reply(&problem.shown_to(audience)));
+    let mut reply = response.unwrap_or_else(|problem| problem_reply(&problem.shown_to(audience)));
     let headers = reply.headers_mut();
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(INVOCATION_ID, id);
@@ -103,28 +104,28 @@ pub(super) fn result_reply(
     reply
 }
 
-/// A reply's body, counted until its client has taken it.
-fn until_taken(room: Reservation, body: Bytes) -> Result<Bytes, Problem> {
+/// Accounts the body of a reply until it is sent.
+fn hold_until_sent(reservation: Reservation, body: Bytes) -> Result<Bytes, Problem> {
     let bytes = body.len();
-    room.hold(body).map_err(|error| {
+    reservation.hold(body).map_err(|error| {
         let detail = format!(
             "the call was made, but its reply of {bytes} bytes is larger than expected: {error}; the outcome of a \
-             durable invocation may be asked for again"
+             durable invocation can be requested again"
         );
         Problem::new(503, "No memory for replies", detail)
     })
 }
 
-/// The response that a function made itself, without what is ours to say.
-fn own_response(made: HttpResponse) -> Result<HttpReply, InvocationError> {
+/// Converts the HTTP response of a function; drops the headers that only the gateway may set.
+fn function_response(response: HttpResponse) -> Result<HttpReply, InvocationError> {
     let invalid = |reason: String| InvocationError::Run {
         function: String::new(),
         error: RunError::InvalidReply { reason },
     };
-    let status = StatusCode::from_u16(made.status).map_err(|error| invalid(error.to_string()))?;
-    let mut reply = Response::new(Full::new(made.body));
+    let status = StatusCode::from_u16(response.status).map_err(|error| invalid(error.to_string()))?;
+    let mut reply = Response::new(Full::new(response.body));
     *reply.status_mut() = status;
-    for (name, value) in made.headers {
+    for (name, value) in response.headers {
         let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(&value).ok());
         let Some((name, value)) = parsed else {
             return Err(invalid(format!("`{name}: {value}` is not a valid header")));
@@ -146,7 +147,7 @@ pub(super) fn problem_reply(problem: &Problem) -> HttpReply {
     reply
 }
 
-/// `Server-Timing` with durations in milliseconds.
+/// Value of `Server-Timing`, with durations in milliseconds.
 fn server_timing(timing: Timing) -> String {
     let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
     format!(

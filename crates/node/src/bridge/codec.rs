@@ -1,4 +1,5 @@
-//! Packets of an MQTT client, by rumqttc's codecs. MQTT 3.1.1 is mapped to the subset of MQTT 5 that it supports.
+//! Encoding and decoding of an MQTT client's packets, by rumqttc's codecs. Packets of MQTT 3.1.1 are converted from and to packets
+//! of MQTT 5, so the rest of the bridge handles one packet type.
 
 use bytes::BytesMut;
 use rumqttc::mqttbytes as v4;
@@ -10,30 +11,30 @@ use rumqttc::v5::mqttbytes::v5::{
 
 use super::config::BridgeVersion;
 
-/// Bridge flag in the protocol level (mosquitto and others): the broker does not send the bridge its own messages.
-const BRIDGE_BIT: u8 = 0x80;
+/// Bridge flag in the protocol level of CONNECT (mosquitto and others): the broker does not send a bridge its own messages back.
+const BRIDGE_FLAG: u8 = 0x80;
 
 /// Codec of one connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Wire {
-    /// The version.
+pub struct Codec {
+    /// Protocol version of the connection.
     pub version: BridgeVersion,
-    /// Maximum size of an accepted packet.
+    /// Maximum size of a received packet.
     pub max_packet_bytes: u32,
 }
 
 /// Bytes could not be decoded, or a packet could not be encoded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct WireError(String);
+pub struct CodecError(String);
 
-/// Size check of the packet at the start of the input.
+/// Result of the size check of the packet at the start of the input.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Size {
-    /// Its size is accepted, or it is not a PUBLISH.
-    Fine,
-    /// A PUBLISH that is too large; more bytes are needed.
-    Unknown,
+pub enum SizeCheck {
+    /// Not a PUBLISH that is too large, or its length is not received completely.
+    Accepted,
+    /// A PUBLISH that is too large; its topic and packet identifier are not received completely.
+    Incomplete,
     /// A PUBLISH that is too large.
     TooLarge {
         /// Size of the whole packet.
@@ -45,58 +46,58 @@ pub enum Size {
     },
 }
 
-impl Wire {
-    /// Checks if the packet at the start of `bytes` is a PUBLISH whose size makes [`decode`](Self::decode) fail. MQTT
-    /// 3.1.1 cannot announce a maximum packet size to the other broker.
-    pub fn size(&self, bytes: &[u8]) -> Size {
+impl Codec {
+    /// Checks whether the packet at the start of `bytes` is a PUBLISH that is too large for [`decode`](Self::decode). With MQTT
+    /// 3.1.1 the bridge cannot tell the other broker its maximum packet size.
+    pub fn check_size(&self, bytes: &[u8]) -> SizeCheck {
         let Some((first, rest)) = bytes.split_first().filter(|(first, _)| **first >> 4 == 3) else {
-            return Size::Fine;
+            return SizeCheck::Accepted;
         };
         let mut remaining = 0;
-        let mut head = 1;
+        let mut header_len = 1;
         for (index, byte) in rest.iter().take(4).enumerate() {
             remaining |= usize::from(byte & 0x7f) << (7 * index);
             if byte & 0x80 == 0 {
-                head += index + 1;
+                header_len += index + 1;
                 break;
             }
         }
-        if head == 1 || remaining <= self.max_packet_bytes as usize {
-            return Size::Fine;
+        if header_len == 1 || remaining <= self.max_packet_bytes as usize {
+            return SizeCheck::Accepted;
         }
         let number = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let parsed = || {
-            let end = head + 2 + usize::from(number(head)?);
-            Some((bytes.get(head + 2..end)?, number(end)?))
+            let end = header_len + 2 + usize::from(number(header_len)?);
+            Some((bytes.get(header_len + 2..end)?, number(end)?))
         };
-        let Some((topic, pkid)) = parsed() else { return Size::Unknown };
+        let Some((topic, pkid)) = parsed() else { return SizeCheck::Incomplete };
         let ack = match first >> 1 & 3 {
             0 => None,
             1 => Some(Packet::PubAck(PubAck::new(pkid, None))),
             _ => Some(Packet::PubRec(PubRec::new(pkid, None))),
         };
         let topic = String::from_utf8_lossy(topic).into_owned();
-        Size::TooLarge { bytes: head + remaining, topic, ack: ack.map(Box::new) }
+        SizeCheck::TooLarge { bytes: header_len + remaining, topic, ack: ack.map(Box::new) }
     }
 
     /// Decodes and removes the packet at the start of `bytes`; `None` if it is incomplete.
-    pub fn decode(&self, bytes: &mut BytesMut) -> Result<Option<Packet>, WireError> {
+    pub fn decode(&self, bytes: &mut BytesMut) -> Result<Option<Packet>, CodecError> {
         match self.version {
             BridgeVersion::V5 => match Packet::read(bytes, Some(self.max_packet_bytes)) {
                 Ok(packet) => Ok(Some(packet)),
                 Err(v5::Error::InsufficientBytes(_)) => Ok(None),
-                Err(error) => Err(WireError(error.to_string())),
+                Err(error) => Err(CodecError(error.to_string())),
             },
             BridgeVersion::V311 => match v4::v4::Packet::read(bytes, self.max_packet_bytes as usize) {
-                Ok(packet) => up(packet).map(Some),
+                Ok(packet) => from_v311(packet).map(Some),
                 Err(v4::Error::InsufficientBytes(_)) => Ok(None),
-                Err(error) => Err(WireError(format!("{error:?}"))),
+                Err(error) => Err(CodecError(format!("{error:?}"))),
             },
         }
     }
 
     /// Appends an encoded packet.
-    pub fn encode(&self, packet: Packet, out: &mut BytesMut) -> Result<(), WireError> {
+    pub fn encode(&self, packet: Packet, out: &mut BytesMut) -> Result<(), CodecError> {
         // The codecs write the flags of a CONNECT at an offset from the start of the buffer.
         if matches!(packet, Packet::Connect(..)) && !out.is_empty() {
             let mut own = BytesMut::new();
@@ -106,10 +107,12 @@ impl Wire {
         }
         match self.version {
             BridgeVersion::V5 => {
-                packet.write(out, None).map_err(|error| WireError(error.to_string()))?;
+                packet.write(out, None).map_err(|error| CodecError(error.to_string()))?;
             }
             BridgeVersion::V311 => {
-                down(packet)?.write(out, usize::MAX).map_err(|error| WireError(format!("{error:?}")))?;
+                to_v311(packet)?
+                    .write(out, usize::MAX)
+                    .map_err(|error| CodecError(format!("{error:?}")))?;
             }
         }
         Ok(())
@@ -122,19 +125,19 @@ impl Wire {
         connect: Packet,
         as_bridge: bool,
         out: &mut BytesMut,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), CodecError> {
         let start = out.len();
         self.encode(connect, out)?;
         if as_bridge && self.version == BridgeVersion::V311 {
-            // Behind the remaining length and the protocol name with its length.
-            let header = out[start + 1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 2;
-            out[start + header + 6] |= BRIDGE_BIT;
+            // The protocol level follows the fixed header and the protocol name with its length, 6 bytes.
+            let header_len = out[start + 1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 2;
+            out[start + header_len + 6] |= BRIDGE_FLAG;
         }
         Ok(())
     }
 }
 
-fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
+fn from_v311(packet: v4::v4::Packet) -> Result<Packet, CodecError> {
     use v4::v4::Packet as Old;
     Ok(match packet {
         Old::ConnAck(ack) => Packet::ConnAck(ConnAck {
@@ -153,7 +156,7 @@ fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
         }),
         Old::Publish(publish) => Packet::Publish(Publish {
             dup: publish.dup,
-            qos: qos_up(publish.qos),
+            qos: qos_from_v311(publish.qos),
             retain: publish.retain,
             topic: publish.topic.into(),
             pkid: publish.pkid,
@@ -170,7 +173,9 @@ fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
                 .return_codes
                 .into_iter()
                 .map(|code| match code {
-                    v4::v4::SubscribeReasonCode::Success(qos) => SubscribeReasonCode::Success(qos_up(qos)),
+                    v4::v4::SubscribeReasonCode::Success(qos) => {
+                        SubscribeReasonCode::Success(qos_from_v311(qos))
+                    }
                     v4::v4::SubscribeReasonCode::Failure => SubscribeReasonCode::Failure,
                 })
                 .collect(),
@@ -181,11 +186,11 @@ fn up(packet: v4::v4::Packet) -> Result<Packet, WireError> {
             Packet::UnsubAck(UnsubAck { pkid: ack.pkid, reasons: Vec::new(), properties: None })
         }
         Old::PingResp => Packet::PingResp(PingResp),
-        other => return Err(WireError(format!("a broker must not send this: {other:?}"))),
+        other => return Err(CodecError(format!("unexpected packet from a broker: {other:?}"))),
     })
 }
 
-fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
+fn to_v311(packet: Packet) -> Result<v4::v4::Packet, CodecError> {
     use v4::v4::Packet as Old;
     Ok(match packet {
         Packet::Connect(connect, _, login) => Old::Connect(v4::v4::Connect {
@@ -198,10 +203,10 @@ fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
         }),
         Packet::Publish(publish) => {
             let topic = String::from_utf8(publish.topic.to_vec())
-                .map_err(|_| WireError("the topic is not UTF-8".into()))?;
+                .map_err(|_| CodecError("the topic is not UTF-8".into()))?;
             Old::Publish(v4::v4::Publish {
                 dup: publish.dup,
-                qos: qos_down(publish.qos),
+                qos: qos_to_v311(publish.qos),
                 retain: publish.retain,
                 topic,
                 pkid: publish.pkid,
@@ -217,7 +222,7 @@ fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
             filters: subscribe
                 .filters
                 .into_iter()
-                .map(|filter| v4::v4::SubscribeFilter::new(filter.path, qos_down(filter.qos)))
+                .map(|filter| v4::v4::SubscribeFilter::new(filter.path, qos_to_v311(filter.qos)))
                 .collect(),
         }),
         Packet::Unsubscribe(unsubscribe) => {
@@ -225,11 +230,11 @@ fn down(packet: Packet) -> Result<v4::v4::Packet, WireError> {
         }
         Packet::PingReq(_) => Old::PingReq,
         Packet::Disconnect(_) => Old::Disconnect,
-        other => return Err(WireError(format!("not in MQTT 3.1.1: {other:?}"))),
+        other => return Err(CodecError(format!("MQTT 3.1.1 has no such packet: {other:?}"))),
     })
 }
 
-fn qos_up(qos: v4::QoS) -> v5::QoS {
+fn qos_from_v311(qos: v4::QoS) -> v5::QoS {
     match qos {
         v4::QoS::AtMostOnce => v5::QoS::AtMostOnce,
         v4::QoS::AtLeastOnce => v5::QoS::AtLeastOnce,
@@ -237,7 +242,7 @@ fn qos_up(qos: v4::QoS) -> v5::QoS {
     }
 }
 
-fn qos_down(qos: v5::QoS) -> v4::QoS {
+fn qos_to_v311(qos: v5::QoS) -> v4::QoS {
     match qos {
         v5::QoS::AtMostOnce => v4::QoS::AtMostOnce,
         v5::QoS::AtLeastOnce => v4::QoS::AtLeastOnce,
@@ -252,8 +257,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publish_that_is_too_large_is_known_by_its_start() {
-        let wire = Wire { version: BridgeVersion::V311, max_packet_bytes: 1000 };
+    fn a_publish_that_is_too_large_is_recognised_by_its_first_bytes() {
+        let codec = Codec { version: BridgeVersion::V311, max_packet_bytes: 1000 };
         for (first, ack) in [
             (0x30, None),
             (0x32, Some(Packet::PubAck(PubAck::new(7, None)))),
@@ -262,26 +267,32 @@ mod tests {
             // A remaining length of 2,000 bytes.
             let packet = [first, 0xd0, 0x0f, 0, 3, b'a', b'/', b'b', 0, 7];
             for known in 0..3 {
-                assert_eq!(wire.size(&packet[..known]), Size::Fine);
+                assert_eq!(codec.check_size(&packet[..known]), SizeCheck::Accepted);
             }
             for known in 3..packet.len() {
-                assert_eq!(wire.size(&packet[..known]), Size::Unknown, "{known}");
+                assert_eq!(codec.check_size(&packet[..known]), SizeCheck::Incomplete, "{known}");
             }
             let ack = ack.map(Box::new);
-            assert_eq!(wire.size(&packet), Size::TooLarge { bytes: 2003, topic: "a/b".into(), ack });
+            assert_eq!(
+                codec.check_size(&packet),
+                SizeCheck::TooLarge { bytes: 2003, topic: "a/b".into(), ack }
+            );
         }
-        assert_eq!(wire.size(&[0x32, 0x7f, 0, 3, b'a', b'/', b'b', 0, 7]), Size::Fine);
-        assert_eq!(wire.size(&[0x92, 0xd0, 0x0f, 0, 3, b'a', b'/', b'b', 0, 7]), Size::Fine);
+        assert_eq!(codec.check_size(&[0x32, 0x7f, 0, 3, b'a', b'/', b'b', 0, 7]), SizeCheck::Accepted);
+        assert_eq!(
+            codec.check_size(&[0x92, 0xd0, 0x0f, 0, 3, b'a', b'/', b'b', 0, 7]),
+            SizeCheck::Accepted
+        );
     }
 
     #[test]
-    fn a_bridge_says_so_in_the_protocol_level() {
+    fn connect_of_mqtt_3_1_1_carries_the_bridge_flag_in_the_protocol_level() {
         for (client_id, header) in [("short".to_owned(), 2), ("long".repeat(100), 3)] {
-            let wire = Wire { version: BridgeVersion::V311, max_packet_bytes: 1000 };
+            let codec = Codec { version: BridgeVersion::V311, max_packet_bytes: 1000 };
             let connect = Connect { keep_alive: 5, client_id, clean_start: false, properties: None };
             let login = Login { username: "u".into(), password: "p".into() };
             let mut out = BytesMut::from(&b"before"[..]);
-            wire.encode_connect(Packet::Connect(connect, None, Some(login)), true, &mut out).unwrap();
+            codec.encode_connect(Packet::Connect(connect, None, Some(login)), true, &mut out).unwrap();
             assert_eq!(&out[6 + header..6 + header + 7], b"\0\x04MQTT\x84");
         }
     }

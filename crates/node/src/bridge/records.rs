@@ -1,4 +1,4 @@
-//! Records of bridges in the store, beside their sessions.
+//! Records of bridges in the store, in addition to their sessions.
 //!
 //! ```text
 //! b NAME 0 IDENTIFIER   a QoS 2 message of the other broker that waits for PUBREL
@@ -22,7 +22,7 @@ const PAGE: usize = 1024;
 
 /// Records of one bridge.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub struct BridgeRecords {
     /// QoS 2 messages that wait for PUBREL.
     pub unreleased: HashSet<u16>,
     /// Subscriptions at the other broker.
@@ -30,8 +30,8 @@ pub struct Recorded {
 }
 
 /// The change that records that a QoS 2 message with this identifier was accepted, or removes the record.
-pub fn identifier(bridge: &str, pkid: u16, taken: bool) -> Change {
-    change(IDENTIFIER, bridge, &pkid.to_be_bytes(), taken)
+pub fn identifier(bridge: &str, pkid: u16, accepted: bool) -> Change {
+    change(IDENTIFIER, bridge, &pkid.to_be_bytes(), accepted)
 }
 
 /// The change that records a subscription at the other broker, or removes the record.
@@ -39,9 +39,9 @@ pub fn filter(bridge: &str, filter: &str, subscribed: bool) -> Change {
     change(FILTER, bridge, filter.as_bytes(), subscribed)
 }
 
-fn change(tag: u8, bridge: &str, rest: &[u8], there: bool) -> Change {
+fn change(tag: u8, bridge: &str, rest: &[u8], is_present: bool) -> Change {
     let key = [&[tag], bridge.as_bytes(), &[0], rest].concat();
-    Change { space: Space::Hook, key, value: there.then(Bytes::new) }
+    Change { space: Space::Hook, key, value: is_present.then(Bytes::new) }
 }
 
 /// Loads the records by bridge. Deletes records of bridges that are no longer configured.
@@ -52,41 +52,41 @@ pub fn load(
     broker: &Broker,
     storage: &dyn Storage,
     sections: &[BridgeSection],
-) -> Result<HashMap<String, Recorded>, StorageError> {
-    let mut recorded: HashMap<String, Recorded> = HashMap::new();
-    let mut gone = Vec::new();
-    let mut left_behind = BTreeSet::new();
+) -> Result<HashMap<String, BridgeRecords>, StorageError> {
+    let mut records: HashMap<String, BridgeRecords> = HashMap::new();
+    let mut deletions = Vec::new();
+    let mut abandoned = BTreeSet::new();
     for tag in [IDENTIFIER, FILTER] {
         for key in keys(storage, tag)? {
             let known =
                 parse(&key).filter(|(name, _)| sections.iter().any(|section| section.name == *name));
             match known {
                 Some((name, Entry::Identifier(pkid))) => {
-                    recorded.entry(name.to_owned()).or_default().unreleased.insert(pkid);
+                    records.entry(name.to_owned()).or_default().unreleased.insert(pkid);
                 }
                 Some((name, Entry::Filter(filter))) => {
-                    recorded.entry(name.to_owned()).or_default().subscribed.insert(filter.to_owned());
+                    records.entry(name.to_owned()).or_default().subscribed.insert(filter.to_owned());
                 }
                 None => {
                     if let Some((name, Entry::Filter(_))) = parse(&key) {
-                        left_behind.insert(name.to_owned());
+                        abandoned.insert(name.to_owned());
                     }
-                    gone.push(Change { space: Space::Hook, key, value: None });
+                    deletions.push(Change { space: Space::Hook, key, value: None });
                 }
             }
         }
     }
-    for bridge in left_behind {
+    for bridge in abandoned {
         tracing::warn!(
             bridge,
-            "the bridge is gone from the configuration; its session at the other broker is still there and collects \
-             messages until it is removed there"
+            "the bridge is no longer configured; its session at the other broker may still exist and collect messages \
+             until it expires or is removed there"
         );
     }
-    if !gone.is_empty() {
-        broker.record(gone);
+    if !deletions.is_empty() {
+        broker.record(deletions);
     }
-    Ok(recorded)
+    Ok(records)
 }
 
 enum Entry<'a> {
@@ -116,7 +116,7 @@ fn keys(storage: &dyn Storage, tag: u8) -> Result<Vec<Vec<u8>>, StorageError> {
             if key.first() != Some(&tag) {
                 return Ok(keys);
             }
-            // The key behind the last one.
+            // The smallest key after this one.
             from = [&key[..], &[0]].concat();
             keys.push(key);
         }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_as_they_were_written() {
+    fn keys_are_parsed_as_they_were_written() {
         for pkid in [0, 1, 0x0100, u16::MAX] {
             let key = identifier("b-1", pkid, true).key;
             assert!(matches!(parse(&key), Some(("b-1", Entry::Identifier(found))) if found == pkid));
