@@ -68,7 +68,7 @@ impl Instance {
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
         run.instance.wants_turn = false;
         if !run.instance.status.is_ended() {
-            run.issue_all();
+            run.start_calls();
             // By an event, so that it is written down.
             if !run.instance.work.is_empty() {
                 run.instance.wants_turn = true;

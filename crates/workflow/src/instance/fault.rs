@@ -15,18 +15,18 @@ use crate::error::WorkflowError;
 
 impl Run<'_> {
     /// Asks for everything again that has not ended.
-    pub(super) fn issue_all(&mut self) {
+    pub(super) fn start_calls(&mut self) {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         for id in frames {
             let Some(frame) = self.frame(id) else { continue };
             let (Some(parent), Some(node)) = (frame.parent, frame.node) else { continue };
             let (slot, raw) = (frame.slot, frame.raw.clone());
-            let issued = match &frame.state {
-                State::Call => self.issue(id),
+            let started = match &frame.state {
+                State::Call => self.start_call(id),
                 State::Listen(_) => self.listen_again(id),
                 _ => Ok(()),
             };
-            if let Err(error) = issued {
+            if let Err(error) = started {
                 self.instance.take_frame(id);
                 self.push(Work::Fail { parent, slot, node, raw, error });
             }
@@ -58,7 +58,7 @@ impl Run<'_> {
         self.renew_calls();
         self.restore_rules(fault.rules);
         self.instance.work = fault.work;
-        self.issue_all();
+        self.start_calls();
     }
 
     /// What is asked for again gets its time again.
