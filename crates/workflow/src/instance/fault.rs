@@ -14,8 +14,8 @@ use super::work::Work;
 use crate::error::WorkflowError;
 
 impl Run<'_> {
-    /// Asks for everything again that has not ended.
-    pub(super) fn start_calls(&mut self) {
+    /// Starts the open calls and listens again, after a restart or a retry.
+    pub(super) fn restart_open_tasks(&mut self) {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         for id in frames {
             let Some(frame) = self.frame(id) else { continue };
@@ -58,10 +58,10 @@ impl Run<'_> {
         self.renew_calls();
         self.restore_rules(fault.rules);
         self.instance.work = fault.work;
-        self.start_calls();
+        self.restart_open_tasks();
     }
 
-    /// What is asked for again gets its time again.
+    /// Resets the timeouts of open calls, which start again.
     fn renew_calls(&mut self) {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         for id in frames {
@@ -80,7 +80,7 @@ impl Run<'_> {
         }
     }
 
-    /// The whole took too long: it gets its time again.
+    /// Resets the timeout of the workflow.
     fn renew_timeout(&mut self) {
         let Some((root, input)) = self.root().map(|(id, root)| (id, root.input.clone())) else { return };
         let Ok(timeout_ms) = self.whole_timeout(&input) else { return };
