@@ -52,7 +52,7 @@ pub use hook::{
     AckHandle, ConnectDecision, ConnectRefusal, ConnectRefusalReason, ConnectRequest, Grant, Hooks,
     PublishHook, Publishing, RejectReason, SessionHook, Verdict,
 };
-pub use message::{Message, Properties, QoS, Version};
+pub use message::{Message, Properties, PropertyError, QoS, Version};
 pub use monitor::QueueFigures;
 pub use router::{FilterTrie, PublishOutcome, Published, Routed};
 pub use sessions::SessionFigures;

@@ -191,25 +191,44 @@ impl PartialEq for Message {
     }
 }
 
+/// A property cannot be sent over MQTT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PropertyError {
+    /// The property has more than 65,535 bytes.
+    #[error("the {property} has {bytes} bytes; at most 65535 are allowed")]
+    TooLong {
+        /// The property.
+        property: &'static str,
+        /// Its size.
+        bytes: usize,
+    },
+    /// The text has a NUL character.
+    #[error("the {property} has a NUL character in it")]
+    Nul {
+        /// The property.
+        property: &'static str,
+    },
+}
+
 impl Properties {
-    /// Why these properties can't be sent, if they can't: every string and the correlation data have at
-    /// most 65,535 bytes, and strings no NUL (MQTT 5, sections 1.5.4 and 1.5.6).
-    pub fn problem(&self) -> Option<String> {
+    /// The first fault of properties that cannot be sent. Every string and the correlation data have at most 65,535 bytes,
+    /// and strings have no NUL (MQTT 5, sections 1.5.4 and 1.5.6).
+    pub fn problem(&self) -> Option<PropertyError> {
         let content_type = self.content_type.iter().map(|text| ("content type", text));
         let user = self.user.iter().flat_map(|(name, value)| {
             [("name of a user property", name), ("value of a user property", value)]
         });
-        for (what, text) in content_type.chain(user) {
+        for (property, text) in content_type.chain(user) {
             if text.len() > usize::from(u16::MAX) {
-                return Some(format!("the {what} has {} bytes; at most 65535 are allowed", text.len()));
+                return Some(PropertyError::TooLong { property, bytes: text.len() });
             }
             if text.contains('\0') {
-                return Some(format!("the {what} has a NUL character in it"));
+                return Some(PropertyError::Nul { property });
             }
         }
-        let data_bytes = self.correlation_data.as_ref().map_or(0, Bytes::len);
-        (data_bytes > usize::from(u16::MAX))
-            .then(|| format!("the correlation data has {data_bytes} bytes; at most 65535 are allowed"))
+        let bytes = self.correlation_data.as_ref().map_or(0, Bytes::len);
+        let is_too_long = bytes > usize::from(u16::MAX);
+        is_too_long.then_some(PropertyError::TooLong { property: "correlation data", bytes })
     }
 
     fn weight(&self) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_broker::topic::{TopicName, TopicNameError};
-use edgefaas_broker::{Message, Properties, QoS};
+use edgefaas_broker::{Message, Properties, PropertyError, QoS};
 use edgefaas_functions::answer::Answer;
 use edgefaas_functions::dead_letter::DeadLetter;
 use edgefaas_functions::durable::AnswerTo;
@@ -48,8 +48,8 @@ pub(super) enum MessageError {
     #[error("only the node publishes to `{topic}`")]
     Reserved { topic: String },
     /// A property has no form in MQTT.
-    #[error("{problem}")]
-    Properties { problem: String },
+    #[error(transparent)]
+    Properties(#[from] PropertyError),
     /// The message is larger than the broker allows.
     #[error("the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)")]
     TooLarge { bytes: usize, max_bytes: usize },
@@ -96,8 +96,8 @@ pub(super) fn of(
         user: outgoing.headers.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
         ..Properties::default()
     };
-    if let Some(problem) = properties.problem() {
-        return Err(MessageError::Properties { problem });
+    if let Some(error) = properties.problem() {
+        return Err(error.into());
     }
     let qos = match outgoing.qos {
         0 => QoS::AtMostOnce,

@@ -1,7 +1,7 @@
 //! Lists, texts and JSON documents: automerge documents, whose state is a set of changes.
 //!
-//! Every document begins with the same first change, which makes its root object, so that replicas that begin apart
-//! edit the same one. A change whose dependencies have not arrived waits beside the document until they have.
+//! Every document starts with the same first change, which creates the root object, so that replicas that start
+//! independently edit the same object. A change whose dependencies are missing waits beside the document.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,35 +18,36 @@ use postcard::Error;
 use crate::wire::{Reader, Wire};
 use crate::{FieldType, ReplicaId};
 
-/// How large a document may be to be edited: as it is stored, and 8 bytes for each change. It bounds the largest edit: a text
-/// of so many characters that comes at once takes most of a second (3 us each), and everybody waits for it. An edit of a
-/// few characters takes 0.1 to 0.3 ms in a document of that size, and 0.6 ms in one that was made by 29,000 edits, the most
-/// there is room for.
+/// Maximum size of a document that can be edited: its stored bytes, and 8 bytes for each change. It bounds the time of an
+/// edit, for which all other edits of a node wait. Inserting a text of this size takes most of a second (3 us for each
+/// character). An edit of a few characters takes 0.1 to 0.3 ms in a document of this size, and 0.6 ms after 29,000 edits,
+/// the maximum number.
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
-/// What a change counts beside its bytes: every edit takes 20 ns for each that was made before.
+/// Counted for each change beside its bytes, since every edit takes 20 ns for each earlier change.
 const CHANGE_BYTES: usize = 8;
 
-/// How large a document may be to be read; above what may be edited, since replicas apart from one another add up.
+/// Maximum size of a document that can be read. Larger than [`MAX_DOCUMENT_BYTES`], since the edits of replicas that were
+/// disconnected add up.
 const MAX_READ_BYTES: usize = 64 << 20;
 
 /// A list of byte strings, a text or a JSON document.
 #[derive(Clone)]
 pub struct Document {
     field_type: FieldType,
-    /// None as long as it is only the first change.
+    /// `None` while the document has only the first change.
     edited: Option<Arc<Automerge>>,
     waiting: BTreeMap<ChangeHash, Arc<Change>>,
-    /// What the changes take, or more.
+    /// Upper estimate of the history's size, see [`history_bytes`](Self::history_bytes).
     bytes: usize,
 }
 
-/// Which form of a document is written.
+/// The encoded form of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// All of it; equal documents may differ in the order of their changes.
+    /// The whole document. Equal documents may differ in the order of their changes.
     Full,
-    /// What stands for it in a digest: equal for equal documents.
+    /// The input of a digest: equal for equal documents.
     Digest,
 }
 
@@ -71,12 +72,12 @@ impl Document {
         Self { field_type, edited: None, waiting: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Which kind of document it is.
+    /// The type of the document's field.
     pub fn field_type(&self) -> FieldType {
         self.field_type
     }
 
-    /// The elements of a list.
+    /// The elements of a list; empty for other types.
     pub fn list(&self) -> Vec<Bytes> {
         guarded(|| {
             let doc = self.doc();
@@ -94,7 +95,7 @@ impl Document {
         .unwrap_or_default()
     }
 
-    /// The text of a text.
+    /// The characters of a text; empty for other types.
     pub fn text(&self) -> String {
         guarded(|| {
             let doc = self.doc();
@@ -108,12 +109,12 @@ impl Document {
         guarded(|| crate::json::read(self.doc())).unwrap_or_default().to_string()
     }
 
-    /// How many changes wait for others that they build on.
+    /// Number of changes whose dependencies are missing.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed the document.
     pub(crate) fn merge(&mut self, other: Self) -> bool {
         let changed = self.gather(other);
         if changed {
@@ -122,8 +123,8 @@ impl Document {
         changed
     }
 
-    /// Puts another state or delta beside this one; [`settle`](Self::settle) makes one of them. Deltas that wait to be
-    /// sent only gather, since applying changes one by one takes far longer than applying them together.
+    /// Adds the changes of another state or delta without applying them; [`settle`](Self::settle) applies them. Deltas
+    /// that wait to be sent are only gathered, since applying changes one by one takes far longer than applying all.
     pub(crate) fn gather(&mut self, other: Self) -> bool {
         let mut changed = false;
         if let Some(theirs) = &other.edited {
@@ -149,7 +150,7 @@ impl Document {
         changed
     }
 
-    /// Carries out an edit of the actor and gives the new change as a delta. Refused without a change of the state.
+    /// Carries out an edit of the actor and returns the new change as a delta. After an error the document is unchanged.
     pub(crate) fn edit(
         &mut self,
         actor: ActorId,
@@ -176,8 +177,8 @@ impl Document {
         self.edited.is_none() && self.waiting.is_empty()
     }
 
-    /// What its history takes, or more up to `limit_bytes`: it is counted as it comes, and since a change that comes alone
-    /// takes far more than one among others, the count is put right where it is over the limit.
+    /// Size of the history in bytes. Exact above `limit_bytes`, else an upper estimate: changes are counted by their own
+    /// encoding, which is larger than their share of the whole document.
     pub(crate) fn history_bytes(&mut self, limit_bytes: usize) -> usize {
         if self.bytes > limit_bytes
             && let Some(doc) = self.edited.clone()
@@ -214,7 +215,7 @@ impl Document {
         }
     }
 
-    /// Reads a document; changes in it that could be applied are not yet.
+    /// Decodes a document. [`settle`](Self::settle) applies its waiting changes.
     pub(crate) fn read(field_type: FieldType, from: &mut Reader<'_>) -> Result<Self, Error> {
         let mut document = Self::empty(field_type);
         let saved = from.sized()?;
@@ -225,7 +226,7 @@ impl Document {
             let start = first(field_type).get_heads();
             let doc = guarded(|| {
                 let doc = load(saved)?;
-                // A document may be damaged so that only writing it again tells; it must be readable then.
+                // Some damage shows only when the document is encoded again: the result must be readable.
                 let again = save(&doc);
                 let readable = again == saved || load(&again)?.get_heads() == doc.get_heads();
                 (readable && doc.get_missing_deps(&start).is_empty()).then_some(doc)
@@ -238,7 +239,7 @@ impl Document {
         }
         for _ in 0..u64::read(from)? {
             let bytes = from.sized()?;
-            // A compressed change could be a bomb, and none is ever written.
+            // A compressed change could expand without limit. This crate never writes one.
             if bytes.get(CHUNK_TYPE) != Some(&CHANGE_CHUNK) {
                 return Err(Error::DeserializeBadEncoding);
             }
@@ -269,7 +270,7 @@ impl Document {
         self.waiting.insert(change.hash(), change).is_none()
     }
 
-    /// Applies, in one go, the waiting changes that have all they build on.
+    /// Applies all waiting changes whose dependencies are complete, in one step.
     pub(crate) fn settle(&mut self) {
         if let Some(doc) = &self.edited {
             self.waiting.retain(|hash, _| doc.get_change_meta_by_hash(hash).is_none());
@@ -305,7 +306,7 @@ impl Document {
         let changes: Vec<Change> =
             ready.iter().filter_map(|hash| self.waiting.remove(hash)).map(Arc::unwrap_or_clone).collect();
         self.bytes += changes.iter().map(|change| change.raw_bytes().len()).sum::<usize>();
-        // On a copy: what fails half-way must leave nothing behind.
+        // On a copy, since a failure must not leave a partial result.
         let apply = |doc: &Automerge, changes: Vec<Change>| {
             let work = || {
                 let mut doc = doc.clone();
@@ -317,7 +318,7 @@ impl Document {
             self.edited = Some(Arc::new(doc));
             return;
         }
-        // One contradicts another of its actor or makes no sense, which only a broken replica writes; the rest counts.
+        // A change of a broken replica is invalid or contradicts another change of its actor. The others are applied.
         for change in changes {
             if let Some(doc) = apply(self.doc(), vec![change]) {
                 self.edited = Some(Arc::new(doc));
@@ -339,7 +340,7 @@ fn load(saved: &[u8]) -> Option<Automerge> {
     Automerge::load_with_options(saved, options).ok()
 }
 
-/// The engine panics on some damaged documents whose checksums are right; none then.
+/// Runs `work`; `None` if it panics. The engine panics on some damaged documents with valid checksums.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
@@ -364,7 +365,7 @@ impl std::fmt::Debug for Document {
     }
 }
 
-/// The automerge actor of a replica; `number` tells apart documents that it began anew.
+/// The automerge actor of a replica. `number` distinguishes documents that the replica started anew.
 pub(crate) fn actor(replica: ReplicaId, number: u64) -> ActorId {
     let mut bytes = [&replica.node.to_be_bytes()[..], &replica.incarnation.to_be_bytes()].concat();
     if number > 0 {
@@ -373,11 +374,12 @@ pub(crate) fn actor(replica: ReplicaId, number: u64) -> ActorId {
     bytes.into()
 }
 
-/// Where the root object stands in the document's map.
+/// Key of the root object in the document's map.
 pub(crate) const ROOT_KEY: &str = "root";
 
-/// Where a chunk of automerge's file format has its type, and what it is for a change.
+/// Offset of the type of a chunk in automerge's file format.
 const CHUNK_TYPE: usize = 8;
+/// Type of a chunk with an uncompressed change.
 const CHANGE_CHUNK: u8 = 1;
 
 pub(crate) fn root_object(doc: &impl ReadDoc, field_type: FieldType) -> Option<ObjId> {
@@ -395,7 +397,7 @@ pub(crate) fn root_type(field_type: FieldType) -> ObjType {
     }
 }
 
-/// The document that holds nothing but the first change, the same everywhere.
+/// The document with only the first change, which is the same on all replicas.
 fn first(field_type: FieldType) -> &'static Automerge {
     static LIST: OnceLock<Automerge> = OnceLock::new();
     static TEXT: OnceLock<Automerge> = OnceLock::new();

@@ -1,6 +1,6 @@
 //! What functions that misbehave do to the others, and whether a node stays the same under them for long.
 
-mod crowd;
+mod many_functions;
 mod neighbours;
 mod soak;
 

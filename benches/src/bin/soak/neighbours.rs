@@ -10,7 +10,7 @@ use edgefaas_benches::misbehaviours::{DEADLINE_MS, Misbehaviour};
 use edgefaas_benches::results::{Report, Table, Target};
 use edgefaas_benches::samples::quantile;
 
-use crate::crowd::Crowd;
+use crate::many_functions::ManyFunctions;
 
 /// Callers of the function that misbehaves, each with its next call as soon as the last one has ended.
 const CALLERS: usize = 8;
@@ -28,9 +28,9 @@ pub fn run(binary: &Path, turn: Duration) -> anyhow::Result<Report> {
          node left alone. A function that misbehaves may run for 200 ms.",
         "target/release/soak",
     );
-    let crowd = Crowd::start(binary, 1, 0, 1)?;
+    let app = ManyFunctions::start(binary, 1, 0, 1)?;
     let kinds: Vec<Option<Misbehaviour>> =
-        std::iter::once(None).chain(crowd.bad.iter().map(|(_, kind)| Some(*kind))).collect();
+        std::iter::once(None).chain(app.bad.iter().map(|(_, kind)| Some(*kind))).collect();
     let names: Vec<&str> = kinds.iter().map(|kind| kind.map_or("nobody", |kind| kind.name)).collect();
     let figures = [
         ("others, p50", "ms"),
@@ -43,7 +43,7 @@ pub fn run(binary: &Path, turn: Duration) -> anyhow::Result<Report> {
     let mut table = Table::new("One at a time", &names, &figures);
     let (mut worst_p99, mut worst_end) = (0.0f64, 0.0f64);
     for (row, kind) in kinds.iter().enumerate() {
-        let (others, bad) = measure(&crowd, *kind, turn)?;
+        let (others, bad) = measure(&app, *kind, turn)?;
         let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|q| quantile(&others, q));
         let rate = bad.len() as f64 / turn.as_secs_f64();
         let [end, last] = [0.99, 1.0].map(|q| quantile(&bad, q));
@@ -73,7 +73,7 @@ pub fn run(binary: &Path, turn: Duration) -> anyhow::Result<Report> {
 
 /// Times in milliseconds: of the others' calls, and of those that misbehaved.
 fn measure(
-    crowd: &Crowd,
+    app: &ManyFunctions,
     kind: Option<Misbehaviour>,
     turn: Duration,
 ) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
@@ -83,7 +83,7 @@ fn measure(
             let stop = &stop;
             let path = format!("/fn/{}-0", kind.name);
             let call = move || -> anyhow::Result<Vec<f64>> {
-                let (mut client, mut times) = (Client::new(crowd.node.http), Vec::new());
+                let (mut client, mut times) = (Client::new(app.node.http), Vec::new());
                 while !stop.load(Ordering::Relaxed) {
                     let began = Instant::now();
                     let (status, body) = client.post(&path, kind.payload.as_bytes())?;
@@ -95,7 +95,7 @@ fn measure(
             };
             (0..CALLERS).map(|_| scope.spawn(call.clone())).collect::<Vec<_>>()
         });
-        let others = probe(crowd, turn);
+        let others = probe(app, turn);
         stop.store(true, Ordering::Relaxed);
         let mut times = Vec::new();
         for caller in bad.unwrap_or_default() {
@@ -105,8 +105,8 @@ fn measure(
     })
 }
 
-fn probe(crowd: &Crowd, turn: Duration) -> anyhow::Result<Vec<f64>> {
-    let mut client = Client::new(crowd.node.http);
+fn probe(app: &ManyFunctions, turn: Duration) -> anyhow::Result<Vec<f64>> {
+    let mut client = Client::new(app.node.http);
     let (mut times, began) = (Vec::new(), Instant::now());
     while began.elapsed() < turn {
         let call = Instant::now();

@@ -11,7 +11,7 @@ use edgefaas_benches::misbehaviours::{DEADLINE_MS, Misbehaviour};
 use edgefaas_benches::results::{Report, Table, Target};
 use edgefaas_benches::samples::{median, quantile};
 
-use crate::crowd::Crowd;
+use crate::many_functions::ManyFunctions;
 
 const COUNTING: usize = 100;
 const ECHOING: usize = 32;
@@ -51,17 +51,17 @@ pub fn run(binary: &Path, length: Duration) -> anyhow::Result<Report> {
          both.",
         "target/release/soak",
     );
-    let crowd = Crowd::start(binary, COUNTING, ECHOING, EACH)?;
+    let app = ManyFunctions::start(binary, COUNTING, ECHOING, EACH)?;
     let stop = AtomicBool::new(false);
     let (good, bad, resident) = std::thread::scope(|scope| {
-        let (crowd, stop) = (&crowd, &stop);
-        let good: Vec<_> = (0..GOOD_CALLERS).map(|_| scope.spawn(|| call_good(crowd, stop))).collect();
-        let bad: Vec<_> = (0..BAD_CALLERS).map(|_| scope.spawn(|| call_bad(crowd, stop))).collect();
+        let (app, stop) = (&app, &stop);
+        let good: Vec<_> = (0..GOOD_CALLERS).map(|_| scope.spawn(|| call_good(app, stop))).collect();
+        let bad: Vec<_> = (0..BAD_CALLERS).map(|_| scope.spawn(|| call_bad(app, stop))).collect();
         let mut resident = Vec::new();
         let began = Instant::now();
         while began.elapsed() < length {
             std::thread::sleep(length / 600);
-            resident.push(crowd.node.process.resident_mb()?.0);
+            resident.push(app.node.process.resident_mb()?.0);
         }
         stop.store(true, Ordering::Relaxed);
         let join = |callers: Vec<std::thread::ScopedJoinHandle<'_, anyhow::Result<Calls>>>| {
@@ -73,7 +73,7 @@ pub fn run(binary: &Path, length: Duration) -> anyhow::Result<Report> {
         };
         anyhow::Ok((join(good)?, join(bad)?, resident))
     })?;
-    let wrong = wrong_counts(binary, &crowd, &good, &bad)?;
+    let wrong = wrong_counts(binary, &app, &good, &bad)?;
     for line in good.wrong.iter().chain(&bad.wrong).chain(&wrong).take(20) {
         eprintln!("{line}");
     }
@@ -143,14 +143,14 @@ impl Calls {
     }
 }
 
-fn call_good(crowd: &Crowd, stop: &AtomicBool) -> anyhow::Result<Calls> {
-    let (mut client, mut calls) = (Client::new(crowd.node.http), Calls::default());
+fn call_good(app: &ManyFunctions, stop: &AtomicBool) -> anyhow::Result<Calls> {
+    let (mut client, mut calls) = (Client::new(app.node.http), Calls::default());
     while !stop.load(Ordering::Relaxed) {
         let number: u32 = rand::random_range(0..1_000_000);
-        let at = rand::random_range(0..crowd.counting.len() + crowd.echoing.len());
-        let (name, expected) = match crowd.counting.get(at) {
+        let at = rand::random_range(0..app.counting.len() + app.echoing.len());
+        let (name, expected) = match app.counting.get(at) {
             Some(name) => (name, (number + 1).to_string()),
-            None => (&crowd.echoing[at - crowd.counting.len()], "hello".to_owned()),
+            None => (&app.echoing[at - app.counting.len()], "hello".to_owned()),
         };
         let began = Instant::now();
         let (status, body) = client.post(&format!("/fn/{name}"), number.to_string().as_bytes())?;
@@ -163,10 +163,10 @@ fn call_good(crowd: &Crowd, stop: &AtomicBool) -> anyhow::Result<Calls> {
     Ok(calls)
 }
 
-fn call_bad(crowd: &Crowd, stop: &AtomicBool) -> anyhow::Result<Calls> {
-    let (mut client, mut calls) = (Client::new(crowd.node.http), Calls::default());
+fn call_bad(app: &ManyFunctions, stop: &AtomicBool) -> anyhow::Result<Calls> {
+    let (mut client, mut calls) = (Client::new(app.node.http), Calls::default());
     while !stop.load(Ordering::Relaxed) {
-        let (name, kind): &(String, Misbehaviour) = &crowd.bad[rand::random_range(0..crowd.bad.len())];
+        let (name, kind): &(String, Misbehaviour) = &app.bad[rand::random_range(0..app.bad.len())];
         let began = Instant::now();
         let (status, body) = client.post(&format!("/fn/{name}"), kind.payload.as_bytes())?;
         calls.note(name, status, began);
@@ -179,13 +179,18 @@ fn call_bad(crowd: &Crowd, stop: &AtomicBool) -> anyhow::Result<Calls> {
 }
 
 /// Functions of which the node, its object or the callers say different things.
-fn wrong_counts(binary: &Path, crowd: &Crowd, good: &Calls, bad: &Calls) -> anyhow::Result<Vec<String>> {
-    let told = crowd.told(binary)?;
-    let body = serde_json::to_vec(&crowd.counting)?;
-    let (status, counted) = Client::new(crowd.node.http).post("/fn/read", &body)?;
+fn wrong_counts(
+    binary: &Path,
+    app: &ManyFunctions,
+    good: &Calls,
+    bad: &Calls,
+) -> anyhow::Result<Vec<String>> {
+    let told = app.told(binary)?;
+    let body = serde_json::to_vec(&app.counting)?;
+    let (status, counted) = Client::new(app.node.http).post("/fn/read", &body)?;
     anyhow::ensure!(status == 200, "the counts cannot be read: {}", String::from_utf8_lossy(&counted));
     let counted: Vec<u64> = serde_json::from_slice(&counted)?;
-    let counted: BTreeMap<&String, u64> = crowd.counting.iter().zip(counted).collect();
+    let counted: BTreeMap<&String, u64> = app.counting.iter().zip(counted).collect();
     let mut wrong = Vec::new();
     for function in told.iter().filter(|function| function.name != "read") {
         let seen = good.seen.get(&function.name).or_else(|| bad.seen.get(&function.name));

@@ -295,7 +295,7 @@ fn expiry(decoded: Option<std::num::NonZeroU32>, patched: Patched) -> Option<u32
 fn will_topic(topic: ByteString) -> Result<TopicName, DecodeError> {
     match TopicName::new(topic) {
         Ok(topic) => Ok(topic.detached()),
-        Err(error) => Err(DecodeError::TopicName { problem: format!("of the will: {error}") }),
+        Err(error) => Err(DecodeError::WillTopic { error }),
     }
 }
 
@@ -344,7 +344,7 @@ fn codec_error(first_byte: u8, error: &CodecError) -> DecodeError {
         _ => "packet",
     };
     match error {
-        CodecError::InvalidTopicName => DecodeError::TopicName { problem: "it is empty".into() },
+        CodecError::InvalidTopicName => DecodeError::EmptyTopic,
         CodecError::InvalidTopicFilter => {
             DecodeError::protocol(packet, "it has no topic filter, or an empty one")
         }

@@ -22,7 +22,7 @@ pub use rmqtt_codec::v5::{
 };
 
 use crate::message::{Message, Properties, QoS, Version};
-use crate::topic::TopicName;
+use crate::topic::{TopicName, TopicNameError};
 
 /// A packet from a client.
 #[derive(Debug, Clone, PartialEq)]
@@ -193,11 +193,14 @@ pub enum DecodeError {
     /// An empty client identifier with Clean Session 0 in MQTT 3.1.1.
     #[error("an empty client identifier needs Clean Session 1")]
     ClientIdRejected,
-    /// A topic name that is not valid.
-    #[error("invalid topic: {problem}")]
-    TopicName {
-        /// The problem.
-        problem: String,
+    /// A PUBLISH without a topic, where one is required.
+    #[error("invalid topic: it is empty")]
+    EmptyTopic,
+    /// The topic of a will is invalid.
+    #[error("invalid topic of the will: {error}")]
+    WillTopic {
+        /// The fault.
+        error: TopicNameError,
     },
     /// Topic alias 0.
     #[error("topic alias 0 is not allowed")]
@@ -214,7 +217,9 @@ impl DecodeError {
             | DecodeError::NotConnect
             | DecodeError::ClientIdRejected => DisconnectReasonCode::ProtocolError,
             DecodeError::TooLarge { .. } => DisconnectReasonCode::PacketTooLarge,
-            DecodeError::TopicName { .. } => DisconnectReasonCode::TopicNameInvalid,
+            DecodeError::EmptyTopic | DecodeError::WillTopic { .. } => {
+                DisconnectReasonCode::TopicNameInvalid
+            }
             DecodeError::TopicAlias => DisconnectReasonCode::TopicAliasInvalid,
         }
     }
@@ -229,7 +234,7 @@ impl DecodeError {
             DecodeError::TooLarge { .. } => ConnectAckReason::PacketTooLarge,
             DecodeError::UnsupportedVersion { .. } => ConnectAckReason::UnsupportedProtocolVersion,
             DecodeError::ClientIdRejected => ConnectAckReason::ClientIdentifierNotValid,
-            DecodeError::TopicName { .. } => ConnectAckReason::TopicNameInvalid,
+            DecodeError::EmptyTopic | DecodeError::WillTopic { .. } => ConnectAckReason::TopicNameInvalid,
         }
     }
 

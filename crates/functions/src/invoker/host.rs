@@ -127,7 +127,7 @@ impl Host for InvocationHost {
             ..Properties::default()
         };
         if let Some(problem) = properties.problem() {
-            return Err(invalid(problem));
+            return Err(invalid(problem.to_string()));
         }
         let message = Message::new(topic, request.payload)
             .with_qos(qos)

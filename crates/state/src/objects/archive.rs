@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 
-use edgefaas_crdt::Field;
+use edgefaas_crdt::{DecodeError, Field};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::key::FieldKey;
@@ -38,12 +38,12 @@ pub enum ArchiveError {
     )]
     Head,
     /// A record is damaged.
-    #[error("record {record} of the archive is damaged: {reason}; use another copy of it")]
+    #[error("record {record} of the archive is damaged: {damage}; use another copy of it")]
     Damaged {
         /// Its number, from 1.
         record: u64,
         /// The damage.
-        reason: String,
+        damage: RecordDamage,
     },
     /// Bytes follow the end.
     #[error(
@@ -61,6 +61,38 @@ pub enum ArchiveError {
         /// Number of records read.
         records: u64,
     },
+}
+
+/// Damage of a record of an archive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordDamage {
+    /// The end of the archive names another number of records.
+    #[error("{records} were written")]
+    Count {
+        /// Number of records that were written.
+        records: u64,
+    },
+    /// The length of a field is impossible.
+    #[error("a field of {bytes} bytes")]
+    FieldTooLarge {
+        /// The length.
+        bytes: u32,
+    },
+    /// The key does not name a field.
+    #[error("its key is invalid")]
+    Key,
+    /// The field cannot be decoded.
+    #[error(transparent)]
+    Field(#[from] DecodeError),
+    /// The record is neither a field nor the end.
+    #[error("it is of kind {kind}")]
+    Kind {
+        /// The first byte of the record.
+        kind: u8,
+    },
+    /// The content does not match the checksum.
+    #[error("its checksum is wrong")]
+    Checksum,
 }
 
 /// Writes an archive.
@@ -146,7 +178,7 @@ impl<R: Read> ArchiveReader<R> {
                 let records = u64::from_le_bytes(self.take()?);
                 self.check()?;
                 if records != self.records {
-                    return Err(self.damaged(format!("{records} were written")));
+                    return Err(self.damaged(RecordDamage::Count { records }));
                 }
                 if self.from.read(&mut [0])? > 0 {
                     return Err(ArchiveError::More { records });
@@ -159,16 +191,16 @@ impl<R: Read> ArchiveReader<R> {
                 let key = self.take_bytes(key_bytes.into())?;
                 let field_bytes = u32::from_le_bytes(self.take()?);
                 if field_bytes > MAX_FIELD_BYTES {
-                    return Err(self.damaged(format!("a field of {field_bytes} bytes")));
+                    return Err(self.damaged(RecordDamage::FieldTooLarge { bytes: field_bytes }));
                 }
                 let field = self.take_bytes(field_bytes.into())?;
                 self.check()?;
-                let key = FieldKey::parse(&key).ok_or_else(|| self.damaged("its key is none".into()))?;
-                let field = Field::decode(&field).map_err(|error| self.damaged(error.to_string()))?;
+                let key = FieldKey::parse(&key).ok_or_else(|| self.damaged(RecordDamage::Key))?;
+                let field = Field::decode(&field).map_err(|error| self.damaged(error.into()))?;
                 self.records += 1;
                 Ok(Some((key, field)))
             }
-            other => Err(self.damaged(format!("it is of kind {other}"))),
+            other => Err(self.damaged(RecordDamage::Kind { kind: other })),
         }
     }
 
@@ -176,13 +208,13 @@ impl<R: Read> ArchiveReader<R> {
         let expected = self.checksum.digest() as u32;
         let found = u32::from_le_bytes(self.take()?);
         if found != expected {
-            return Err(self.damaged("its checksum is wrong".into()));
+            return Err(self.damaged(RecordDamage::Checksum));
         }
         Ok(())
     }
 
-    fn damaged(&self, reason: String) -> ArchiveError {
-        ArchiveError::Damaged { record: self.records + 1, reason }
+    fn damaged(&self, damage: RecordDamage) -> ArchiveError {
+        ArchiveError::Damaged { record: self.records + 1, damage }
     }
 
     fn take<const COUNT: usize>(&mut self) -> Result<[u8; COUNT], ArchiveError> {

@@ -62,14 +62,14 @@ impl Instance {
         run.actions
     }
 
-    /// What was asked for and has not ended, to be asked for again after a restart.
+    /// The actions of open tasks, to be carried out again after a restart.
     pub fn outstanding(&mut self, program: &Program, environment: &Environment<'_>) -> Vec<Action> {
         let goes_on = &mut |_| true;
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
         run.instance.wants_turn = false;
         if !run.instance.status.is_ended() {
-            run.issue_all();
-            // By an event, so that it is written down.
+            run.restart_open_tasks();
+            // An event starts this work, so that the event log records it.
             if !run.instance.work.is_empty() {
                 run.instance.wants_turn = true;
                 run.actions.push(Action::Continue);

@@ -206,7 +206,7 @@ impl Run<'_> {
             Kind::Call(_) | Kind::Http(_) | Kind::RunScript(_) | Kind::RunWorkflow(_) => {
                 let frame = frame(State::Call);
                 let id = self.add(frame);
-                if let Err(error) = self.issue(id) {
+                if let Err(error) = self.start_call(id) {
                     self.instance.take_frame(id);
                     return Err(error);
                 }

@@ -14,19 +14,19 @@ use super::work::Work;
 use crate::error::WorkflowError;
 
 impl Run<'_> {
-    /// Asks for everything again that has not ended.
-    pub(super) fn issue_all(&mut self) {
+    /// Starts the open calls and listens again, after a restart or a retry.
+    pub(super) fn restart_open_tasks(&mut self) {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         for id in frames {
             let Some(frame) = self.frame(id) else { continue };
             let (Some(parent), Some(node)) = (frame.parent, frame.node) else { continue };
             let (slot, raw) = (frame.slot, frame.raw.clone());
-            let issued = match &frame.state {
-                State::Call => self.issue(id),
+            let started = match &frame.state {
+                State::Call => self.start_call(id),
                 State::Listen(_) => self.listen_again(id),
                 _ => Ok(()),
             };
-            if let Err(error) = issued {
+            if let Err(error) = started {
                 self.instance.take_frame(id);
                 self.push(Work::Fail { parent, slot, node, raw, error });
             }
@@ -58,10 +58,10 @@ impl Run<'_> {
         self.renew_calls();
         self.restore_rules(fault.rules);
         self.instance.work = fault.work;
-        self.issue_all();
+        self.restart_open_tasks();
     }
 
-    /// What is asked for again gets its time again.
+    /// Resets the timeouts of open calls, which start again.
     fn renew_calls(&mut self) {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         for id in frames {
@@ -80,7 +80,7 @@ impl Run<'_> {
         }
     }
 
-    /// The whole took too long: it gets its time again.
+    /// Resets the timeout of the workflow.
     fn renew_timeout(&mut self) {
         let Some((root, input)) = self.root().map(|(id, root)| (id, root.input.clone())) else { return };
         let Ok(timeout_ms) = self.whole_timeout(&input) else { return };

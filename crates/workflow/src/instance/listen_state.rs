@@ -20,11 +20,11 @@ pub(super) struct Listening {
     pub(super) queue: VecDeque<Data>,
     pub(super) busy: bool,
     pub(super) taken: u32,
-    /// Ends when the queue is empty.
+    /// The listen ends when the queue is empty.
     pub(super) ending: bool,
 }
 
-/// A filter as it was when the listen began.
+/// A filter with the values that its expressions had when the listen started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Resolved {
     pub(super) attributes: Vec<(String, Value)>,
@@ -32,12 +32,12 @@ pub(super) struct Resolved {
 }
 
 impl Listening {
-    /// Of the events that it has, and of those that wait for `foreach`.
+    /// Size of the received events, and of the events that wait for `foreach`, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.events.bytes() + self.queue.iter().map(item_bytes).sum::<u64>()
     }
 
-    /// How many events it has.
+    /// Number of received events.
     pub(super) fn collected(&self) -> usize {
         self.events.items().map_or(0, List::len)
     }
@@ -51,7 +51,7 @@ impl Listening {
     }
 }
 
-/// Memory of an event that is kept, with its place.
+/// Memory of an event and its slot in a list, in bytes.
 pub(super) fn item_bytes(item: &Data) -> u64 {
     ITEM_BYTES + item.bytes()
 }

@@ -7,13 +7,13 @@
 mod action;
 mod advance;
 mod begin;
+mod calls;
 mod depth;
 mod event;
 mod fault;
 mod filter;
 mod finish;
 mod frame;
-mod issue;
 mod iterate;
 mod listen;
 mod listen_state;

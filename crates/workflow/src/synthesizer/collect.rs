@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::held::{Held, Timed};
+use super::charged::{Charged, Timed};
 use super::step::{Arrival, Happening, Outcome};
 
 /// The events on the way to a number of them, oldest first, with their times.
@@ -19,7 +19,7 @@ pub(super) struct Count {
 /// The newest event of each filter, if there is one, with its time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct All {
-    events: Vec<Option<(i64, Held)>>,
+    events: Vec<Option<(i64, Charged)>>,
     /// Events that were replaced, grew too old or took too much memory since the last firing.
     dropped: u64,
 }
@@ -83,7 +83,7 @@ impl All {
         let Some(place) = self.events.get_mut(arrival.source) else {
             return Outcome::default();
         };
-        let event = Held::new(Arc::clone(arrival.event));
+        let event = Charged::new(Arc::clone(arrival.event));
         let lost = u64::from(place.replace((arrival.now, event)).is_some());
         self.dropped = self.dropped.saturating_add(lost);
         if self.events.iter().any(Option::is_none) {

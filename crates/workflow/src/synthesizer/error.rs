@@ -3,7 +3,7 @@
 use crate::duration::TextError;
 use crate::expression::{EvalError, ExpressionError};
 
-/// A rule that cannot be used. `Display` says what is wrong, where in the rule, and what to do.
+/// A rule is invalid. The message has the fault, its place in the rule, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// A value is not of the type that its key has.
@@ -11,22 +11,22 @@ pub enum RuleError {
     Type {
         /// Where in the rule, as a JSON pointer; empty for the rule itself.
         pointer: String,
-        /// What belongs there, with its article.
+        /// The expected type, with its article.
         expected: &'static str,
-        /// What stands there, with its article.
+        /// The type of the value, with its article.
         found: &'static str,
     },
-    /// There is no such key.
+    /// The key is unknown.
     #[error("`{}` is not a key of an event rule; {}", .pointer, near_or_known(.near, .known))]
     UnknownKey {
         /// Where in the rule, as a JSON pointer.
         pointer: String,
-        /// The key that may have been meant.
+        /// The most similar key, if one is near.
         near: Option<&'static str>,
-        /// All keys there.
+        /// All known keys.
         known: &'static [&'static str],
     },
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("`{pointer}` is missing; {help}")]
     Missing {
         /// Where in the rule, as a JSON pointer.
@@ -35,61 +35,61 @@ pub enum RuleError {
         help: &'static str,
     },
     /// The rule has no condition.
-    #[error("the event rule says not when it fires; add one of {}", list(.known))]
+    #[error("the event rule has no condition; add one of {}", list(.known))]
     NoCondition {
-        /// The keys of which it needs one.
+        /// All conditions.
         known: &'static [&'static str],
     },
-    /// Keys that do not go together.
+    /// Two keys exclude each other.
     #[error("`{pointer}` does not go with `{other}`; {help}")]
     Conflict {
         /// Where in the rule, as a JSON pointer.
         pointer: String,
         /// The other key, as a JSON pointer.
         other: String,
-        /// What to do.
+        /// The remedy.
         help: &'static str,
     },
-    /// A number that can never be right.
+    /// A number is out of range.
     #[error("`{pointer}` is {found}, but must be {allowed}")]
     Number {
         /// Where in the rule, as a JSON pointer.
         pointer: String,
-        /// What stands there.
+        /// The value in the rule.
         found: String,
-        /// What may stand there.
+        /// The allowed range.
         allowed: String,
     },
-    /// A text that is no duration.
+    /// A text is not a valid duration.
     #[error(
-        "`{pointer}` is `{text}`, which is no duration: {reason}; write `200ms`, `30s`, `5m`, `1h`, `1d` or `PT30S`"
+        "`{pointer}` is `{text}`, which is not a valid duration: {reason}; write `200ms`, `30s`, `5m`, `1h`, `1d` or `PT30S`"
     )]
     Duration {
         /// Where in the rule, as a JSON pointer.
         pointer: String,
-        /// What stands there.
+        /// The value in the rule.
         text: String,
-        /// Why it is none.
+        /// The fault.
         reason: TextError,
     },
-    /// An expression that cannot be used.
+    /// An expression is invalid.
     #[error("the expression `{text}` of `{pointer}` cannot be used: {reason}")]
     Expression {
         /// Where in the rule, as a JSON pointer.
         pointer: String,
-        /// What stands there.
+        /// The value in the rule.
         text: String,
-        /// Why it cannot be used.
+        /// The fault.
         reason: RuleExpressionError,
     },
-    /// A name or topic filter that is none.
+    /// A name or topic filter is invalid.
     #[error("`{pointer}` is `{text}`: {reason}")]
     Text {
         /// Where in the rule, as a JSON pointer.
         pointer: String,
-        /// What stands there.
+        /// The value in the rule.
         text: String,
-        /// What is wrong with it and what to do.
+        /// The fault and the remedy.
         reason: &'static str,
     },
 }
@@ -125,7 +125,7 @@ impl RuleError {
     }
 }
 
-/// An event that could not be counted. The synthesizer is as it was before.
+/// An event cannot be counted. The synthesizer is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SynthesisError {
     /// The key's expression failed.
@@ -134,17 +134,17 @@ pub enum SynthesisError {
         /// The error of the expression.
         reason: EvalError,
     },
-    /// The key is `null`: the event has none.
+    /// The key is `null`.
     #[error(
         "an event has no key: the expression of `key` gives null; check it, or give it a default with `//`"
     )]
     NoKey,
-    /// The key is too long to be kept.
+    /// The key is too long.
     #[error(
         "the key of an event has {bytes} bytes as JSON, the maximum is {max_bytes}; make `key` pick a smaller part"
     )]
     LongKey {
-        /// Its length as JSON.
+        /// Its length as JSON, in bytes.
         bytes: usize,
         /// The maximum, in bytes as JSON.
         max_bytes: usize,
@@ -157,25 +157,25 @@ pub enum SynthesisError {
         /// The error of the expression.
         reason: EvalError,
     },
-    /// The threshold's value is no number.
+    /// The threshold's value is not a number.
     #[error(
         "the value of an event is {found}, not a number; make `threshold.value` give one (`tonumber` reads texts)"
     )]
     NotANumber {
-        /// What it is, with its article.
+        /// The type of the value, with its article.
         found: &'static str,
     },
-    /// There is no such filter.
+    /// The index of the filter is out of range.
     #[error("an event came from filter {source_index}, but the rule has {sources} filters, counted from 0")]
     Source {
         /// The filter's index.
         source_index: usize,
-        /// How many there are.
+        /// Number of filters.
         sources: usize,
     },
 }
 
-/// What kind of value this is, with its article.
+/// The type of a value, with its article.
 pub(super) fn kind_of(value: &serde_json::Value) -> &'static str {
     use serde_json::Value;
     match value {

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::held::Held;
+use super::charged::Charged;
 use super::key_state::KeyState;
 
 /// Memory of a key's state, beside what it holds: its place in each of the maps, which are half full at least.
 const SLOT_BYTES: usize = 2 * (size_of::<Slot>() + size_of::<(Key, u64)>() + 6 * size_of::<u64>());
 
 /// A key; without `key` in the rule there is one state, for `None`.
-pub(super) type Key = Option<Held>;
+pub(super) type Key = Option<Charged>;
 
 /// The states of all keys. Every step takes O(log n).
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Size {
 
 /// Memory of a key with its state.
 pub(super) fn slot_bytes(key: &Key, cell: &KeyState) -> usize {
-    SLOT_BYTES + key.as_ref().map_or(0, Held::bytes) + cell.bytes()
+    SLOT_BYTES + key.as_ref().map_or(0, Charged::bytes) + cell.bytes()
 }
 
 impl Keys {

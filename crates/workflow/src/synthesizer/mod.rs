@@ -115,10 +115,10 @@
 //! If ticks come late, nothing is lost: each window with events fires on its own, in order, and [`Firing::late_ms`]
 //! says by how much it is late.
 
+mod charged;
 mod collect;
 mod error;
 mod fields;
-mod held;
 mod key_state;
 mod keys;
 mod machine;

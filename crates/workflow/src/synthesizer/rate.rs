@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::held::release_room;
+use super::charged::release_room;
 use super::step::{Arrival, Happening, Outcome};
 
 /// The times of the last events that can still count: at most one more than the rate.

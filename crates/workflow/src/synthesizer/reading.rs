@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
+use super::charged::Charged;
 use super::error::{SynthesisError, kind_of};
-use super::held::Held;
 use super::keys::Key;
 use super::rule::{Kind, Rule};
 
@@ -42,7 +42,7 @@ impl Rule {
         };
         match bytes > KEY_BYTES {
             true => Err(SynthesisError::LongKey { bytes, max_bytes: KEY_BYTES }),
-            false => Ok(Some(Held::new(Arc::new(key)))),
+            false => Ok(Some(Charged::new(Arc::new(key)))),
         }
     }
 

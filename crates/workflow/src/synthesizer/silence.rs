@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::held::Held;
+use super::charged::Charged;
 use super::step::{Arrival, Happening, Outcome};
 
 /// Waits for the time after the last event; fires once, and again only after an event.
@@ -14,7 +14,7 @@ pub(super) struct Silence {
     /// When the last event came, or when the wait began.
     last_ms: i64,
     /// The last event, until it has been in a firing.
-    last: Option<Held>,
+    last: Option<Charged>,
     armed: bool,
 }
 
@@ -24,7 +24,7 @@ impl Silence {
     }
 
     pub(super) fn arrive(&mut self, arrival: &Arrival<'_>) -> Outcome {
-        let last = Some(Held::new(Arc::clone(arrival.event)));
+        let last = Some(Charged::new(Arc::clone(arrival.event)));
         *self = Self { last_ms: arrival.now, last, armed: true };
         Outcome::default()
     }
@@ -35,7 +35,7 @@ impl Silence {
 
     pub(super) fn pass(&mut self, for_ms: i64, due: i64) -> Outcome {
         self.armed = false;
-        let events = self.last.take().map(Held::into_value).into_iter().collect();
+        let events = self.last.take().map(Charged::into_value).into_iter().collect();
         let facts = json!({ "kind": "silence", "for_ms": for_ms });
         Outcome { happening: Some(Happening { at: due, events, dropped: 0, facts }), lost: 0 }
     }
@@ -49,7 +49,7 @@ impl Silence {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.last.as_ref().map_or(0, Held::bytes)
+        self.last.as_ref().map_or(0, Charged::bytes)
     }
 
     /// Lets the last event go: the firing will have none. Says whether there was one.

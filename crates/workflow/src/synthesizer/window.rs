@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::held::Timed;
+use super::charged::Timed;
 use super::rule::KEY_EVENTS;
 use super::step::{Arrival, Happening, Outcome};
 

@@ -15,7 +15,7 @@ fn refused(value: Value) -> (String, String) {
 fn what_is_wrong_and_where() {
     for (rule, pointer, message) in [
         (json!([]), "", "`events` is a list, not an object"),
-        (json!({}), "", "says not when it fires; add one of `count`, `window`"),
+        (json!({}), "", "has no condition; add one of `count`, `window`"),
         (json!({ "kount": 1 }), "/kount", "did you mean `count`?"),
         (json!({ "a/b~": 1 }), "/a~1b~0", "there are `key`, `count`"),
         (json!({ "count": 1, "silence": "1s" }), "/silence", "does not go with `/count`; a rule has one"),

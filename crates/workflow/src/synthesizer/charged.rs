@@ -1,4 +1,4 @@
-//! Events and keys that are held, each with the memory that it takes.
+//! Events and keys in memory, each with its size.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -9,33 +9,33 @@ use serde_json::Value;
 
 use crate::weight::weight;
 
-/// Memory of an event or a key beside its value: the counts in front of what is shared, and its place, with as much room
-/// for more.
-const PLACE_BYTES: usize = 16 + 2 * size_of::<(i64, Held)>();
+/// Memory of an event or a key beside its value: the reference counts, and its slot in a collection, twice since
+/// collections grow ahead of their length.
+const SLOT_BYTES: usize = 16 + 2 * size_of::<(i64, Charged)>();
 
-/// An event or a key, shared. Written as itself to formats that people read, as a JSON text to others.
+/// A shared event or key. Serialized as its value in human-readable formats, as JSON text in others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Held {
+pub(super) struct Charged {
     value: Arc<Value>,
-    /// Depends on the value alone, and is not written.
+    /// Computed from the value; not serialized.
     bytes: usize,
 }
 
-/// Events with their times, oldest first. Written as the list of them.
+/// Events with their times, oldest first. Serialized as a list.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timed {
-    events: VecDeque<(i64, Held)>,
+    events: VecDeque<(i64, Charged)>,
     bytes: usize,
 }
 
-impl Held {
-    /// Weighs a value, which takes as long as a walk over it.
+impl Charged {
+    /// Measures the value, which visits all of it.
     pub(super) fn new(value: Arc<Value>) -> Self {
-        let bytes = weight(&value) + PLACE_BYTES;
+        let bytes = weight(&value) + SLOT_BYTES;
         Self { value, bytes }
     }
 
-    /// The memory that it takes, with its place.
+    /// The memory of the value and its slot, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -51,7 +51,7 @@ impl Held {
 
 impl Timed {
     pub(super) fn push(&mut self, at: i64, event: &Arc<Value>) {
-        let event = Held::new(Arc::clone(event));
+        let event = Charged::new(Arc::clone(event));
         self.bytes += event.bytes();
         self.events.push_back((at, event));
     }
@@ -104,7 +104,7 @@ pub(super) fn release_room<T>(held: &mut VecDeque<T>) {
     }
 }
 
-impl Deref for Held {
+impl Deref for Charged {
     type Target = Value;
 
     fn deref(&self) -> &Value {
@@ -112,7 +112,7 @@ impl Deref for Held {
     }
 }
 
-impl Serialize for Held {
+impl Serialize for Charged {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match serializer.is_human_readable() {
             true => self.value.serialize(serializer),
@@ -121,7 +121,7 @@ impl Serialize for Held {
     }
 }
 
-impl<'de> Deserialize<'de> for Held {
+impl<'de> Deserialize<'de> for Charged {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
             return Ok(Self::new(Arc::new(Value::deserialize(deserializer)?)));
@@ -141,7 +141,7 @@ impl Serialize for Timed {
 
 impl<'de> Deserialize<'de> for Timed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let events = VecDeque::<(i64, Held)>::deserialize(deserializer)?;
+        let events = VecDeque::<(i64, Charged)>::deserialize(deserializer)?;
         let bytes = events.iter().map(|(_, event)| event.bytes()).sum();
         Ok(Self { events, bytes })
     }

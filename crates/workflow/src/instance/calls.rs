@@ -1,4 +1,4 @@
-//! Calls, requests, scripts and workflows: asking for them, and their ends.
+//! Calls of functions, HTTP requests, scripts and child workflows: their starts and their results.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::program::Kind;
 use crate::weight::weight;
 
 impl Run<'_> {
-    /// Asks for what a task waits for.
-    pub(super) fn issue(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+    /// Starts the call of a task: adds the action that carries it out.
+    pub(super) fn start_call(&mut self, id: FrameId) -> Result<(), WorkflowError> {
         let Some(frame) = self.frame(id) else { return Ok(()) };
         let Some(node_id) = frame.node else { return Ok(()) };
         let node = self.program.node(node_id);

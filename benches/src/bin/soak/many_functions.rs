@@ -25,7 +25,7 @@ const READ_JS: &str = "export default async (event, context) => {
 ";
 
 /// A node and the functions on it.
-pub struct Crowd {
+pub struct ManyFunctions {
     pub node: Node,
     /// Functions in JavaScript that count themselves.
     pub counting: Vec<String>,
@@ -55,7 +55,7 @@ struct App {
     functions: Vec<Told>,
 }
 
-impl Crowd {
+impl ManyFunctions {
     /// Starts a node with `counting` and `echoing` good functions and `each` of every misbehaviour.
     pub fn start(binary: &Path, counting: usize, echoing: usize, each: usize) -> anyhow::Result<Self> {
         let data = tempfile::tempdir()?;
@@ -88,9 +88,9 @@ impl Crowd {
         std::fs::write(app.path().join("read.js"), READ_JS)?;
         std::fs::copy(Guest::Echo.build()?, app.path().join("echo.wasm"))?;
         std::fs::copy(misbehaviours::build_guest()?, app.path().join("misbehave.wasm"))?;
-        let crowd = Self { node, counting, echoing, bad, data };
-        crowd.command(binary, &["deploy", app.path().to_str().context("a path in UTF-8")?])?;
-        Ok(crowd)
+        let started = Self { node, counting, echoing, bad, data };
+        started.command(binary, &["deploy", app.path().to_str().context("a path in UTF-8")?])?;
+        Ok(started)
     }
 
     /// What the node says of its functions.
