@@ -1,6 +1,7 @@
 //! The joining node's side: dials the issuer, sends the token, checks the reply.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,7 +155,17 @@ pub enum WrongReply {
 ///
 /// # Errors
 /// `JoinError`; after `NoAnswer` the token may be used up.
-pub async fn join(
+// Boxed: the crate that polls a future compiles it, and this one contains libp2p.
+pub fn join<'a>(
+    identity: &'a Identity,
+    token: &'a Token,
+    request: &'a JoinRequest,
+    timeout: Duration,
+) -> Pin<Box<dyn Future<Output = Result<Membership, JoinError>> + Send + 'a>> {
+    Box::pin(dial_and_ask(identity, token, request, timeout))
+}
+
+async fn dial_and_ask(
     identity: &Identity,
     token: &Token,
     request: &JoinRequest,

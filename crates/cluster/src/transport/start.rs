@@ -1,6 +1,7 @@
 //! Wires a transport together and starts it.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -91,6 +92,9 @@ impl From<ListenError> for StartError {
     }
 }
 
+/// A future that this crate compiles, and not its user: it contains libp2p.
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 /// Starts a transport.
 pub struct Transport;
 
@@ -99,7 +103,14 @@ impl Transport {
     ///
     /// # Errors
     /// `StartError`; nothing is left running then. Cancelling the call has the same effect.
-    pub async fn start(
+    pub fn start(
+        options: Options,
+        cancel: CancellationToken,
+    ) -> Boxed<Result<(Handle, EventReceiver), StartError>> {
+        Box::pin(Self::open(options, cancel))
+    }
+
+    async fn open(
         options: Options,
         cancel: CancellationToken,
     ) -> Result<(Handle, EventReceiver), StartError> {
