@@ -114,7 +114,7 @@ pub(super) async fn accept(
         }
         Ok(Accepted::As(id)) => await_outcome(gateway, id, wait, recipient).await,
         Ok(Accepted::Conflict) => {
-            let detail = "this `Idempotency-Key` came with another request before; use a new one for each";
+            let detail = "this `Idempotency-Key` was used for another request before; use a new key for each request";
             problem_reply(&Problem::new(422, "Idempotency key used before", detail))
         }
         Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(recipient.audience)),
