@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::reply::{HttpReply, problem_reply};
 use super::websocket::Upgrading;
-use crate::access::{Access, Action, Who};
+use crate::access::{Access, Action, ClientNames};
 use crate::access::{TokenError, bearer, token_in};
 
 /// The file in the data directory with the token that only calls functions.
@@ -216,7 +216,7 @@ impl GatewayAuth {
             Some(error) => invalid(&error.to_string()),
             None => invalid("this node takes no JSON Web Tokens: [access.jwt] is not configured"),
         })?;
-        let who = Who { user: Some(&claims.subject), client_id: None };
+        let who = ClientNames { user: Some(&claims.subject), client_id: None };
         let topic = call_topic(function);
         if self.access.policy().rules().allows(who, Action::Publish, &topic) {
             return Ok(claims.subject);

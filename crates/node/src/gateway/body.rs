@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// What one address may have of all: one in so many bytes. Those of this machine have no such bound: a proxy may stand
 /// for many.

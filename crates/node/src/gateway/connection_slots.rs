@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// So long a connection waits for those that make way to be closed.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(5);

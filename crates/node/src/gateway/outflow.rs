@@ -8,7 +8,7 @@ use edgefaas_platform::is_loopback;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// What the client of one connection has taken since it first let a write of the current reply wait. What was taken
 /// before lies in buffers of the system: that says nothing about the client.
