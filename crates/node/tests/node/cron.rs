@@ -3,7 +3,7 @@
 use crate::support::{Mqtt5, TestNode};
 
 #[tokio::test]
-async fn a_schedule_fires_and_says_when_it_was_due() {
+async fn a_schedule_fires_with_its_due_time() {
     let mut node = TestNode::start().await;
     let extra = r#"
         triggers = [{ cron = "* * * * * *" }]

@@ -112,7 +112,7 @@ async fn a_body_over_its_limit_is_a_413_whether_its_length_is_declared_or_not() 
 }
 
 #[tokio::test]
-async fn a_request_that_is_no_http_is_refused_and_the_next_one_is_served() {
+async fn a_request_that_is_not_http_is_refused_and_the_next_one_is_served() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default () => 'hello'").await;
     for garbage in
@@ -125,7 +125,7 @@ async fn a_request_that_is_no_http_is_refused_and_the_next_one_is_served() {
 }
 
 #[tokio::test]
-async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
+async fn foreign_pages_cannot_call_functions_of_this_machine() {
     let mut node = TestNode::start_with(|config| {
         config.websocket.allowed_origins = vec!["https://app.example".into()];
     })
@@ -153,7 +153,7 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
         // DNS rebinding, with and without an origin.
         ("/fn/f", &[("host", "evil.example"), ("origin", "http://evil.example")], 403),
         ("/fn/f", &[("host", "evil.example")], 403),
-        // Images, scripts and links have no origin, but a site.
+        // Requests for images, scripts and links have no `Origin`, but `Sec-Fetch-Site`.
         ("/fn/f", &[("host", &own), ("sec-fetch-site", "cross-site"), ("sec-fetch-dest", "image")], 403),
         ("/fn/f", &[("host", &own), ("sec-fetch-site", "same-site")], 403),
         ("/fn/f", &[("host", &own), ("sec-fetch-site", "same-origin")], 200),
@@ -164,7 +164,7 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
             200,
         ),
         ("/open", &[("host", &own), ("sec-fetch-site", "cross-site")], 200),
-        // Nor do they read what came of what others called.
+        // Nor can they read outcomes of durable invocations.
         ("/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ", &[("host", "evil.example")], 403),
         (
             "/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ",
@@ -173,10 +173,10 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
         ),
         ("/invocations/7ZZZZZZZZZZZZZZZZZZZZZZZZZ", &[("host", &own)], 405),
         ("/default", &[("host", &own), ("origin", "http://evil.example")], 403),
-        // The manifest says that anybody may.
+        // The manifest allows every caller.
         ("/open", &[("host", &own), ("origin", "http://evil.example")], 200),
         ("/open", &[("host", "evil.example")], 200),
-        // A page that knows the token was told.
+        // A page that has the token may call.
         ("/fn/f", &[("host", &own), ("origin", "http://evil.example"), ("authorization", &token)], 200),
     ] {
         let (found, body) = ask(path, headers).await;
@@ -186,7 +186,7 @@ async fn foreign_pages_call_nothing_that_is_open_to_this_machine_alone() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
+async fn bodies_in_flight_are_bounded_in_sum_and_make_room() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut node = TestNode::start().await;
     node.deploy_one("big", r#"limits = { payload = "32MiB" }"#, "export default () => 'ran'").await;
@@ -197,7 +197,7 @@ async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
         tokio::spawn(async move {
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             stream.write_all(head.as_bytes()).await.unwrap();
-            // All but a little of it; it may be cut off in the middle.
+            // Almost the whole body; the node may close the connection in the middle.
             let _ = stream.write_all(&vec![b'x'; 33_554_432 - 500]).await;
             let mut answer = [0; 12];
             let answered = stream.read_exact(&mut answer).await.map(|_| answer);
@@ -205,9 +205,9 @@ async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
         })
     });
     let slow: Vec<_> = slow.collect();
-    // There is room for two of them.
+    // The budget has room for two bodies.
     assert_eq!(in_time(refusals.recv()).await.unwrap().unwrap(), "HTTP/1.1 503");
-    // After a while they make room for others, though they are there still.
+    // After a while these bodies make room for others, although their clients are still connected.
     let gave_way = in_time(async {
         loop {
             let status = node.post("/fn/big", vec![b'x'; 100_000]).await.status().as_u16();
@@ -219,7 +219,7 @@ async fn bodies_that_are_on_their_way_are_bounded_in_sum_and_give_way() {
     });
     assert_eq!(gave_way.await.unwrap(), "HTTP/1.1 503");
     assert_eq!(node.post("/fn/big", vec![b'x'; 100_000]).await.status(), 200);
-    assert!(slow.iter().any(|slow| !slow.is_finished()), "the other one goes on");
+    assert!(slow.iter().any(|slow| !slow.is_finished()), "the other body is still received");
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn a_client_that_sends_requests_ahead_gets_one_reply_at_a_time() {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(in_time(stream.read_u8()).await.unwrap());
         }
-        // The reply has begun, and is far from being taken.
+        // The reply has begun, and the client has read little of it.
         for _ in 0..20 {
             assert_eq!(text(&node.get("/fn/runs").await), number.to_string());
         }
@@ -260,12 +260,12 @@ async fn raw(node: &TestNode, bytes: &[u8]) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(node.addresses.http).await.unwrap();
     stream.write_all(bytes).await.unwrap();
-    // Who says that nothing follows leaves the closing to the node; a closed half counts as gone.
+    // With `connection: close` the node closes the connection after its answer. Otherwise the client closes its half.
     if !bytes.windows(17).any(|window| window == b"connection: close") {
         stream.shutdown().await.unwrap();
     }
     let mut answer = Vec::new();
-    // A connection that is reset has refused as well.
+    // A reset connection is a refusal too.
     let _ = crate::support::in_time(stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }

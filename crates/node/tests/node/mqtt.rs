@@ -32,7 +32,7 @@ async fn a_trigger_observes_a_message_and_subscribers_still_get_it() {
 }
 
 #[tokio::test]
-async fn a_consuming_trigger_takes_the_message_away() {
+async fn subscribers_do_not_get_a_message_of_a_consuming_trigger() {
     let mut node = TestNode::start().await;
     let extra = r#"
         triggers = [{ mqtt = "jobs/in", consume = true }]
@@ -42,7 +42,7 @@ async fn a_consuming_trigger_takes_the_message_away() {
     let mut client = Mqtt5::connect(&node, "c").await;
     client.subscribe("jobs/#").await;
     client.publish("jobs/in", "one").await;
-    // Had the broker passed it on, it would have come before the function's own message.
+    // If the broker had forwarded the message, it would have arrived before the function's own message.
     let message = client.message().await;
     assert_eq!((&message.topic[..], &message.payload[..]), (&b"jobs/out"[..], &b"one"[..]));
 }
@@ -90,11 +90,11 @@ async fn a_call_with_a_request_id_is_answered_on_the_result_topic_in_any_version
 #[tokio::test]
 async fn a_failure_is_a_problem_with_its_status_as_a_user_property() {
     let mut node = TestNode::start().await;
-    node.deploy_one("bad", "", "export default () => { throw new TypeError('no good') }").await;
+    node.deploy_one("bad", "", "export default () => { throw new TypeError('bad input') }").await;
     let mut client = Mqtt5::connect(&node, "c").await;
     client.subscribe("$faas/fn/+/result/+").await;
     for (name, status, words) in
-        [("bad", "500", "TypeError: no good"), ("badd", "404", "did you mean `bad`")]
+        [("bad", "500", "TypeError: bad input"), ("badd", "404", "did you mean `bad`")]
     {
         client.publish(&format!("$faas/fn/{name}/invoke/1"), "").await;
         let answer = client.message().await;
@@ -107,7 +107,7 @@ async fn a_failure_is_a_problem_with_its_status_as_a_user_property() {
 }
 
 #[tokio::test]
-async fn clients_may_not_publish_where_only_the_node_does() {
+async fn clients_may_not_publish_on_topics_of_the_node() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default () => 1").await;
     let mut client = Mqtt5::connect(&node, "c").await;
@@ -179,7 +179,7 @@ async fn a_chain_waits_for_isolates_instead_of_losing_messages() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_nowhere_its_requester_may_not_publish() {
+async fn an_answer_goes_only_to_topics_where_its_requester_may_publish() {
     let mut node = TestNode::start().await;
     node.deploy_one("hello", "", "export default () => 'hello'").await;
     let mut client = Mqtt5::connect(&node, "c").await;
@@ -198,7 +198,7 @@ async fn an_answer_goes_nowhere_its_requester_may_not_publish() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_a_message_is_said_and_not_lost() {
+async fn a_message_that_is_too_large_is_an_error_and_not_lost() {
     let mut node = TestNode::start().await;
     let source = r#"export default async (event, context) => {
         if (event.text() === "reply") return "x".repeat(2_000_000);
@@ -219,7 +219,7 @@ async fn what_is_too_large_for_a_message_is_said_and_not_lost() {
 }
 
 #[tokio::test]
-async fn what_mqtt_cannot_carry_is_refused() {
+async fn a_content_type_with_a_nul_is_refused() {
     let mut node = TestNode::start().await;
     let source = r#"export default async (event, context) => {
         try {
@@ -234,7 +234,7 @@ async fn what_mqtt_cannot_carry_is_refused() {
 
 /// A bridge of another node is a client of this one's broker.
 #[tokio::test]
-async fn only_bridges_say_which_nodes_a_message_has_passed() {
+async fn only_bridges_may_set_the_passed_nodes_of_a_message() {
     let mut node = TestNode::start().await;
     let request = edgefaas_api::control::GetClusterRequest {};
     let this_node = node.control.get_cluster(request).await.unwrap().into_inner().node_id;
@@ -255,14 +255,14 @@ async fn only_bridges_say_which_nodes_a_message_has_passed() {
         assert_eq!(user_property(&message, "kept").as_deref(), Some("yes"));
     }
     let mut bridge = Mqtt5::connect(&node, "edgefaas-0123456789abcdef-cloud").await;
-    // One that has been here, and two that have been at as many nodes as may be.
+    // One message that has passed this node, and two that have passed the maximum number of nodes.
     for via in [&*this_node, eight, "n0,n1,n2,n3,n4,n5,n6,n7,n8"] {
-        bridge.publish_with("t/bridge", "goes no further", passed(via)).await;
+        bridge.publish_with("t/bridge", "dropped", passed(via)).await;
         assert_eq!(bridge.puback().await, rumqttc::v5::mqttbytes::v5::PubAckReason::Success);
     }
-    bridge.publish_with("t/bridge", "goes on", passed("n1")).await;
+    bridge.publish_with("t/bridge", "forwarded", passed("n1")).await;
     bridge.puback().await;
     let message = here.message().await;
-    assert_eq!(message.payload, "goes on");
+    assert_eq!(message.payload, "forwarded");
     assert_eq!(user_property(&message, "edgefaas-via").as_deref(), Some("n1"));
 }
